@@ -1,0 +1,95 @@
+"""The errors of stepmark, one tree.
+
+::
+
+    StepmarkError
+      x InputError            the data is wrong: says file, line, field, what was expected and found
+        + MarkerInTextError   a PRM's marker or control token stands inside a problem or a step
+        + TooLongError        a solution has more tokens than the model reads
+      x UsageError            a setting or a name is wrong
+        + UnknownNameError    no such PRM, family, aggregate, way to split; names the nearest
+        + ScoreKindError      an operation that has no meaning for this kind of score
+      x CheckpointError       a model is missing, corrupt, or not what it says
+        + UnknownFamilyError  a checkpoint whose PRM family cannot be told
+      x BackendError          a server or a worker failed; no score was made
+      x MissingExtraError     an optional dependency is not installed; says the line to type
+
+To add one: subclass the branch that says who must act. The command line exits with 2 for `InputError`,
+`UsageError` and `CheckpointError` (the caller must change something) and with 1 for the others.
+"""
+
+from __future__ import annotations
+
+
+class StepmarkError(Exception):
+    """Base of every error that stepmark raises on purpose.
+
+    `exit_code` is what the command line ends with.
+    """
+
+    exit_code = 1
+
+
+class InputError(StepmarkError, ValueError):
+    """Data that cannot be used.
+
+    The message says what was expected, what was found, and what to do. `where` is `FILE:LINE` (or the
+    solution's id) when known, `field` the offending field.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, where: str | None = None, field: str | None = None) -> None:
+        self.message = message
+        self.where = where
+        self.field = field
+        place = ", ".join(part for part in (where, f"field {field!r}" if field else None) if part)
+        super().__init__(f"{place}: {message}" if place else message)
+
+    def at(self, where: str) -> InputError:
+        """The same error with its place filled in (kept if it already has one)."""
+        if self.where is not None:
+            return self
+        return type(self)(self.message, where=where, field=self.field)
+
+
+class MarkerInTextError(InputError):
+    """A PRM's marker or control token inside a problem or a step: it would be read as structure."""
+
+
+class TooLongError(InputError):
+    """A solution has more tokens than the model can read."""
+
+
+class UsageError(StepmarkError, ValueError):
+    """A setting that cannot work."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name that no catalog entry has."""
+
+
+class ScoreKindError(UsageError):
+    """An operation that is meaningless for this kind of score, such as a product of log-ratios."""
+
+
+class CheckpointError(StepmarkError):
+    """A checkpoint that is missing, corrupt, or does not hold what its config says."""
+
+    exit_code = 2
+
+
+class UnknownFamilyError(CheckpointError):
+    """A checkpoint whose PRM family cannot be told from its config, weights or name."""
+
+
+class BackendError(StepmarkError):
+    """A server or worker failed or answered nonsense; no score was made from it."""
+
+
+class MissingExtraError(StepmarkError, ImportError):
+    """An optional dependency is missing; the message holds the line that installs it."""
+
+    exit_code = 2

@@ -1,0 +1,202 @@
+"""What travels between the stations: frozen, keyword-only records.
+
+A record holds facts and no machine. Absence is `None`, never a number. Reading is strict: `read_record`
+refuses a wrong type and an unknown key and says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar
+
+from stepmark.errors import InputError
+
+ScoreKind = Literal["probability", "margin", "log-ratio", "unbounded"]
+"""What a step score is.
+
+`probability` in [0, 1]; `margin` p(good) - p(bad) in [-1, 1]; `log-ratio` of two models, centred on 0,
+no bounds; `unbounded` a raw value of which only the order means something.
+"""
+
+LabelKind = Literal["correctness", "value"]
+"""`correctness`: is the step true in itself. `value`: the probability of reaching the right answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """A question, and what is known of its answer."""
+
+    text: str
+    """The question as the solver saw it; not empty."""
+    id: str | None = None
+    """The caller's name for it."""
+    answer: str | None = None
+    """The reference answer, as the source writes it."""
+    source: str | None = None
+    """The data set that it came from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One checkable piece of reasoning.
+
+    The pieces of a solution rejoin to its text: `lead + text + observation + tail` of every step, in
+    order, is the original, character for character.
+    """
+
+    text: str
+    """What is graded; not blank."""
+    lead: str = ""
+    """Layout before the step that no grader reads: blank lines, an opening separator."""
+    tail: str = ""
+    """Layout after the step: the newline, the separator it was cut at."""
+    observation: str = ""
+    """What the world answered after the step (tool results, the user's next turn). Read by the grader as
+    context of the *next* step; never rated."""
+    start: int | None = None
+    """Character offset of `text` in the original; None when the caller gave ready-made steps."""
+
+    @property
+    def raw(self) -> str:
+        """The step's whole share of the original text."""
+        return self.lead + self.text + self.observation + self.tail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Solution:
+    """A problem and the steps written for it."""
+
+    problem: Problem
+    steps: tuple[Step, ...]
+    """At least one."""
+    id: str | None = None
+    """The caller's name for it."""
+    split: str | None = None
+    """How the text was cut into steps ("line", "agent", …); None when steps were given."""
+    source: str | None = None
+    """Who wrote it: a model's name, a person."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The graded text of every step."""
+        return tuple(step.text for step in self.steps)
+
+    @classmethod
+    def of(cls, problem: str, steps: list[str] | tuple[str, ...], *, id: str | None = None) -> Solution:
+        """A solution from plain strings."""
+        return cls(problem=Problem(text=problem), steps=tuple(Step(text=s) for s in steps), id=id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """One judgement of one step, with its evidence. Judgements live side by side; consensus is a view."""
+
+    kind: LabelKind
+    judge: str
+    """Who: "human", a model's name, "rollout", a rule."""
+    rating: Literal[-1, 0, 1] | None = None
+    """Correctness by a person or a judge: wrong, neutral, right. None when the judge gave none."""
+    successes: int | None = None
+    """Rollouts from here that reached the right answer."""
+    trials: int | None = None
+    """Rollouts made from here."""
+    note: str | None = None
+    """Where it comes from: a file, an experiment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledSolution:
+    """A solution whose steps carry judgements: `judgements[i]` are those of step i, possibly none."""
+
+    solution: Solution
+    judgements: tuple[tuple[Judgement, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepScores:
+    """What a PRM says of one solution: one entry a step, in order."""
+
+    scores: tuple[float | None, ...]
+    """In the range of `kind`. None only for a step that was not read: cut off by `truncate`, or not the
+    last step when an outcome reward model reads."""
+    kind: ScoreKind
+    classes: tuple[tuple[float, ...] | None, ...] | None = None
+    """Class probabilities a step, for PRMs with more than two classes, in the order of `class_names`."""
+    class_names: tuple[str, ...] | None = None
+    """("negative", "neutral", "positive")."""
+    critiques: tuple[tuple[str, ...], ...] | None = None
+    """What a generative PRM wrote for each step: the evidence for its score."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredSolution:
+    """A graded solution: step scores, one number for the whole, the first error."""
+
+    solution: Solution
+    steps: StepScores
+    score: float | None
+    """The aggregate of the step scores. None when a step has none."""
+    aggregate: str
+    """How `score` was made from the steps: "product", "min", …"""
+    first_error: int | None
+    """0-based index of the first step under the threshold; -1 when there is none; None when that cannot
+    be known (a step without a score before any error, or a score kind without a threshold)."""
+    threshold: float | None
+    """A step strictly under it counts as an error; None when none applies."""
+    prm: str
+    """The PRM's name."""
+    outcome: float | None = None
+    """One verdict on the whole solution by an outcome reward model, where one was asked."""
+    outcome_model: str | None = None
+    """That model's name."""
+
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import solution_fragment
+
+        return solution_fragment(
+            problem=self.solution.problem.text,
+            steps=[step.text for step in self.solution.steps],
+            scores=list(self.steps.scores),
+            kind=self.steps.kind,
+            first_error=self.first_error,
+            headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A solution that could not be graded, kept beside those that could."""
+
+    solution: Solution | None
+    """None when the row could not even be read as a solution."""
+    error: InputError
+
+
+Record = TypeVar("Record")
+
+
+def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | None = None) -> Record:
+    """Read a record strictly from plain data (as JSON gives it).
+
+    Raises:
+        InputError: a field is missing, has a wrong type, or is unknown; the error names it.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+    try:
+        adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
+        # Through JSON: strict mode then takes a list for a tuple field and still refuses "3" for 3.
+        return adapter.validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{type_.__name__}: {first['msg']}, found {first.get('input')!r}", where=where, field=path or None
+        ) from None
+
+
+def to_data(record: Any) -> dict[str, Any]:
+    """A record as plain data, ready for JSON; `read_record` reads it back."""
+    return asdict(record)

@@ -1,0 +1,1 @@
+"""Station 4: labelled steps become a grader."""
