@@ -1,0 +1,39 @@
+"""JSON lines in and out: rows read strictly, files that are finished or absent, long runs that resume.
+
+A file that is written in one go goes through `atomic_write`. A run that takes long goes through
+`open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
+they were made with; a second run with the same manifest continues after the last whole line. `OUT` and then
+`OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
+"""
+
+from stepmark.store.reading import STDIO, Row, json_type, parse_row, read_rows
+from stepmark.store.writing import (
+    Fingerprint,
+    ResumableRows,
+    RowWriter,
+    StreamedRows,
+    atomic_write,
+    check_writable,
+    encode_row,
+    fingerprint,
+    is_stream,
+    open_rows,
+)
+
+__all__ = [
+    "STDIO",
+    "Fingerprint",
+    "ResumableRows",
+    "Row",
+    "RowWriter",
+    "StreamedRows",
+    "atomic_write",
+    "check_writable",
+    "encode_row",
+    "fingerprint",
+    "is_stream",
+    "json_type",
+    "open_rows",
+    "parse_row",
+    "read_rows",
+]

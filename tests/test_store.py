@@ -1,0 +1,400 @@
+"""Reading strictly, writing whole or not at all, resuming."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Refusal
+from stepmark.store import (
+    ResumableRows,
+    Row,
+    StreamedRows,
+    atomic_write,
+    encode_row,
+    fingerprint,
+    open_rows,
+    parse_row,
+    read_rows,
+)
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.text(), json_values, max_size=5)
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return path
+
+
+# --- reading
+
+
+@given(objects)
+def test_what_is_written_is_read_back(row):
+    line = encode_row(row)
+    assert line.count(b"\n") == 1
+    assert parse_row(line) == row
+
+
+def test_rows_and_their_places(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"b": "\xe2\x80\xa8"}')
+    rows = list(read_rows(path))
+    assert rows == [
+        Row(data={"a": 1}, file=str(path), line=1),
+        Row(data={"b": "\u2028"}, file=str(path), line=4),  # a line separator inside a string ends no line
+    ]
+    assert rows[1].where == f"{path}:4"
+
+
+def test_gzip_by_its_name(tmp_path):
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
+    assert [row.data["a"] for row in read_rows(path)] == [1, 2]
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}\n[]\n')))
+    rows = read_rows("-")
+    assert next(rows).where == "stdin:1"
+    with pytest.raises(InputError, match=r"^stdin:2: expected a JSON object, found a list"):
+        next(rows)
+
+
+BAD_LINES = [
+    (b'{"a": 1', [":2: not JSON", "column 8, where the line ends"]),
+    (b"{'a': 1}", [":2: not JSON", "double quotes", "column 2", "\"'a': 1}\""]),
+    (b'{"a": 1} {"b": 2}', [":2: not JSON: Extra data at column 10"]),
+    (b"[1, 2]", [":2: expected a JSON object, found a list", "jq -c '.[]'"]),
+    (b'"text"', ["expected a JSON object, found a string"]),
+    (b"3", ["found a number"]),
+    (b"null", ["found null"]),
+    (b"true", ["found true"]),
+    (b'{"a": 1, "b": 2, "a": 3}', [":2, field 'a': the key stands twice"]),
+    (b'{"meta": {"x": 1, "x": 1}}', ["field 'x'", "twice"]),
+    (b'{"a": NaN}', ["NaN", "null"]),
+    (b'{"a": [-Infinity]}', ["-Infinity"]),
+    (b'{"a": 1e999}', ["1e999", "too large"]),
+    (b'{"a": ' + b"9" * 5000 + b"}", ["not readable"]),
+    (b'{"a": ' + b"[" * 100_000, ["nested too deeply"]),
+    (b'{"a": "caf\xe9"}', [":2: not UTF-8: byte 0xe9 at byte offset 22", "Write the file as UTF-8"]),
+    (b'{"a": "\\ud83d"}', ["half of a surrogate pair (\\ud83d)"]),
+    (b'{"\\udc00": 1}', ["half of a surrogate pair"]),
+    (b'{"a": "tab\there"}', ["control character"]),
+]
+
+
+@pytest.mark.parametrize(("line", "parts"), BAD_LINES, ids=[str(line[:20]) for line, _ in BAD_LINES])
+def test_bad_lines(tmp_path, line, parts):
+    path = write(tmp_path / "a.jsonl", b'{"good": 1}\n' + line + b'\n{"good": 3}\n')
+    rows = read_rows(path)
+    assert next(rows).data == {"good": 1}
+    with pytest.raises(InputError) as caught:
+        next(rows)
+    assert str(caught.value).startswith(f"{path}:2")
+    for part in parts:
+        assert part in str(caught.value)
+
+    first, bad, last = read_rows(path, keep_going=True)
+    assert isinstance(first, Row) and isinstance(last, Row) and last.line == 3
+    assert isinstance(bad, Refusal) and str(bad.error) == str(caught.value)
+
+
+def test_the_byte_offset_is_that_of_the_file(tmp_path):
+    content = b'\xef\xbb\xbf{"a": 1}\n{"b": "\xff"}\n'
+    with pytest.raises(InputError, match=f"byte 0xff at byte offset {content.index(0xFF)} "):
+        list(read_rows(write(tmp_path / "a.jsonl", content)))
+
+
+def test_a_surrogate_pair_is_a_character(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'{"a": "\\ud83d\\ude00"}\n')
+    assert next(read_rows(path)).data == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (gzip.compress(b"{}\n"), "gzip file"),
+        (b"PAR1\x15\x04\xff", "Parquet"),
+        ('{"a": 1}\n'.encode("utf-16"), "iconv -f UTF-16"),
+        (b'{\n  "a": 1\n}\n', "jq -c ."),
+        (b'[\n  {"a": 1}\n]\n', "jq -c '.[]'"),
+    ],
+)
+def test_mistaken_files_are_recognised(tmp_path, content, hint):
+    with pytest.raises(InputError, match=r":1: ") as caught:
+        list(read_rows(write(tmp_path / "a.jsonl", content)))
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n  \n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_no_rows(tmp_path, content, keep_going):
+    with pytest.raises(InputError, match="expected one JSON object a line"):
+        list(read_rows(write(tmp_path / "a.jsonl", content), keep_going=keep_going))
+
+
+def test_a_missing_file_is_refused_before_reading(tmp_path):
+    write(tmp_path / "solutions.jsonl", b"{}")
+    with pytest.raises(InputError, match=r"there is no such file\. Did you mean '.*solutions\.jsonl'"):
+        read_rows(tmp_path / "solution.jsonl")
+    with pytest.raises(InputError, match="there is no such file$"):
+        read_rows(tmp_path / "nowhere" / "x")
+    with pytest.raises(InputError, match="found a folder"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read(tmp_path):
+    write(tmp_path / "a", b"{}").chmod(0)
+    with pytest.raises(InputError, match="permission denied"):
+        read_rows(tmp_path / "a")
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_damaged_gzip(tmp_path, keep_going):
+    whole = gzip.compress(b"".join(b'{"a": %d}\n' % i for i in range(1000)))
+    for damaged in (whole[: len(whole) // 2], whole[:40] + bytes(20) + whole[60:], b'{"a": 1}\n'):
+        with pytest.raises(InputError, match="damaged or cut off"):
+            list(read_rows(write(tmp_path / "a.gz", damaged), keep_going=keep_going))
+
+
+def test_reading_is_a_stream(tmp_path):
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb", buffering=0) as source:
+        rows = read_rows(f"/dev/fd/{read_end}")
+        source.write(b'{"a": 1}\n')
+        assert next(rows).data == {"a": 1}  # before the second row exists
+        source.write(b'{"a": 2}\n')
+        assert next(rows).data == {"a": 2}
+    assert list(rows) == []
+    os.close(read_end)
+
+
+# --- fingerprints
+
+
+def test_fingerprint(tmp_path):
+    path = write(tmp_path / "a", b"abc")
+    found = fingerprint(path)
+    # The SHA-256 of "abc": FIPS 180-2, appendix B.1.
+    assert found.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (found.bytes, found.lines) == (3, 1)
+    packed = write(tmp_path / "a.gz", gzip.compress(b"1\n2\n3"))
+    assert fingerprint(packed).lines == 3
+    assert fingerprint("-") is None
+    assert fingerprint("/dev/null") is None
+
+
+# --- writing whole or not at all
+
+
+def test_atomic_write(tmp_path):
+    path = tmp_path / "a.txt"
+    with atomic_write(path) as handle:
+        handle.write("one\n")
+        assert not path.exists()
+    assert path.read_bytes() == b"one\n"
+    with pytest.raises(RuntimeError), atomic_write(path) as handle:
+        handle.write("two\n")
+        raise RuntimeError
+    assert path.read_bytes() == b"one\n"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_atomic_write_keeps_a_link_and_a_device(tmp_path):
+    target = write(tmp_path / "target", b"old")
+    (tmp_path / "link").symlink_to(target)
+    with atomic_write(tmp_path / "link") as handle:
+        handle.write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert target.read_text() == "new"
+    with atomic_write("/dev/null") as handle:
+        handle.write("x")
+    assert not os.path.isfile("/dev/null")
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    with (
+        pytest.raises(UsageError, match=r"there is no folder .*nowhere; make it first"),
+        atomic_write(tmp_path / "nowhere" / "a"),
+    ):
+        pass
+    with pytest.raises(UsageError, match="it is a folder"), atomic_write(tmp_path):
+        pass
+
+
+# --- resuming
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_a_finished_file(tmp_path):
+    out = tmp_path / "out.jsonl"
+    rows = ResumableRows(out, {"prm": "p"})
+    assert rows.done == 0
+    rows.write({"a": "é"})
+    rows.refuse(InputError("bad", where="in.jsonl:2"))
+    rows.write({"a": 2})
+    assert names(tmp_path) == ["out.jsonl.part", "out.jsonl.part.manifest.json"]
+    rows.finish({"seen": 3})
+    assert names(tmp_path) == ["out.jsonl", "out.jsonl.manifest.json"]
+    assert out.read_text(encoding="utf-8") == '{"a": "é"}\n{"a": 2}\n'
+    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
+    assert manifest.pop("stepmark")
+    assert manifest == {"prm": "p", "seen": 3, "rows": 2, "left_out": 1}
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"a": 3', b'!{"error"', b"{"])
+def test_resuming_cuts_a_torn_line_and_repeats_nothing(tmp_path, torn):
+    out = tmp_path / "out.jsonl"
+    first = ResumableRows(out, {"settings": {"t": (1, 2)}})
+    first.write({"a": 1})
+    first.refuse(InputError("bad", where="in.jsonl:2"))
+    first.close()
+    with (tmp_path / "out.jsonl.part").open("ab") as part:
+        part.write(torn)
+
+    second = ResumableRows(out, {"settings": {"t": (1, 2)}})
+    assert second.done == 2
+    row, refusal = second.earlier()
+    assert row == {"a": 1}
+    assert str(refusal) == "in.jsonl:2: bad"
+    second.write({"a": 3})
+    assert len(list(second.earlier())) == 2  # the rows of this run are not "earlier"
+    second.finish({})
+    assert out.read_text() == '{"a": 1}\n{"a": 3}\n'
+
+
+def test_another_manifest_is_refused_and_says_what_differs(tmp_path):
+    out = tmp_path / "out.jsonl"
+    first = ResumableRows(out, {"settings": {"prm": "a", "dtype": "auto"}, "input": {"sha256": "1"}})
+    first.write({"a": 1})
+    first.close()
+    with pytest.raises(UsageError) as caught:
+        ResumableRows(out, {"settings": {"prm": "b", "dtype": "auto"}, "input": None})
+    message = str(caught.value)
+    assert 'settings.prm was "a" and is now "b"' in message
+    assert 'input was {"sha256": "1"} and is now null' in message
+    assert "dtype" not in message
+    assert f"Delete {out}.part to start again, or choose another --out" in message
+    # And it was left as it was.
+    ResumableRows(out, {"settings": {"prm": "a", "dtype": "auto"}, "input": {"sha256": "1"}}).close()
+
+
+def test_another_manifest_is_fine_where_nothing_was_done(tmp_path):
+    out = tmp_path / "out.jsonl"
+    ResumableRows(out, {"prm": "a"}).close()
+    assert names(tmp_path) == []
+    (tmp_path / "out.jsonl.part").write_bytes(b"{")
+    (tmp_path / "out.jsonl.part.manifest.json").write_text('{"prm": "a"}')
+    rows = ResumableRows(out, {"prm": "b"})
+    assert rows.done == 0
+    rows.write({"x": 1})
+    rows.finish({})
+    assert out.read_text() == '{"x": 1}\n'
+    assert json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["prm"] == "b"
+
+
+@pytest.mark.parametrize("content", [b"my notes\n", b"my notes"])
+def test_a_part_of_someone_else_is_left_alone(tmp_path, content):
+    part = write(tmp_path / "out.jsonl.part", content)
+    with pytest.raises(UsageError, match="nothing says what it was made with"):
+        ResumableRows(tmp_path / "out.jsonl", {})
+    assert part.read_bytes() == content
+
+
+def test_two_runs_at_once(tmp_path):
+    first = ResumableRows(tmp_path / "out", {})
+    with pytest.raises(UsageError, match="another run is writing"):
+        ResumableRows(tmp_path / "out", {})
+    first.write({"a": 1})
+    first.finish({})
+    assert (tmp_path / "out").read_text() == '{"a": 1}\n'
+
+
+def test_a_damaged_part(tmp_path):
+    rows = ResumableRows(tmp_path / "out", {})
+    rows.write({"a": 1})
+    rows.close()
+    with (tmp_path / "out.part").open("ab") as part:
+        part.write(b"\0\0\0\n")
+    again = ResumableRows(tmp_path / "out", {})
+    with pytest.raises(UsageError, match=r"out\.part:2 is damaged"):
+        list(again.earlier())
+    again.close()
+
+
+def test_a_pipe_cannot_be_resumed(tmp_path):
+    rows = ResumableRows(tmp_path / "out", {}, resumable=False)
+    rows.write({"a": 1})
+    rows.close()
+    assert names(tmp_path) == []
+    killed = ResumableRows(tmp_path / "out", {})
+    killed.write({"a": 1})
+    killed.close()
+    with pytest.raises(UsageError, match="a pipe cannot be read again"):
+        ResumableRows(tmp_path / "out", {}, resumable=False)
+
+
+def test_a_finished_file_is_replaced_only_when_the_next_is_finished(tmp_path):
+    out = tmp_path / "out"
+    for value in (1, 2):
+        rows = ResumableRows(out, {"run": value})
+        rows.write({"a": value})
+        if value == 2:
+            assert out.read_text() == '{"a": 1}\n'
+            assert json.loads((tmp_path / "out.manifest.json").read_text())["run"] == 1
+        rows.finish({})
+    assert out.read_text() == '{"a": 2}\n'
+    assert json.loads((tmp_path / "out.manifest.json").read_text())["run"] == 2
+
+
+def test_a_packed_file_is_a_function_of_its_rows(tmp_path):
+    for name in ("a.jsonl.gz", "b.jsonl.gz"):
+        rows = ResumableRows(tmp_path / name, {})
+        rows.write({"a": 1})
+        rows.finish({})
+    assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
+    assert [row.data for row in read_rows(tmp_path / "a.jsonl.gz")] == [{"a": 1}]
+
+
+def test_not_a_number_reaches_no_file(tmp_path):
+    rows = ResumableRows(tmp_path / "out", {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        rows.write({"a": float("nan")})
+    rows.close()
+    assert names(tmp_path) == []
+
+
+def test_streams(capfdbinary, tmp_path):
+    for target in (None, "-"):
+        rows = open_rows(target, {})
+        assert isinstance(rows, StreamedRows)
+        rows.write({"a": "é"})
+        rows.refuse(InputError("bad"))
+        rows.finish({})
+    assert capfdbinary.readouterr().out == 2 * '{"a": "é"}\n'.encode()
+    rows = open_rows("/dev/null", {})
+    rows.write({"a": 1})
+    rows.finish({})
+    assert not os.path.exists("/dev/null.part")
+    for target, type_ in (("/dev/stdout", StreamedRows), (tmp_path / "x", ResumableRows)):
+        with contextlib.closing(open_rows(target, {})) as rows:
+            assert isinstance(rows, type_)
