@@ -1,0 +1,96 @@
+"""Policies: models that write text, and that say how likely a given text is next.
+
+Three kinds, one protocol: `ScriptedPolicy` (answers given by hand, for trying a method out and for tests),
+`LocalPolicy` (a transformers model in this process), `OpenAIPolicy` (any OpenAI-compatible server: vLLM,
+SGLang, llama.cpp). None of them is imported before it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stepmark.batching import Answerer, Choose, Ready, Write, Written
+from stepmark.catalog import Catalog
+from stepmark.errors import InputError
+
+
+class Policy(Protocol):
+    """A model that continues text."""
+
+    @property
+    def name(self) -> str:
+        """Its name in outputs."""
+
+    @property
+    def identity(self) -> str:
+        """Its name and all else of it that shapes what it writes; part of every recorded reply's key."""
+
+    @property
+    def tokens_written(self) -> int:
+        """Tokens written so far, as far as the machine that wrote them counts them. Only grows."""
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        """Write the samples `first` .. `first + n - 1` of each request (`first=None` is 0).
+
+        Args:
+            requests: answered together.
+            ready: called with a request's index and reply as soon as it is there.
+
+        Returns:
+            One entry a request, in order: its `n` texts, or the `InputError` (`TooLongError`,
+            `MarkerInTextError`) that says why this request cannot be answered.
+
+        Raises:
+            BackendError: the machine failed.
+        """
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        """The log-probability of each option as the next text, in order; else as `write`."""
+
+
+POLICIES = Catalog(
+    "kind of policy",
+    {
+        "scripted": "stepmark.models.policies.scripted:ScriptedPolicy",
+        "local": "stepmark.models.policies.local:LocalPolicy",
+        "openai": "stepmark.models.policies.openai:OpenAIPolicy",
+    },
+)
+"""The classes, by name."""
+
+
+def answerers(policy: Policy) -> dict[type, Answerer]:
+    """What `batching.run` needs to have a policy answer `Write` and `Choose`."""
+    return {
+        Write: Answerer(identity=policy.identity, answer=policy.write),
+        Choose: Answerer(identity=policy.identity, answer=policy.choose),
+    }
+
+
+def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> Policy:
+    """A policy by its address.
+
+    Args:
+        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model),
+            else a folder or hub name that transformers can load.
+        dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
+        device: of a local model: "auto", "cpu", "cuda", "cuda:1".
+
+    Raises:
+        CheckpointError: no such local model.
+        BackendError: the server does not answer.
+        MissingExtraError: a local model, and torch or transformers is not installed.
+    """
+    if address.startswith(("http://", "https://")):
+        from stepmark.models.policies.openai import OpenAIPolicy
+
+        url, _, model = address.partition("#")
+        return OpenAIPolicy(url, model or None)
+    from stepmark.models.policies.local import LocalPolicy
+
+    return LocalPolicy.load(address, dtype=dtype, device=device)

@@ -1,0 +1,324 @@
+"""A policy that runs in this process: a transformers causal language model, on CPU or CUDA."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.models.policies.prompts import PromptEncoder
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise MissingExtraError("a local policy needs torch: pip install 'stepmark[local]'") from None
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Row:
+    """One sample being written."""
+
+    index: int
+    """Of its request."""
+    number: int
+    """Of the sample."""
+    request: Write
+    prompt: list[int]
+    limit: int
+    """Tokens that may be written."""
+    dice: torch.Generator
+    new: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    text: str = ""
+    finish: Finish | None = None
+
+
+@final
+class LocalPolicy:
+    """A causal language model and its tokenizer.
+
+    Samples draw from generators of their own, seeded by the request and the sample's number
+    (`batching.sample_seed`): what is written does not depend on what else is in the batch (up to rounding
+    in low precision), and asking again gives the same. A prompt with n samples is read once.
+
+    `choose` is exact: one forward pass, the options tokenised together with the text before them. Where
+    that re-tokenises the end of the text, its re-tokenised part is counted in all options alike, which
+    leaves their differences exact.
+
+    Args:
+        model: in evaluation mode; it stays where it is.
+        tokenizer: the model's own.
+        name: its name in outputs.
+        batch_size: samples written at once, and texts read at once.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str, batch_size: int = 16
+    ) -> None:
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, found {batch_size}")
+        self._model: Any = model
+        self._encoder = PromptEncoder(tokenizer, name)
+        self._batch_size = batch_size
+        self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._context: int | None = model.config.get_text_config().to_dict().get("max_position_embeddings")
+        ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+        ends = ends if isinstance(ends, list) else [ends]
+        self._ends = {end for end in (*ends, tokenizer.eos_token_id) if end is not None}
+        self.name = name
+        self.identity = f"{name}#{_fingerprint(model, tokenizer)}"
+        self.tokens_written = 0
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, dtype: str = "auto", device: str = "auto", batch_size: int = 16
+    ) -> LocalPolicy:
+        """Load a folder or a hub name; no code from the checkpoint is run.
+
+        Args:
+            path: a folder in the Hugging Face layout, or a hub name.
+            dtype: "auto" (as saved), "float32", "bfloat16", "float16".
+            device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
+            batch_size: as for the class.
+
+        Raises:
+            CheckpointError: nothing there that transformers can load as a causal language model.
+        """
+        from safetensors import SafetensorError
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return cls(model.to(device).eval(), tokenizer, name=str(path), batch_size=batch_size)
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        """Write the samples of each request; see `Policy.write`."""
+        replies: list[list[Written] | InputError | None] = [None] * len(requests)
+        rows: list[_Row] = []
+        for index, request in enumerate(requests):
+            try:
+                rows.extend(self._rows(index, request))
+            except InputError as error:
+                replies[index] = error
+        samples: dict[int, list[_Row]] = {}
+        for row in rows:
+            samples.setdefault(row.index, []).append(row)
+        # Prompts of like length together: little padding. Samples of one prompt stay together.
+        rows.sort(key=lambda row: (len(row.prompt), row.index))
+        for start in range(0, len(rows), self._batch_size):
+            batch = rows[start : start + self._batch_size]
+            self._write_batch(batch)
+            for index in dict.fromkeys(row.index for row in batch):
+                if all(row.finish is not None for row in samples[index]):
+                    reply = [_written(row) for row in samples[index]]
+                    replies[index] = reply
+                    if ready is not None:
+                        ready(index, reply)
+        return [reply for reply in replies if reply is not None]
+
+    @torch.inference_mode()
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        """Exact log-probabilities of the options; see the class and `Policy.choose`."""
+        replies: list[list[float] | InputError] = [[0.0] * len(request.options) for request in requests]
+        # One row an option; where every option is one token, one row gives them all.
+        texts: list[tuple[int, list[int], list[list[int]], list[int]]] = []
+        for index, request in enumerate(requests):
+            try:
+                shared, rests = self._encoder.options(request.prompt, request.prefill, request.options)
+                self._check_length(len(shared) + max(len(rest) for rest in rests))
+            except InputError as error:
+                replies[index] = error
+                continue
+            if all(len(rest) == 1 for rest in rests):
+                texts.append((index, shared, rests, list(range(len(rests)))))
+            else:
+                texts.extend((index, shared, [rest], [place]) for place, rest in enumerate(rests))
+        texts.sort(key=lambda text: len(text[1]) + len(text[2][0]))
+        for start in range(0, len(texts), self._batch_size):
+            batch = texts[start : start + self._batch_size]
+            longest = max(len(rests[0]) for _, _, rests, _ in batch)
+            # The last token is only predicted, never read.
+            ids, mask, positions = self._padded([shared + rests[0][:-1] for _, shared, rests, _ in batch])
+            logits = self._forward(ids, mask, positions, keep=longest).logits[:, -longest:]
+            table = logits.float().log_softmax(-1)
+            for row, (index, _, rests, places) in enumerate(batch):
+                reply = replies[index]
+                if isinstance(reply, InputError):
+                    continue
+                for rest, place in zip(rests, places, strict=True):
+                    steps = table[row, -len(rest) :]
+                    chosen = torch.tensor(rest, device=table.device)
+                    reply[place] = float(steps.gather(-1, chosen[:, None]).double().sum())
+        if ready is not None:
+            for index, reply in enumerate(replies):
+                ready(index, reply)
+        return replies
+
+    def _rows(self, index: int, request: Write) -> list[_Row]:
+        prompt = self._encoder.ids(request.prompt, request.prefill)
+        self._check_length(len(prompt) + 1)
+        limit = request.max_tokens
+        if self._context is not None:
+            limit = min(limit, self._context - len(prompt))
+        first = request.first or 0
+        return [
+            _Row(
+                index=index,
+                number=number,
+                request=request,
+                prompt=prompt,
+                limit=limit,
+                dice=torch.Generator().manual_seed(sample_seed(request, number)),
+            )
+            for number in range(first, first + request.n)
+        ]
+
+    def _check_length(self, tokens: int) -> None:
+        if self._context is not None and tokens > self._context:
+            raise TooLongError(
+                f"{self.name} reads at most {self._context} tokens, the prompt and one more are {tokens}"
+            )
+
+    @torch.inference_mode()
+    def _write_batch(self, rows: list[_Row]) -> None:
+        prompts: dict[int, int] = {}
+        for row in rows:
+            prompts.setdefault(row.index, len(prompts))
+        first = {row.index: row.prompt for row in rows}
+        ids, mask, positions = self._padded([first[index] for index in prompts])
+        out = self._forward(ids, mask, positions, keep=1)
+        spread = torch.tensor([prompts[row.index] for row in rows], device=ids.device)
+        logits, mask, positions = out.logits[spread, -1], mask[spread], positions[spread, -1:]
+        cache = out.past_key_values
+        cache.batch_select_indices(spread)
+        while True:
+            table = logits.float().log_softmax(-1)
+            for row, values in zip(rows, table, strict=True):
+                token = _draw(values, row.request, row.dice)
+                row.new.append(token)
+                row.logprob += float(values[token])
+                self._close(row)
+            self.tokens_written += len(rows)
+            going = [place for place, row in enumerate(rows) if row.finish is None]
+            if not going:
+                return
+            if len(going) < len(rows):
+                keep = torch.tensor(going, device=ids.device)
+                cache.batch_select_indices(keep)
+                mask, positions = mask[keep], positions[keep]
+                rows = [rows[place] for place in going]
+            ids = torch.tensor([[row.new[-1]] for row in rows], device=ids.device)
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            positions = positions + 1
+            out = self._forward(ids, mask, positions, keep=1, cache=cache)
+            logits = out.logits[:, -1]
+
+    def _close(self, row: _Row) -> None:
+        """Set the row's text and finish if it is done."""
+        stop = row.request.stop
+        if row.new[-1] in self._ends:
+            row.finish = "end"
+            row.text = self._encoder.text(row.prompt, row.new[:-1])
+            return
+        if stop:
+            # A stop string can only have appeared at the end. A token is a quarter of a character or more.
+            window = 4 * max(len(string) for string in stop) + 4
+            recent = self._encoder.text((row.prompt + row.new[:-window])[-window:], row.new[-window:])
+            if any(string in recent for string in stop):
+                text, stopped = cut_at_stop(self._encoder.text(row.prompt, row.new), stop)
+                if stopped:
+                    row.finish, row.text = "stop", text
+                    return
+        if len(row.new) >= row.limit:
+            row.finish = "length"
+            row.text = self._encoder.text(row.prompt, row.new)
+
+    def _padded(self, texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Token ids, mask and positions, padded on the left."""
+        width = max(len(text) for text in texts)
+        ids = torch.tensor([[0] * (width - len(text)) + text for text in texts])
+        mask = torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts])
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        device = self._model.device
+        return ids.to(device), mask.to(device), positions.to(device)
+
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        keep: int,
+        cache: object = None,
+    ) -> Any:  # noqa: ANN401 (the output class is the model's own)
+        """One pass; logits of at least the last `keep` positions."""
+        extra = {"logits_to_keep": keep} if self._short_logits else {}
+        return self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **extra,
+        )
+
+
+def _written(row: _Row) -> Written:
+    if row.finish is None:
+        raise AssertionError("a row without an end")
+    return Written(text=row.text, finish=row.finish, tokens=len(row.new), logprob=row.logprob)
+
+
+def _draw(logprobs: torch.Tensor, request: Write, dice: torch.Generator) -> int:
+    """One token from log-probabilities: temperature, then top_k, then top_p, as vLLM and transformers do."""
+    if request.temperature == 0:
+        return int(logprobs.argmax())
+    scores = logprobs.double() / request.temperature
+    tokens = None
+    if request.top_k is not None:
+        scores, tokens = scores.topk(min(request.top_k, len(scores)))
+    elif request.top_p < 1:
+        scores, tokens = scores.sort(descending=True)
+    shares = scores.softmax(-1)
+    if request.top_p < 1:
+        shares = torch.where(shares.cumsum(-1) - shares < request.top_p, shares, 0.0)
+    heights = shares.cumsum(-1)
+    point = float(torch.rand((), generator=dice, dtype=torch.float64)) * float(heights[-1])
+    place = int(torch.searchsorted(heights, point, right=True))
+    if place >= len(heights):  # rounding: the last token that has a share at all
+        place = int(shares.nonzero()[-1])
+    return place if tokens is None else int(tokens[place])
+
+
+def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Tell models apart by a few numbers of every weight.
+
+    Without it, a store would give the replies of a model that was since trained further into the same folder.
+    """
+    digest = hashlib.sha256(str(tokenizer.chat_template).encode())
+    for name, weight in sorted(model.named_parameters()):
+        flat = weight.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // 64)].float().cpu()
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(some.numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,331 @@
+"""A policy behind an OpenAI-compatible server: vLLM, SGLang, llama.cpp, or the real one.
+
+Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a prefill as a last assistant
+message with `continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take
+that request, close the turn and answer afresh, which gives plausible nonsense; so before the first such
+request the server is examined (`check_continuation`).
+
+With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and
+tokenised here instead, exactly as `LocalPolicy` does it, and sent as token ids. This is the surer way: a
+server renders a last assistant message as its template likes, which for some models drops white space or
+lacks what the template puts before a fresh reply (a "<think>" line).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from stepmark.batching import Choose, Message, Prompt, Ready, Write, Written
+from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
+from stepmark.models.policies import wire
+from stepmark.models.policies.prompts import PromptEncoder
+from stepmark.models.policies.transport import GarbageError, Patience, RefusedError, Server
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+_CHAT = "/chat/completions"
+_RAW = "/completions"
+_TOO_LONG = re.compile(
+    r"context (length|window|size)|maximum.{0,40}tokens|too (long|large|many tokens)|max_model_len", re.I
+)
+_PROBE = (Message(role="user", content="Count from 1 to 9, separated by commas."),)
+_PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
+
+
+@final
+class OpenAIPolicy:
+    """A model served over HTTP.
+
+    `choose` asks for the likeliest first tokens; an option that is not among them is looked up exactly, through
+    the log-probabilities of the prompt's own tokens (`echo`, or vLLM's `prompt_logprobs`). Where the server has
+    neither, that is a `BackendError`: a missing probability is never guessed.
+
+    Args:
+        base_url: such as `http://127.0.0.1:8000/v1`.
+        model: as the server names it; None for the only one that it serves.
+        tokenizer: folder or hub name of the model's tokenizer, to render and tokenise prompts here.
+        api_key_env: name of the environment variable that holds the API key; None sends none.
+        concurrency: requests under way at once.
+        patience: waits and attempts (429, 5xx, timeouts, broken connections, unusable answers).
+        rng: draws the jitter of the waits.
+        send_seed: send the request's seed. Off by default: some servers (vLLM on CPU) break on it, and few
+            keep its promise. What a store has recorded is replayed either way.
+        logprobs: ask for the log-probability of what is written.
+        top_logprobs: how many likeliest tokens `choose` asks for; vLLM allows 20, OpenAI's completions 5.
+
+    Raises:
+        UsageError: a bad address, no API key, or several models and none named.
+        BackendError: no model is named and the server does not say which it has.
+        CheckpointError: no tokenizer there.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str | None = None,
+        *,
+        tokenizer: str | None = None,
+        api_key_env: str | None = None,
+        concurrency: int = 32,
+        patience: Patience | None = None,
+        rng: random.Random | None = None,
+        send_seed: bool = False,
+        logprobs: bool = False,
+        top_logprobs: int = 20,
+    ) -> None:
+        if concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, found {concurrency}")
+        self._server = Server(
+            base_url,
+            api_key_env=api_key_env,
+            patience=patience or Patience(),
+            rng=rng or random.Random(0),  # noqa: S311 (jitter, not a secret)
+        )
+        self._encoder = None if tokenizer is None else _encoder(tokenizer)
+        self._concurrency = concurrency
+        self._send_seed = send_seed
+        self._logprobs = logprobs
+        self._top = top_logprobs
+        self._check = threading.Lock()
+        self._count = threading.Lock()
+        self._continues = False
+        self.name = model if model is not None else self._only_model()
+        self.identity = self.name
+        self.tokens_written = 0
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        """Write the samples of each request; see `Policy.write`.
+
+        A server that gives fewer samples than asked is asked for the rest.
+        """
+        return self._each(self._write_one, requests, ready)
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        """Log-probabilities of the options; see the class and `Policy.choose`."""
+        return self._each(self._choose_one, requests, ready)
+
+    def check_continuation(self) -> None:
+        """Make sure that the server continues a prefill. Done by itself before the first one, and once.
+
+        A continued turn costs more prompt tokens than none and fewer than a closed one. Where the counts do
+        not tell (some servers continue in every case), a count to nine that was begun must go on.
+
+        Raises:
+            BackendError: it answers afresh, or drops the prefill.
+        """
+        with self._check:
+            if self._continues:
+                return
+            told = {"role": "assistant", "content": _PROBE_PREFILL}
+            none = self._chat_body(_PROBE, "") | {"max_tokens": 1}
+            continued = self._chat_body(_PROBE, _PROBE_PREFILL) | {"max_tokens": 1, "temperature": 0.0}
+            closed = none | {"messages": [*none["messages"], told]}
+            low, middle, high = (self._prompt_tokens(body) for body in (none, continued, closed))
+            if low is None or middle is None or high is None or not low < middle < high:
+                text = self._ask(
+                    _CHAT, continued | {"max_tokens": 4}, lambda data: wire.written_of(data, (), chat=True)
+                )[0].text
+                if not text.lstrip().startswith("7"):
+                    raise BackendError(
+                        f"{self._server.base_url}: the server does not continue a begun reply: asked to go on "
+                        f"after {_PROBE_PREFILL!r} it wrote {text!r}. Use a server that takes "
+                        f"continue_final_message (vLLM, SGLang), or name the model's `tokenizer`, so that raw "
+                        f"text can be sent"
+                    )
+            self._continues = True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._server.close()
+
+    def __enter__(self) -> OpenAIPolicy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _each(
+        self,
+        one: Callable[[Asked], Answered],
+        requests: Sequence[Asked],
+        ready: Callable[[int, Any], None] | None,
+    ) -> list[Answered | InputError]:
+        """Answer requests side by side. After a failure, what is under way is still waited for and kept."""
+        replies: dict[int, Answered | InputError] = {}
+        failure: StepmarkError | None = None
+        pool = ThreadPoolExecutor(self._concurrency)
+        try:
+            futures = {pool.submit(one, request): index for index, request in enumerate(requests)}
+            for future in as_completed(futures):
+                if future.cancelled():
+                    continue
+                reply: Answered | InputError
+                try:
+                    reply = future.result()
+                except InputError as error:
+                    reply = error
+                except StepmarkError as error:
+                    failure = failure or error
+                    for other in futures:
+                        other.cancel()
+                    continue
+                replies[futures[future]] = reply
+                if ready is not None:
+                    ready(futures[future], reply)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if failure is not None:
+            raise failure
+        return [replies[index] for index in range(len(requests))]
+
+    def _write_one(self, request: Write) -> list[Written]:
+        got: list[Written] = []
+        while len(got) < request.n:
+            path, body = self._address(request.prompt, request.prefill)
+            body |= {
+                "n": request.n - len(got),
+                "temperature": request.temperature,
+                "max_tokens": request.max_tokens,
+            }
+            if request.top_p < 1:
+                body["top_p"] = request.top_p
+            if request.top_k is not None:
+                body["top_k"] = request.top_k
+            if request.stop:
+                body["stop"] = list(request.stop)
+            if self._send_seed:
+                body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
+            if self._logprobs:
+                body["logprobs"] = True if path == _CHAT else 1
+            new, count = self._ask(path, body, partial(_written_and_count, request.stop, path == _CHAT))
+            with self._count:
+                self.tokens_written += count
+            got.extend(new)
+        return got[: request.n]
+
+    def _choose_one(self, request: Choose) -> list[float]:
+        path, body = self._address(request.prompt, request.prefill)
+        if self._encoder is not None:
+            shared, rests = self._encoder.options(request.prompt, request.prefill, request.options)
+            if any(len(rest) > 1 for rest in rests):
+                return [self._echo_ids(shared, rest) for rest in rests]
+            body["prompt"] = shared
+        # Temperature 1: some servers give log-probabilities after the temperature.
+        body |= {"max_tokens": 1, "temperature": 1.0}
+        body |= {"logprobs": True, "top_logprobs": self._top} if path == _CHAT else {"logprobs": self._top}
+        table = self._ask(path, body, lambda data: wire.first_token_table(data, chat=path == _CHAT))
+        if all(option in table for option in request.options):
+            return [table[option] for option in request.options]
+        if self._encoder is not None:
+            return [self._echo_ids(shared, rest) for rest in rests]
+        return [self._exactly(request, option) for option in request.options]
+
+    def _exactly(self, request: Choose, option: str) -> float:
+        """The log-probability of an option from those of the prompt's own tokens."""
+        path, body = self._address(request.prompt, request.prefill + option)
+        body |= {"max_tokens": 1, "temperature": 1.0}
+        body |= {"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1}
+        read = wire.chat_prompt_logprobs if path == _CHAT else wire.echoed_logprobs
+        tokens, values = self._ask(path, body, read)
+        return wire.tail_logprob(tokens, values, option)
+
+    def _echo_ids(self, shared: list[int], rest: list[int]) -> float:
+        body = self._completion_body(shared + rest) | {"echo": True, "logprobs": 1}
+        _, values = self._ask(_RAW, body | {"max_tokens": 1, "temperature": 1.0}, wire.echoed_logprobs)
+        ours = values[len(shared) : len(shared) + len(rest)]
+        if len(values) != len(shared) + len(rest) or None in ours:
+            raise BackendError(
+                f"{self._server.base_url}: sent {len(shared) + len(rest)} tokens, the server read {len(values)}"
+            )
+        return sum(value for value in ours if value is not None)
+
+    def _address(self, prompt: Prompt, prefill: str) -> tuple[str, dict[str, Any]]:
+        """Where a prompt is sent, and as what."""
+        if self._encoder is not None:
+            return _RAW, self._completion_body(self._encoder.ids(prompt, prefill))
+        if isinstance(prompt, str):
+            return _RAW, self._completion_body(prompt + prefill)
+        if prefill:
+            self.check_continuation()
+        return _CHAT, self._chat_body(prompt, prefill)
+
+    def _completion_body(self, prompt: str | list[int]) -> dict[str, Any]:
+        return {"model": self.name, "prompt": prompt}
+
+    def _chat_body(self, prompt: tuple[Message, ...], prefill: str) -> dict[str, Any]:
+        messages = [{"role": message.role, "content": message.content} for message in prompt]
+        body: dict[str, Any] = {"model": self.name, "messages": messages}
+        if prefill:
+            messages.append({"role": "assistant", "content": prefill})
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body
+
+    def _ask(
+        self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
+    ) -> Answered:
+        try:
+            return self._server.ask(path, body, read)
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text cannot be sent, it is not valid Unicode: {error}") from None
+        except RefusedError as error:
+            if error.status in (400, 413, 422) and _TOO_LONG.search(error.message):
+                raise TooLongError(
+                    f"{self.name}: the server refuses the request as too long: {error.message}. Start it with a "
+                    f"longer context, or lower max_tokens"
+                ) from None
+            hint = {
+                401: "; give the API key (api_key_env)",
+                403: "; give the API key (api_key_env)",
+                404: f"; check the address and that it serves {self.name!r}",
+            }.get(error.status, "")
+            raise BackendError(f"{self._server.base_url}{path}: {error}{hint}") from None
+
+    def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
+        try:
+            return self._server.ask(_CHAT, body, lambda data: wire.usage_of(data, "prompt_tokens"))
+        except RefusedError:
+            return None
+
+    def _only_model(self) -> str:
+        def read(data: Mapping[str, Any]) -> list[str]:
+            models = data.get("data")
+            if not isinstance(models, list) or not all(isinstance(m, dict) and "id" in m for m in models):
+                raise GarbageError(f"expected a list of models, found {str(data)[:80]}")
+            return [str(model["id"]) for model in models]
+
+        try:
+            models = self._server.ask("/models", None, read)
+        except RefusedError as error:
+            raise BackendError(f"{self._server.base_url}/models: {error}; name the model") from None
+        if len(models) != 1:
+            raise UsageError(
+                f"{self._server.base_url} serves {', '.join(models) or 'no model'}: name the one to use"
+            )
+        return models[0]
+
+
+def _encoder(path: str) -> PromptEncoder:
+    from transformers import AutoTokenizer
+
+    try:
+        return PromptEncoder(AutoTokenizer.from_pretrained(path), path)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: expected a tokenizer; {type(error).__name__}: {error}") from error
+
+
+def _written_and_count(stop: Sequence[str], chat: bool, data: Mapping[str, Any]) -> tuple[list[Written], int]:
+    return wire.written_of(data, stop, chat=chat), wire.usage_of(data, "completion_tokens") or 0

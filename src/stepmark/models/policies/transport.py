@@ -1,0 +1,168 @@
+"""One request to a server, asked again as often as is reasonable, and the errors that it can end in."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar, final
+
+import httpx
+
+from stepmark.errors import BackendError, UsageError
+
+_AGAIN = (408, 425, 429)
+Parsed = TypeVar("Parsed")
+
+
+class GarbageError(Exception):
+    """A reply with status 200 that does not hold what it must; asked again like a failure."""
+
+
+class RefusedError(Exception):
+    """The server understood and refused: asking again would not help."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(f"HTTP {status}: {message}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """How long to wait, and how often to ask again."""
+
+    retries: int = 6
+    """Further attempts after the first."""
+    first_wait: float = 0.5
+    """Seconds before the second attempt; doubled with each, and drawn from its upper half."""
+    max_wait: float = 60.0
+    """No wait is longer, in seconds. A server that asks for a longer one (`Retry-After`) is given up."""
+    timeout: float = 600.0
+    """Seconds without a byte before an attempt counts as failed."""
+
+
+@final
+class Server:
+    """A JSON-over-HTTP server.
+
+    Args:
+        base_url: such as `http://127.0.0.1:8000/v1`.
+        api_key_env: name of the environment variable that holds the key; None sends none.
+        patience: waits and attempts.
+        rng: draws the jitter of the waits.
+
+    Raises:
+        UsageError: an address without http:// or https://, or the variable is not set.
+    """
+
+    def __init__(
+        self, base_url: str, *, api_key_env: str | None, patience: Patience, rng: random.Random
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise UsageError(f"a server's address begins with http:// or https://, found {base_url!r}")
+        headers = {}
+        if api_key_env is not None:
+            key = os.environ.get(api_key_env)
+            if not key:
+                raise UsageError(f"the environment variable {api_key_env} holds no API key: set it")
+            headers["Authorization"] = f"Bearer {key}"
+        self.base_url = base_url.rstrip("/")
+        self._patience = patience
+        self._rng = rng
+        self._client = httpx.Client(headers=headers, timeout=patience.timeout)
+
+    def ask(
+        self, path: str, body: Mapping[str, Any] | None, parse: Callable[[Mapping[str, Any]], Parsed]
+    ) -> Parsed:
+        """POST `body` (GET without one) and parse the reply.
+
+        Raises:
+            RefusedError: a 4xx answer other than 408, 425, 429, or a redirect.
+            BackendError: no usable answer after all attempts.
+        """
+        url = f"{self.base_url}{path}"
+        for attempt in range(self._patience.retries + 1):
+            asked_to_wait = None
+            try:
+                response = self._client.request("GET" if body is None else "POST", url, json=body)
+                if response.status_code in _AGAIN or response.status_code >= 500:
+                    reason = f"HTTP {response.status_code}: {_message(response)}"
+                    asked_to_wait = _retry_after(response)
+                elif response.status_code >= 300:
+                    raise RefusedError(response.status_code, _message(response))
+                else:
+                    return parse(_json(response))
+            except httpx.RequestError as error:
+                reason = f"{type(error).__name__}: {error}"
+            except GarbageError as error:
+                reason = str(error)
+            if attempt < self._patience.retries:
+                self._wait(url, attempt, asked_to_wait, reason)
+        raise BackendError(
+            f"{url}: no usable answer in {self._patience.retries + 1} attempts; the last: {reason}. No score was "
+            f"made from it. Look after the server and run again: recorded replies are not asked again"
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _wait(self, url: str, attempt: int, asked: float | None, reason: str) -> None:
+        longest = self._patience.max_wait
+        if asked is None:
+            full = min(self._patience.first_wait * 2**attempt, longest)
+            time.sleep(full * (0.5 + 0.5 * self._rng.random()))
+            return
+        if asked > longest:
+            raise BackendError(
+                f"{url}: the server asks to wait {asked:.0f} s, more than {longest:.0f} s ({reason}); run again "
+                f"later, or raise max_wait"
+            )
+        # A little more than asked, so that waiting threads do not all come back in the same moment.
+        time.sleep(asked + self._patience.first_wait * self._rng.random())
+
+
+def _json(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        data = response.json()
+    except ValueError:
+        raise GarbageError(f"expected JSON, found {response.text[:80]!r}") from None
+    if not isinstance(data, dict):
+        raise GarbageError(f"expected a JSON object, found {response.text[:80]!r}")
+    return data
+
+
+def _message(response: httpx.Response) -> str:
+    """What the server says is wrong: OpenAI's {"error": {"message"}}, vLLM's {"message"}, or the text."""
+    try:
+        data = response.json()
+    except ValueError:
+        return response.text[:200]
+    if isinstance(data, dict):
+        inner = data.get("error", data)
+        if isinstance(inner, dict) and isinstance(inner.get("message"), str):
+            return str(inner["message"])
+    return response.text[:200]
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait: a number or a date."""
+    value = response.headers.get("Retry-After")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())

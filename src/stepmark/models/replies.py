@@ -1,0 +1,160 @@
+"""Where the replies of models are kept: in a SQLite file, or for a while in memory.
+
+Both are a `batching.ReplyStore`. The file is what makes a long run resumable: a reply is on disk before
+anything is computed from it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import final
+
+from stepmark.errors import InputError
+
+# "stpm" in ASCII: lets us refuse a SQLite file that something else made.
+_APPLICATION = 0x7374706D
+_VERSION = 1
+_AT_ONCE = 500
+
+
+@final
+class ReplyFile:
+    """Replies in one SQLite file, made if it is absent.
+
+    Several threads may share it. Several processes may too: the first reply recorded under a key stands, and
+    all of them use it.
+
+    Args:
+        path: the file; its folder must exist.
+
+    Raises:
+        InputError: the path is not a reply store, was made by a newer version, or cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise InputError(f"cannot open a reply store here ({error})", where=str(path)) from None
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise InputError(
+                f"expected a reply store (SQLite), found something else ({error}); name another file",
+                where=str(path),
+            ) from None
+        except InputError:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        # FULL: a reply that was paid for survives a power cut too, and model calls dwarf the cost.
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute("BEGIN IMMEDIATE")
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application == _APPLICATION and version > _VERSION:
+            raise InputError(
+                f"the reply store has format {version}, this stepmark reads {_VERSION}; upgrade stepmark",
+                where=str(self.path),
+            )
+        if application != _APPLICATION and tables:
+            raise InputError(
+                "expected a reply store, found another program's SQLite file; name another file",
+                where=str(self.path),
+            )
+        if not tables:
+            self._db.execute(
+                "CREATE TABLE replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, "
+                "made TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP) WITHOUT ROWID"
+            )
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        self._db.execute("COMMIT")
+
+    def __len__(self) -> int:
+        """Replies recorded."""
+        with self._lock:
+            return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
+
+    def get(self, keys: Sequence[str]) -> dict[str, str]:
+        """Those of the keys that are recorded, with their replies."""
+        found: dict[str, str] = {}
+        with self._lock:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(part))
+                found.update(
+                    self._db.execute(f"SELECT key, reply FROM replies WHERE key IN ({marks})", part)  # noqa: S608
+                )
+        return found
+
+    def put(self, replies: Mapping[str, str]) -> dict[str, str]:
+        """Record replies, durably; gives what now stands under each key (the first one recorded)."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany(
+                    "INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", list(replies.items())
+                )
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        return self.get(list(replies))
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> ReplyFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@final
+class MemoryReplies:
+    """The replies used last, in memory; the oldest are forgotten.
+
+    Args:
+        limit: replies kept at most.
+    """
+
+    def __init__(self, limit: int = 20_000) -> None:
+        self._limit = limit
+        self._replies: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def get(self, keys: Sequence[str]) -> dict[str, str]:
+        """Those of the keys that are still there, with their replies."""
+        with self._lock:
+            found = {key: self._replies[key] for key in keys if key in self._replies}
+            for key in found:
+                self._replies.move_to_end(key)
+        return found
+
+    def put(self, replies: Mapping[str, str]) -> dict[str, str]:
+        """Keep replies; gives what now stands under each key."""
+        with self._lock:
+            standing = {key: self._replies.setdefault(key, reply) for key, reply in replies.items()}
+            while len(self._replies) > self._limit:
+                self._replies.popitem(last=False)
+        return standing
