@@ -1,0 +1,305 @@
+"""Where a text may be cut: one function for each way, each giving sorted character offsets.
+
+An offset is the first character of the next step's share. None of these functions knows about code fences or
+mathematics; `segmentation` drops the cuts that fall inside a protected span (the numbered list must know them
+earlier and takes them as an argument).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepmark.solutions.protect import Span, lines_of, outside
+
+
+def line_cuts(text: str) -> list[int]:
+    """The start of every line (`str.splitlines` says what a line is)."""
+    return [start for start, _ in lines_of(text)]
+
+
+def paragraph_cuts(text: str) -> list[int]:
+    """The start of every line that follows a blank one and is not blank itself."""
+    cuts = []
+    after_blank = False
+    for start, end in lines_of(text):
+        blank = not text[start:end].strip()
+        if after_blank and not blank:
+            cuts.append(start)
+        after_blank = blank
+    return cuts
+
+
+def token_cuts(text: str) -> list[int]:
+    """The start of every run of characters that are not whitespace."""
+    return [match.start() for match in re.finditer(r"\S+", text)]
+
+
+# --- numbered lists -------------------------------------------------------------------------------------------
+
+_ITEM = re.compile(
+    r"""(?P<indent>[ \t]*+) (?:>[ \t]?)?
+        (?: (?:[-*+•][ \t]++)? (?P<heading>\#{1,6}[ \t]++)? (?P<bold>\*\*|__|\*)?
+            (?i:step)[ \t]++(?P<step>\d{1,3})(?![\w]|\.\d)
+            (?P<after>[ \t]*+(?:[:.)\]\-–—]|\*|__|[\r\n]|$))?
+          | (?P<mark>\#{1,6}[ \t]++)? (?P<strong>\*\*|__)?
+            (?: (?P<dot>\d{1,3})\.(?=\s|$|\*|_|[^\W\d_a-z])
+              | (?P<paren>\d{1,3})\)(?=\s|$|\*|_)
+              | \((?P<both>\d{1,3})\)(?=\s|$|\*|_)
+            )
+        )""",
+    re.VERBOSE,
+)
+
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
+
+_Style = tuple[str, int, bool, int]
+"""How the items of one list look alike: the kind of number, heading level, bold or not, indentation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberedList:
+    """A numbered list that was found in a text."""
+
+    items: tuple[tuple[int, int], ...]
+    """Offset of the line and number of every item, in order."""
+    first: str
+    """The first item's number as it is written: "Step 1", "1.", "(1)"."""
+    last: str
+    """The last item's number as it is written."""
+
+
+def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
+    """The numbered list that carries a text, or None.
+
+    An item is "Step 3:", "### Step 3", "**Step 3**", "3.", "3)" or "(3)" at the start of a line outside `spans`.
+    Items belong to one list when they look alike: the same kind of number, heading level, boldness and indentation
+    (up to two spaces count as none). A list's numbers are consecutive from its first item on, whatever that is,
+    and it has at least two; a number 1 out of turn begins it anew (two lists of the same look one after the other).
+    "Step N" goes before every other kind; then headings, bold, less indentation, more items.
+    """
+    groups: dict[_Style, list[tuple[int, int, str]]] = {}
+    starts = [start for start, _ in lines_of(text)]
+    for start in outside(starts, spans):
+        match = _ITEM.match(text, start)
+        if match is None:
+            continue
+        if match["step"]:
+            if not (match["after"] or match["heading"] or match["bold"]):
+                continue  # "Step 3 follows from …" is a sentence
+            # One kind, however each is decorated: nobody nests "Step 2" inside "Step 1".
+            style: _Style = ("step", 0, False, 0)
+            number, written = match["step"], f"Step {match['step']}"
+        else:
+            number = match["dot"] or match["paren"] or match["both"]
+            form = "{}." if match["dot"] else "{})" if match["paren"] else "({})"
+            written = form.format(number)
+            indent = len(match["indent"].expandtabs(4))
+            style = (
+                form,
+                len((match["mark"] or "").strip()),
+                bool(match["strong"]),
+                indent if indent > 2 else 0,
+            )
+        groups.setdefault(style, []).append((start, int(number), written))
+
+    found = []
+    for style, candidates in groups.items():
+        items = _consecutive(candidates)
+        if len(items) >= 2:
+            found.append((_rank(style, len(items)), items))
+    if not found:
+        return None
+    _, best = min(found, key=lambda entry: (entry[0], entry[1][0][0]))
+    return NumberedList(
+        items=tuple((start, number) for start, number, _ in best), first=best[0][2], last=best[-1][2]
+    )
+
+
+def _rank(style: _Style, items: int) -> tuple[bool, bool, bool, int, int]:
+    kind, heading, bold, indent = style
+    return kind != "step", not heading, not bold, indent, -items
+
+
+def _consecutive(candidates: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """The candidates that count up by one; runs of a single item are left out."""
+    runs: list[list[tuple[int, int, str]]] = []
+    for candidate in candidates:
+        if runs and candidate[1] == runs[-1][-1][1] + 1:
+            runs[-1].append(candidate)
+        elif not runs or candidate[1] == 1 or len(runs[-1]) == 1:
+            runs.append([candidate])
+    return [item for run in runs if len(run) >= 2 for item in run]
+
+
+def numbered_cuts(text: str, found: NumberedList, spans: Sequence[Span]) -> list[int]:
+    """Cuts for a text that a numbered list carries: its items, and the paragraphs around the list.
+
+    All that stands between two items belongs to the first of them. The last item of a run has no such end, so the
+    items before it show what an item holds: if none of them holds a paragraph of prose that is not indented (or a
+    heading), the first such thing ends the list. A heading as high as the items' own always ends it.
+    """
+    paragraphs = list(outside(paragraph_cuts(text), spans))
+    items = found.items
+    cuts: set[int] = set()
+    index = 0
+    outer = 0  # where the text outside any list begins
+    while index < len(items):
+        last = index
+        while last + 1 < len(items) and items[last + 1][1] == items[last][1] + 1:
+            last += 1
+        run = [start for start, _ in items[index : last + 1]]
+        limit = items[last + 1][0] if last + 1 < len(items) else len(text)
+        cuts.update(_between(paragraphs, outer, run[0]))
+        cuts.update(run)
+        outer = _end_of_list(text, run, limit, paragraphs)
+        index = last + 1
+    cuts.update(_between(paragraphs, outer, len(text)))
+    return sorted(cuts)
+
+
+def _between(positions: list[int], start: int, end: int) -> list[int]:
+    """The sorted positions with start <= position < end."""
+    return positions[bisect_left(positions, start) : bisect_left(positions, end)]
+
+
+def _end_of_list(text: str, run: list[int], limit: int, paragraphs: list[int]) -> int:
+    """Where the last item of a run ends: the start of a paragraph, or `limit`."""
+    level = _heading_level(text, run[-1])
+    has_prose = has_heading = False
+    for cut in set(_between(paragraphs, run[0], run[-1])).difference(run):
+        if _heading_level(text, cut):
+            has_heading = True
+        elif _is_loose_prose(text, cut):
+            has_prose = True
+    for cut in _between(paragraphs, run[-1] + 1, limit):
+        here = _heading_level(text, cut)
+        if here:
+            if not has_heading or (level and here <= level):
+                return cut
+        elif not has_prose and _is_loose_prose(text, cut):
+            return cut
+    return limit
+
+
+def _heading_level(text: str, start: int) -> int:
+    match = _HEADING.match(text, start)
+    return len(match[1]) if match else 0
+
+
+def _is_loose_prose(text: str, start: int) -> bool:
+    """Whether a paragraph begins with prose at the margin: not indented, no formula, bullet, table or fence."""
+    first = text[start : start + 2]
+    return first == "**" or first[0] not in " \t\\$-+*•|`~>=#"
+
+
+# --- sentences ------------------------------------------------------------------------------------------------
+
+# Only the first of a run of stops is looked at, and nothing is given back: else a text of dots takes quadratic time.
+_STOP = re.compile(
+    r"(?<![.!?…])(?P<stop>[.!?…]++)(?P<close>[\"'”’»*_]*+)(?P<gap>\s++)|(?P<wide>[。！？]++[」』”’）]*+\s*+)"
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NEVER = _words(
+    "e.g i.e cf vs viz ca approx dr mr mrs ms prof st fig figs eq eqs eqn thm lem prop def resp al incl excl"
+)
+"""Abbreviations after which a sentence goes on, without their last stop."""
+_BEFORE_NUMBER = _words("no nos nr p pp vol art ex sec chap ch ref")
+"""Abbreviations when a number follows; ordinary words otherwise ("No. He …")."""
+_AT_EITHER = _words("a.m p.m")
+"""Abbreviations that may end a sentence as well: what follows decides."""
+_NAMES_A_LETTER = _words(
+    "is are be equals option options choice choices answer answers point points case line set side variable "
+    "and or to angle vertex event = :"
+)
+"""Words before a capital letter that is the name of something, not a person's initial."""
+
+_BEGINS = _words(
+    "a an the this that these those there here he she it its they we i you his her their our my in on at by for "
+    "from to with of as if since because when while after before so then thus therefore hence now next first "
+    "finally also let each every both all one how what which and but however is are"
+)
+"""Words that begin a sentence and are no surname: "from Farm Y. There are …"."""
+
+_LIST_LIKE = re.compile(r"[ \t]*(?:[-*+•][ \t]|#{1,6}[ \t]|\(?\d{1,3}[.)][ \t]|>[ \t])")
+_FIRST_WORD = re.compile(r"[A-Za-z]{1,12}(?![\w.])")
+_LAST_WORD = re.compile(r"[\w.]+\Z")
+_LOOK_BACK = 48
+
+
+def sentence_cuts(text: str) -> list[int]:
+    """The start of every sentence.
+
+    A sentence ends at ".", "!" or "?" (a closing quote or emphasis may follow) before whitespace and something that
+    can begin a sentence; not after an abbreviation, an initial or a number that counts items; never at "…", "..."
+    or before a closing bracket, as in "(is it?)". The full-width 。！？ end one anywhere. A blank line always ends
+    one; a line break does where the next line is a list item or a heading, or begins with a capital letter or a
+    digit and the line before does not end with a comma, a colon or an operator.
+    """
+    cuts = set(paragraph_cuts(text))
+    for match in _STOP.finditer(text):
+        if match["wide"] or _ends_sentence(text, match):
+            cuts.add(match.end())
+    previous = ""
+    for start, end in lines_of(text):
+        line = text[start:end].strip()
+        if previous and line and _breaks_line(text, start, line, previous):
+            cuts.add(start)
+        previous = line
+    return sorted(cuts)
+
+
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+    following = text[match.end() : match.end() + 1]
+    stop = match["stop"]
+    if not following or following.islower() or following in ",;:)]}=+*/<>%^|&":
+        return False
+    if following in "-–—" and not re.search(r"[\r\n]", match["gap"]):
+        return False
+    if "…" in stop or stop.count(".") > 1:
+        return False
+    if stop != ".":
+        return True
+    before = text[max(0, match.start() - _LOOK_BACK) : match.start()]
+    word_match = _LAST_WORD.search(before)
+    if word_match is None:
+        return True
+    word = word_match[0]
+    earlier = before[: word_match.start()].rstrip(" \t*_(\"'“‘$")
+    lowered = word.lower()
+    if lowered in _NEVER:
+        return False
+    if lowered in _BEFORE_NUMBER:
+        return not following.isdigit()
+    if word.isdecimal() and len(word) <= 3:
+        # "1. Add" counts items at the start of a line and after a stop or a colon; "it is 12. He" does not.
+        return bool(earlier) and earlier[-1] not in ".!?:;\r\n#>" and not earlier.lower().endswith("step")
+    if len(word) == 1 and word.isalpha() and word.isupper():
+        word_after = _FIRST_WORD.match(text, match.end())
+        begins = word_after is not None and word_after[0].lower() in _BEGINS
+        return begins or _names_a_letter(earlier)
+    if "." in word and all(len(part) <= 1 for part in word.split(".")) and not word[-1:].isdigit():
+        return lowered in _AT_EITHER and following.isupper()
+    return True
+
+
+def _names_a_letter(earlier: str) -> bool:
+    """Whether a capital letter after these words names a thing ("option B.") and is no initial ("J. Smith")."""
+    words = earlier[-20:].lower().split()
+    return bool(words) and (words[-1] in _NAMES_A_LETTER or words[-1][-1] in "=:")
+
+
+def _breaks_line(text: str, start: int, line: str, previous: str) -> bool:
+    if _LIST_LIKE.match(text, start):
+        return True
+    if previous[-1] in ",:=+-*/\\(":
+        return False
+    first = line.lstrip("*_\"'“‘(")[:1]
+    return first.isdigit() or (first.isalpha() and not first.islower())
