@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -152,7 +153,7 @@ def test_a_missing_file_is_refused_before_reading(tmp_path):
     write(tmp_path / "solutions.jsonl", b"{}")
     with pytest.raises(InputError, match=r"there is no such file\. Did you mean '.*solutions\.jsonl'"):
         read_rows(tmp_path / "solution.jsonl")
-    with pytest.raises(InputError, match="there is no such file$"):
+    with pytest.raises(InputError, match=r"there is no such file$"):
         read_rows(tmp_path / "nowhere" / "x")
     with pytest.raises(InputError, match="found a folder"):
         read_rows(tmp_path)
@@ -213,7 +214,7 @@ def test_atomic_write(tmp_path):
         handle.write("two\n")
         raise RuntimeError
     assert path.read_bytes() == b"one\n"
-    assert os.listdir(tmp_path) == ["a.txt"]
+    assert names(tmp_path) == ["a.txt"]
 
 
 def test_atomic_write_keeps_a_link_and_a_device(tmp_path):
@@ -225,7 +226,7 @@ def test_atomic_write_keeps_a_link_and_a_device(tmp_path):
     assert target.read_text() == "new"
     with atomic_write("/dev/null") as handle:
         handle.write("x")
-    assert not os.path.isfile("/dev/null")
+    assert not Path("/dev/null").is_file()
 
 
 def test_where_nothing_can_be_written(tmp_path):
@@ -242,7 +243,7 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def names(folder):
-    return sorted(os.listdir(folder))
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_finished_file(tmp_path):
@@ -394,7 +395,7 @@ def test_streams(capfdbinary, tmp_path):
     rows = open_rows("/dev/null", {})
     rows.write({"a": 1})
     rows.finish({})
-    assert not os.path.exists("/dev/null.part")
+    assert not Path("/dev/null.part").exists()
     for target, type_ in (("/dev/stdout", StreamedRows), (tmp_path / "x", ResumableRows)):
         with contextlib.closing(open_rows(target, {})) as rows:
             assert isinstance(rows, type_)

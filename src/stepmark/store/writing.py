@@ -117,8 +117,17 @@ def is_stream(path: str | Path | None) -> bool:
 class RowWriter(Protocol):
     """Where the results of a run go, one for each input row, in order."""
 
-    done: int
-    """Input rows that an interrupted run with the same manifest had handled already."""
+    @property
+    def done(self) -> int:
+        """Input rows that an interrupted run with the same manifest had handled already."""
+
+    @property
+    def written(self) -> int:
+        """Input rows handled, in this run or before."""
+
+    @property
+    def part(self) -> Path | None:
+        """What `close` leaves for the next run to continue; None where nothing stays."""
 
     def earlier(self) -> Iterator[dict[str, Any] | InputError]:
         """Their results, in order: a row, or why there is none."""
@@ -154,7 +163,8 @@ class StreamedRows:
     """Rows to standard output, a pipe or a device, each flushed when written; nothing to resume."""
 
     def __init__(self, path: str | Path | None) -> None:
-        self.done = 0
+        self.done = self.written = 0
+        self.part: Path | None = None
         # Not a context: the stream lives as long as the writer, and `close` ends both.
         self._own: IO[bytes] | None = (
             None if path is None or path == STDIO else Path(path).open("wb")  # noqa: SIM115
@@ -166,12 +176,14 @@ class StreamedRows:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row at once."""
+        self.written += 1
         handle = self._own or sys.stdout.buffer
         handle.write(encode_row(row))
         handle.flush()
 
     def refuse(self, error: InputError) -> None:
         """Write nothing."""
+        self.written += 1
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Close the stream."""
@@ -208,17 +220,18 @@ class ResumableRows:
     def __init__(self, path: str | Path, manifest: Mapping[str, Any], *, resumable: bool = True) -> None:
         check_writable(path)
         self.path = Path(path)
-        self.part = self.path.with_name(self.path.name + ".part")
+        self._part = self.path.with_name(self.path.name + ".part")
+        self.part = self._part if resumable else None
         self.manifest_path = self.path.with_name(self.path.name + ".manifest.json")
-        self._part_manifest = self.part.with_name(self.part.name + ".manifest.json")
+        self._part_manifest = self._part.with_name(self._part.name + ".manifest.json")
         self._manifest = cast(dict[str, Any], json.loads(json.dumps({"stepmark": __version__, **manifest})))
         self._resumable = resumable
-        self._handle = self.part.open("a+b")
+        self._handle = self._part.open("a+b")
         try:
-            _lock(self._handle, self.part)
+            _lock(self._handle, self._part)
             self._rows, self._refused, size = _whole_lines(self._handle)
-            self.done = self._rows + self._refused
-            if self.part.stat().st_size:  # even less than a line may be someone else's file
+            self.done = self.written
+            if self._part.stat().st_size:  # even less than a line may be someone else's file
                 self._check_manifest()
             if not self.done:
                 self._write_manifest(self._part_manifest, self._manifest)
@@ -228,17 +241,17 @@ class ResumableRows:
             raise
 
     def _check_manifest(self) -> None:
-        remedy = f"Delete {self.part} to start again, or choose another --out"
+        remedy = f"Delete {self._part} to start again, or choose another --out"
         if not self._part_manifest.is_file():
-            raise UsageError(f"{self.part} exists, and nothing says what it was made with. {remedy}")
+            raise UsageError(f"{self._part} exists, and nothing says what it was made with. {remedy}")
         if not self._resumable:
             raise UsageError(
-                f"{self.part} was left by an interrupted run, and a pipe cannot be read again. {remedy}"
+                f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {remedy}"
             )
         old = json.loads(self._part_manifest.read_text(encoding="utf-8"))
         if self.done and (differences := _differences(old, self._manifest)):
             raise UsageError(
-                f"{self.part} holds {self.done} rows of an interrupted run that was made otherwise: "
+                f"{self._part} holds {self.done} rows of an interrupted run that was made otherwise: "
                 f"{'; '.join(differences)}. Run with the same settings to continue it. {remedy}"
             )
 
@@ -248,15 +261,20 @@ class ResumableRows:
         Raises:
             UsageError: the part is damaged.
         """
-        with self.part.open("rb") as handle:
+        with self._part.open("rb") as handle:
             for line, raw in zip(range(self.done), handle, strict=False):
                 try:
                     data = parse_row(raw.removeprefix(_LEFT_OUT))
                 except InputError as error:
                     raise UsageError(
-                        f"{self.part}:{line + 1} is damaged ({error}); delete it to start again"
+                        f"{self._part}:{line + 1} is damaged ({error}); delete it to start again"
                     ) from None
                 yield InputError(data["error"]) if raw.startswith(_LEFT_OUT) else data
+
+    @property
+    def written(self) -> int:
+        """Input rows handled, in this run or before."""
+        return self._rows + self._refused
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add the result of the next input row; it is in the part when this returns."""
@@ -276,7 +294,7 @@ class ResumableRows:
         """Make the file, then its manifest, then drop the part."""
         os.fsync(self._handle.fileno())
         self.manifest_path.unlink(missing_ok=True)  # it tells of the file that is about to be replaced
-        with self.part.open("rb") as lines, atomic_write(self.path) as out, _packed(out, self.path) as sink:
+        with self._part.open("rb") as lines, atomic_write(self.path) as out, _packed(out, self.path) as sink:
             for line in lines:
                 if not line.startswith(_LEFT_OUT):
                     sink.write(line)
@@ -286,15 +304,16 @@ class ResumableRows:
 
     def discard(self) -> None:
         """Remove the part and its manifest."""
+        self.part = None
         self._handle.close()
-        self.part.unlink(missing_ok=True)  # first: a manifest without a part is harmless
+        self._part.unlink(missing_ok=True)  # first: a manifest without a part is harmless
         self._part_manifest.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop; the part stays to be continued, unless it is empty or cannot be."""
         if self._handle.closed:
             return
-        if not self._resumable or self._rows + self._refused == 0:
+        if not self._resumable or self.written == 0:
             self.discard()
         else:
             self._handle.close()

@@ -1,0 +1,143 @@
+"""A PRM whose scores are written down: for tests, for documentation, and for trying a pipeline without a model.
+
+It keeps every promise of a real one: one score a step, causal, streaming, with a ledger. A token, to its
+ledger, is a word between white space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import final
+
+from stepmark.errors import InputError, UsageError
+from stepmark.models.prm import Ledger
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+
+Script = Callable[[str, tuple[str, ...]], float | None]
+"""The score of the last of the steps, given the problem and the steps up to it; None for "not read"."""
+
+_BOUNDS: dict[str, tuple[float, float]] = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}
+
+
+@final
+class ScriptedPRM:
+    """A PRM that says what it was told to say.
+
+    Args:
+        script: a function of the problem and the steps up to the one to score, called once for each distinct
+            prefix among solutions of one problem that stand together; or a table from a step's text to its
+            score. A function may raise `InputError` to refuse a solution.
+        name: its name in outputs.
+        score_kind: what the scores are.
+        default_aggregate: how they make one number.
+        default_threshold: the score under which a step is an error; None for no such point.
+
+    The properties of `PRM` are plain attributes here.
+    """
+
+    def __init__(
+        self,
+        script: Script | Mapping[str, float],
+        *,
+        name: str = "scripted",
+        score_kind: ScoreKind = "probability",
+        default_aggregate: str = "min",
+        default_threshold: float | None = 0.5,
+    ) -> None:
+        self.name = name
+        self.score_kind = score_kind
+        self.default_aggregate = default_aggregate
+        self.default_threshold = default_threshold
+        self.ledger = Ledger()
+        self._script = _table(script) if isinstance(script, Mapping) else script
+        # The prefixes of the latest problem only: memory stays bounded however long the stream.
+        self._problem: str | None = None
+        self._known: dict[tuple[str, ...], float | None] = {}
+
+    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+        """The script's score of every step.
+
+        Raises:
+            InputError: a blank problem or step, no steps, or a step that a table does not have.
+            UsageError: the script gave something that is no score of its kind.
+        """
+        self._forget()
+        result = self._read(Solution.of(problem, tuple(steps)))
+        self._forget()
+        return list(result.scores)
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        """As `PRM.score_many`; each result comes before the next solution is read."""
+        self._forget()
+        for solution in solutions:
+            try:
+                yield self._read(solution)
+            except InputError as error:
+                if not keep_going:
+                    raise
+                yield Refusal(solution=solution, error=error)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._problem, self._known = None, {}
+
+    def _read(self, solution: Solution) -> StepScores:
+        problem, steps = solution.problem.text, solution.texts
+        if not problem.strip():
+            raise InputError("expected a text, found a blank problem", where=solution.id, field="problem")
+        if not steps:
+            raise InputError("expected at least one step, found none", where=solution.id, field="steps")
+        for index, step in enumerate(steps):
+            if not step.strip():
+                raise InputError(f"step {index} (0-based) is blank", where=solution.id, field="steps")
+        fresh = 0
+        if problem != self._problem:
+            self._problem, self._known = problem, {}
+            fresh += _words(problem)
+        scores = []
+        for end in range(1, len(steps) + 1):
+            prefix = steps[:end]
+            if prefix not in self._known:
+                self._known[prefix] = self._check(self._script(problem, prefix), prefix)
+                fresh += _words(prefix[-1])
+            scores.append(self._known[prefix])
+        self.ledger.solutions += 1
+        self.ledger.steps += len(steps)
+        self.ledger.tokens_in += _words(problem) + sum(_words(step) for step in steps)
+        self.ledger.tokens_distinct += fresh
+        self.ledger.tokens_computed += fresh
+        return StepScores(scores=tuple(scores), kind=self.score_kind)
+
+    def _check(self, score: float | None, prefix: tuple[str, ...]) -> float | None:
+        if score is None:
+            return None
+        low, high = _BOUNDS.get(self.score_kind, (-math.inf, math.inf))
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise UsageError(
+                f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: expected a finite number"
+            )
+        if not low <= score <= high:
+            raise UsageError(
+                f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: expected a {self.score_kind} in "
+                f"[{low:g}, {high:g}]"
+            )
+        return float(score)
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _table(scores: Mapping[str, float]) -> Script:
+    def look_up(problem: str, steps: tuple[str, ...]) -> float:
+        try:
+            return scores[steps[-1]]
+        except KeyError:
+            raise InputError(
+                f"step {len(steps) - 1} (0-based), {steps[-1]!r}, is not in the script's table", field="steps"
+            ) from None
+
+    return look_up

@@ -1,0 +1,242 @@
+"""Grading: solutions in, the same solutions out with step scores, one number and the first error."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import tee
+from typing import Any
+
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.models.prm import PRM
+from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
+from stepmark.scoring.aggregate import aggregate, check_aggregate, check_score
+
+_ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """How step scores become a verdict."""
+
+    aggregate: str | None = None
+    """One of `scoring.aggregate.AGGREGATES`; None for the PRM's own."""
+    threshold: float | None = None
+    """A step strictly under it is an error, in the unit of the scores; None for the PRM's own."""
+
+    def of(self, prm: PRM) -> Grade:
+        """These settings with the PRM's own in the place of None (the threshold stays None if it has none).
+
+        Raises:
+            UnknownNameError: no such aggregate.
+            ScoreKindError: the aggregate means nothing for this PRM's scores.
+            UsageError: the threshold is not in the range of the scores.
+        """
+        how = check_aggregate(
+            prm.default_aggregate if self.aggregate is None else self.aggregate, prm.score_kind
+        )
+        threshold = prm.default_threshold if self.threshold is None else self.threshold
+        if threshold is not None:
+            try:
+                check_score(threshold, prm.score_kind, step=0)
+            except InputError:
+                raise UsageError(
+                    f"the threshold {threshold!r} is no {prm.score_kind}, which is what {prm.name} gives"
+                ) from None
+        return Grade(aggregate=how, threshold=threshold)
+
+
+def grade(
+    solutions: Iterable[Solution],
+    prm: PRM,
+    settings: Grade = Grade(),
+    *,
+    orm: PRM | None = None,
+    keep_going: bool = False,
+) -> Iterator[ScoredSolution | Refusal]:
+    """Grade a stream of solutions: one result each, in order, as they come.
+
+    Args:
+        solutions: read as needed; solutions of one problem are graded cheapest when they stand together.
+        prm: scores the steps.
+        settings: how to aggregate, and what counts as an error.
+        orm: a second model, read at the last step only: its verdict on the whole solution.
+        keep_going: yield a `Refusal` for a solution that a model cannot read, instead of raising.
+
+    Raises:
+        InputError: a solution that cannot be scored, unless `keep_going`.
+        UsageError: settings that do not fit the PRM; raised at the call.
+        BackendError: the model gave a wrong number of scores, or one out of its range.
+    """
+    return _grade(iter(solutions), prm, settings.of(prm), orm, keep_going)
+
+
+def _grade(
+    solutions: Iterator[Solution], prm: PRM, settings: Grade, orm: PRM | None, keep_going: bool
+) -> Iterator[ScoredSolution | Refusal]:
+    for_prm, for_orm = tee(solutions)
+    verdicts = None if orm is None else _score(for_orm, orm, keep_going)
+    for solution, steps in _score(for_prm, prm, keep_going):
+        # Ask the second model even where the first refused: the two streams must stay abreast.
+        verdict = None if verdicts is None else next(verdicts)[1]  # `_score` answers for every solution
+        if isinstance(steps, Refusal):
+            yield steps
+        elif isinstance(verdict, Refusal):
+            yield verdict
+        else:
+            yield _scored(solution, steps, settings, prm=prm, orm=orm, verdict=verdict)
+
+
+def _score(
+    solutions: Iterator[Solution], prm: PRM, keep_going: bool
+) -> Iterator[tuple[Solution, StepScores | Refusal]]:
+    """Each solution with its result, checked: as many results as solutions, as many scores as steps."""
+    waiting: deque[Solution] = deque()
+    all_read = False
+
+    def passing() -> Iterator[Solution]:
+        nonlocal all_read
+        for solution in solutions:
+            waiting.append(solution)
+            yield solution
+        all_read = True
+
+    for result in prm.score_many(passing(), keep_going=keep_going):
+        if not waiting:
+            raise BackendError(f"{prm.name} gave more results than there are solutions")
+        solution = waiting.popleft()
+        if isinstance(result, StepScores):
+            _check(solution, result, prm)
+        yield solution, result
+    if waiting or not all_read:
+        raise BackendError(
+            f"{prm.name} stopped before the last solution; what it did not score has no result"
+        )
+
+
+def _check(solution: Solution, result: StepScores, prm: PRM) -> None:
+    name = f"solution {solution.id!r}" if solution.id else f"a solution of {solution.problem.text[:60]!r}"
+    if len(result.scores) != len(solution.steps):
+        raise BackendError(
+            f"{prm.name} gave {len(result.scores)} scores for the {len(solution.steps)} steps of {name}"
+        )
+    for step, score in enumerate(result.scores):
+        if score is not None:
+            try:
+                check_score(score, result.kind, step=step)
+            except InputError as error:
+                raise BackendError(f"{prm.name}, {name}: {error}") from None
+
+
+def _scored(
+    solution: Solution,
+    steps: StepScores,
+    settings: Grade,
+    *,
+    prm: PRM,
+    orm: PRM | None,
+    verdict: StepScores | None,
+) -> ScoredSolution:
+    how = prm.default_aggregate if settings.aggregate is None else settings.aggregate
+    needed = steps.scores[-1:] if how == "last" else steps.scores
+    return ScoredSolution(
+        solution=solution,
+        steps=steps,
+        score=None if None in needed else aggregate(steps.scores, how, kind=steps.kind),
+        aggregate=how,
+        first_error=first_error(steps.scores, settings.threshold),
+        threshold=settings.threshold,
+        prm=prm.name,
+        outcome=None if verdict is None else verdict.scores[-1],
+        outcome_model=None if orm is None else orm.name,
+    )
+
+
+def first_error(scores: tuple[float | None, ...], threshold: float | None) -> int | None:
+    """The 0-based index of the first step strictly under the threshold; -1 when there is none.
+
+    None when that cannot be known: no threshold, or a step without a score before any error.
+    """
+    if threshold is None:
+        return None
+    for step, score in enumerate(scores):
+        if score is None:
+            return None
+        if score < threshold:
+            return step
+    return -1
+
+
+def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The graded row: the row as it was read, then what grading adds.
+
+    Added always: `scores`, `score`, `aggregate`, `first_error`, `threshold`, `prm`, `score_kind`. Added where
+    there are any: `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`. Where the row's
+    text was cut here, `steps` holds the pieces, so that the scores have something to stand beside.
+
+    Raises:
+        InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1); JSON has no
+            number for that.
+    """
+    steps = scored.steps
+    if scored.score is not None and abs(scored.score) == float("inf"):
+        at = steps.scores.index(1.0 if scored.score > 0 else 0.0)
+        raise InputError(
+            f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
+            f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
+        )
+    added: dict[str, Any] = {
+        "scores": list(steps.scores),
+        "score": scored.score,
+        "aggregate": scored.aggregate,
+        "first_error": scored.first_error,
+        "threshold": scored.threshold,
+        "prm": scored.prm,
+        "score_kind": steps.kind,
+    }
+    if steps.classes is not None:
+        added["classes"] = [None if row is None else list(row) for row in steps.classes]
+        added["class_names"] = None if steps.class_names is None else list(steps.class_names)
+    if steps.critiques is not None:
+        added["critiques"] = [list(written) for written in steps.critiques]
+    if scored.outcome_model is not None:
+        added |= {"outcome": scored.outcome, "outcome_model": scored.outcome_model}
+    given = "steps" in row or "completions" in row
+    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **added}
+
+
+def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
+    """A graded row read back, given the solution that its input row holds; the inverse of `to_row`.
+
+    Raises:
+        InputError: a key is missing, or there is not one score of the kind a step.
+    """
+    if missing := [key for key in _ALWAYS if key not in row]:
+        raise InputError(f"expected a graded row, found no {', '.join(missing)}", field=missing[0])
+    classes, names, critiques = row.get("classes"), row.get("class_names"), row.get("critiques")
+    steps = StepScores(
+        scores=tuple(row["scores"]),
+        kind=row["score_kind"],
+        classes=None if classes is None else tuple(None if one is None else tuple(one) for one in classes),
+        class_names=None if names is None else tuple(names),
+        critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
+    )
+    if len(steps.scores) != len(solution.steps):
+        raise InputError(
+            f"expected {len(solution.steps)} scores, one a step, found {len(steps.scores)}", field="scores"
+        )
+    for step, score in enumerate(steps.scores):
+        if score is not None:
+            check_score(score, steps.kind, step=step)
+    return ScoredSolution(
+        solution=solution,
+        steps=steps,
+        score=row["score"],
+        aggregate=row["aggregate"],
+        first_error=row["first_error"],
+        threshold=row["threshold"],
+        prm=row["prm"],
+        outcome=row.get("outcome"),
+        outcome_model=row.get("outcome_model"),
+    )
