@@ -242,6 +242,9 @@ def run(
 
     try:
         while True:
+            while turn in waiting:
+                yield turn, waiting.pop(turn)
+                turn += 1
             while more and len(live) < in_flight and admitted - turn < 4 * in_flight:
                 try:
                     number, method = next(source)
@@ -250,15 +253,12 @@ def run(
                 else:
                     admitted = number + 1
                     step(number, method, None)
-            while turn in waiting:
-                yield turn, waiting.pop(turn)
-                turn += 1
             if live:
                 numbers = list(live)
                 replies = desk.answer([live[number][1] for number in numbers])
                 for number, reply in zip(numbers, replies, strict=True):
                     step(number, live[number][0], reply)
-            elif not more:
+            elif not more and not waiting:
                 return
     finally:
         for method, _ in live.values():

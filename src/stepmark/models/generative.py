@@ -1,0 +1,246 @@
+"""Generative PRMs: a language model writes a critique of each step, and the verdict in it is the score.
+
+    prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
+    prm.score("What is 2 + 3?", ["2 + 3 = 6"])
+
+The family (`models/critics/`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
+model, and `batching` brings them together. The critiques are kept in `StepScores.critiques`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from stepmark.batching import Answerer, Choose, Ready, Reply, ReplyStore, Request, Write, run
+from stepmark.catalog import unknown_name
+from stepmark.errors import InputError, UsageError
+from stepmark.models.critics import Critic, Critiqued, refuse_markers
+from stepmark.models.critics.genprm import GenPRM
+from stepmark.models.critics.rprm import RPRM
+from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.policies import Policy
+from stepmark.models.prm import Ledger
+from stepmark.models.replies import MemoryReplies
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+
+Settings = ThinkPRM | GenPRM | RPRM
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerativeFamily:
+    """One family of generative PRMs, for lists and for `generative_prm`."""
+
+    summary: str
+    """What it is, in one line."""
+    source: str
+    """Paper and checkpoints."""
+    aggregate: str
+    """How one number is made of the step scores."""
+    score_kind: ScoreKind
+    settings: type[Settings]
+    """Its settings, which are also its critic."""
+
+
+GENERATIVE: Mapping[str, GenerativeFamily] = {
+    "thinkprm": GenerativeFamily(
+        summary="long critique of each prefix, then P(yes) that the solution so far is correct",
+        source="Khalifa et al. 2025, arXiv:2504.16828; launch/ThinkPRM-1.5B, -7B, -14B",
+        # The authors score the whole solution once, which is our last prefix.
+        aggregate="last",
+        score_kind="probability",
+        settings=ThinkPRM,
+    ),
+    "genprm": GenerativeFamily(
+        summary="a conversation, one turn a step: analysis, then P(Yes); generated code is not run",
+        source="Zhao et al. 2025, arXiv:2504.00891; GenPRM/GenPRM-1.5B, -7B, -32B",
+        # The authors' code offers last, average and min without a default; min is ours.
+        aggregate="min",
+        score_kind="probability",
+        settings=GenPRM,
+    ),
+    "r-prm": GenerativeFamily(
+        summary="analyses of each step in its context, then the mean of P(Yes)",
+        source="She et al. 2025, arXiv:2503.21295; kevinpro/R-PRM-7B-SFT, -DPO",
+        # The authors' code has no aggregation; min is ours.
+        aggregate="min",
+        score_kind="probability",
+        settings=RPRM,
+    ),
+}
+"""The families, by name."""
+
+
+def generative_prm(
+    family: str | Settings,
+    policy: Policy,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    store: ReplyStore | None = None,
+    in_flight: int = 16,
+) -> GenerativePRM:
+    """A generative PRM.
+
+    Args:
+        family: a name in `GENERATIVE`, or settings (`ThinkPRM(...)`, `GenPRM(...)`, `RPRM(...)`).
+        policy: runs the checkpoint.
+        samples: critiques a step; None for the family's default, or as the settings say.
+        seed: part of every sample; used with a family name (settings have their own).
+        store: records every critique, so that an interrupted run is resumed and nothing is asked twice
+            (`models.replies.ReplyFile`). Without one, the replies used last are remembered in memory.
+        in_flight: solutions under way at once.
+
+    Raises:
+        UnknownNameError: no such family.
+        UsageError: a setting that cannot work.
+    """
+    if isinstance(family, str):
+        if family not in GENERATIVE:
+            raise unknown_name("family of generative PRMs", family, GENERATIVE)
+        settings: Settings = replace(GENERATIVE[family].settings(), seed=seed)
+    else:
+        settings = family
+    if samples is not None:
+        settings = replace(settings, samples=samples)
+    if settings.samples < 1:
+        raise UsageError(f"samples must be at least 1, found {settings.samples}")
+    aggregate = next(f.aggregate for f in GENERATIVE.values() if f.settings is type(settings))
+    return GenerativePRM(settings, policy, aggregate=aggregate, store=store, in_flight=in_flight)
+
+
+@final
+class GenerativePRM:
+    """A critic and the policy that writes for it; a `models.prm.PRM`.
+
+    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request
+    (`Write.first`), asked once and shared. So the score of a step depends on its prefix, the settings and the
+    seed, and not on what else is scored.
+
+    The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that
+    gave none are left out and counted in `without_verdict`; a step without any is an `InputError` that names
+    the step, never a number.
+
+    The ledger counts solutions, steps and the tokens written (replayed critiques are free).
+
+    Args:
+        critic: the family's settings.
+        policy: runs the model.
+        aggregate: the default way to one number.
+        store: see `generative_prm`.
+        in_flight: see `generative_prm`.
+    """
+
+    score_kind: ScoreKind = "probability"
+    default_threshold: float | None = 0.5
+
+    def __init__(
+        self,
+        critic: Critic,
+        policy: Policy,
+        *,
+        aggregate: str,
+        store: ReplyStore | None = None,
+        in_flight: int = 16,
+    ) -> None:
+        self.critic = critic
+        self.default_aggregate = aggregate
+        self.ledger = Ledger()
+        self.without_verdict = 0
+        self._policy = policy
+        self._store = store if store is not None else MemoryReplies()
+        self._in_flight = in_flight
+
+    @property
+    def name(self) -> str:
+        """The policy's name; marked where the scores are not causal."""
+        return self._policy.name if self.critic.causal else f"{self._policy.name} (not causal)"
+
+    @property
+    def causal(self) -> bool:
+        """Whether the score of step t depends on the steps up to t only."""
+        return self.critic.causal
+
+    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+        """Score every step of one solution; see `PRM.score`.
+
+        Raises:
+            InputError: an empty problem or step, a marker in the text, too many tokens, or a step on which no
+                critique gave a verdict.
+            BackendError: the policy failed.
+        """
+        [scored] = self.score_many([Solution.of(problem, tuple(steps))])
+        if isinstance(scored, Refusal):
+            raise scored.error
+        return list(scored.scores)
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        """Score a stream of solutions; see `PRM.score_many`.
+
+        `in_flight` solutions are graded together, and their requests answered in common batches. A failing
+        policy (`BackendError`) ends the run even with `keep_going`; with a `store`, the next run goes on.
+        """
+        taken: deque[Solution] = deque()
+
+        def methods() -> Iterator[Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]]:
+            for solution in solutions:
+                taken.append(solution)
+                yield self._graded(solution, keep_going=keep_going)
+
+        answerers = {
+            Write: Answerer(identity=self._policy.identity, answer=self._counted(self._policy.write)),
+            Choose: Answerer(identity=self._policy.identity, answer=self._policy.choose),
+        }
+        for _, result in run(methods(), answerers, store=self._store, in_flight=self._in_flight):
+            solution = taken.popleft()
+            if isinstance(result, InputError):
+                yield Refusal(solution=solution, error=result)
+                continue
+            self.ledger.solutions += 1
+            self.ledger.steps += len(result.scores)
+            self.without_verdict += result.without_verdict
+            yield StepScores(scores=result.scores, kind=self.score_kind, critiques=result.critiques)
+
+    def _graded(
+        self, solution: Solution, *, keep_going: bool
+    ) -> Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]:
+        try:
+            self._check(solution)
+            context = tuple(
+                step.text + (f"\n{step.observation.strip()}" if step.observation.strip() else "")
+                for step in solution.steps
+            )
+            return (yield from self.critic.grade(solution.problem.text, solution.texts, context))
+        except InputError as error:
+            placed = error.at(solution.id) if solution.id is not None else error
+            if keep_going:
+                return placed
+            raise placed from None
+
+    def _check(self, solution: Solution) -> None:
+        if not solution.problem.text.strip():
+            raise InputError("expected a problem, found none", field="problem")
+        if not solution.steps:
+            raise InputError("expected at least one step, found none", field="steps")
+        refuse_markers(solution.problem.text, "problem", self.critic.markers)
+        for t, step in enumerate(solution.steps):
+            if not step.text.strip():
+                raise InputError("expected text in every step, found a blank one", field=f"steps[{t}]")
+            refuse_markers(step.text, f"steps[{t}]", self.critic.markers)
+            refuse_markers(step.observation, f"steps[{t}].observation", self.critic.markers)
+
+    def _counted(
+        self, write: Callable[[Sequence[Write], Ready], Sequence[Reply]]
+    ) -> Callable[[Sequence[Write], Ready], Sequence[Reply]]:
+        def counted(requests: Sequence[Write], ready: Ready) -> Sequence[Reply]:
+            before = self._policy.tokens_written
+            try:
+                return write(requests, ready)
+            finally:
+                self.ledger.tokens_written += self._policy.tokens_written - before
+
+        return counted
