@@ -1,0 +1,341 @@
+"""The report: graded solutions as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Problem, ScoredSolution, Solution
+from stepmark.show import colour
+from stepmark.show.page import page_html
+from stepmark.show.text import check_solution, number
+from stepmark.show.views import CardView, ProblemView, StepView, Summary
+from stepmark.store import atomic_write, check_writable
+
+SHOWN = 2000
+"""Solutions on one page, unless told otherwise."""
+
+AGGREGATES = ("product", "min", "mean", "last", "max")
+"""The aggregates that a card shows, in this order."""
+
+_KIND_WORDS = {
+    "probability": "probabilities from 0 to 1",
+    "margin": "margins p(good) − p(bad), from −1 to 1",
+    "log-ratio": "log-ratios of two models, centred on 0 (colours and bars show their order only)",
+    "unbounded": "raw values without bounds (colours and bars show their order only)",
+}
+
+
+def write_report(
+    path: str | Path,
+    scored: Iterable[ScoredSolution],
+    *,
+    title: str,
+    settings: Mapping[str, str] | None = None,
+    note: str | None = None,
+    outcome_threshold: float | None = None,
+    limit: int = SHOWN,
+) -> None:
+    """Write graded solutions as one HTML file; the file is there complete or not at all.
+
+    Solutions of one problem (the same text and id) stand side by side in the order given. The figures at the top
+    count every solution, shown or not. Equal arguments give an equal file.
+
+    Args:
+        path: where to; replaced if it exists.
+        scored: read once.
+        title: of the page.
+        settings: name to value, shown on demand: what the solutions were graded with.
+        note: one more sentence under the title.
+        outcome_threshold: an outcome at or over it is good, one under it is bad; disagreement of outcome and
+            steps is told by that. None: 0.5 if every outcome lies in [0, 1], otherwise disagreement is not told.
+        limit: how many solutions to show. Problems are shown whole, first come first, until one does not fit;
+            a first problem of more solutions than that is cut.
+
+    Raises:
+        InputError: a solution without one score a step, or with a score out of the range of its kind.
+        UsageError: the file cannot be written, or `limit` is not positive.
+    """
+    if limit < 1:
+        raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
+    check_writable(path)
+    tally = _Tally(outcome_threshold=outcome_threshold)
+    kept: dict[tuple[str, str | None], list[ScoredSolution]] = {}
+    count = 0
+    for one in scored:
+        _check(one)
+        tally.add(one)
+        key = (one.solution.problem.text, one.solution.problem.id)
+        if key in kept or count < limit:
+            kept.setdefault(key, []).append(one)
+            count += 1
+    shown = _fitting(list(kept.values()), limit)
+    problems = []
+    first = 1
+    for at, (group, fits) in enumerate(shown):
+        problems.append(_problem(at + 1, first, group, fits, tally))
+        first += fits
+    summary = tally.summary(title=title, settings=settings or {}, note=note, problems=problems)
+    with atomic_write(path) as file:
+        file.writelines(page_html(summary, problems))
+
+
+def _check(one: ScoredSolution) -> None:
+    """Refuse what cannot be shown when it comes, not when the page is drawn."""
+    try:
+        check_solution(one.solution.texts, one.steps.scores, one.first_error)
+        for score in one.steps.scores:
+            colour.position(score, one.steps.kind, one.threshold)
+    except InputError as error:
+        raise error.at(f"solution {one.solution.id!r}" if one.solution.id else "a solution") from None
+
+
+def _fitting(groups: list[list[ScoredSolution]], limit: int) -> list[tuple[list[ScoredSolution], int]]:
+    """The first problems that fit, each with how many of its solutions to show."""
+    shown: list[tuple[list[ScoredSolution], int]] = []
+    room = limit
+    for group in groups:
+        if len(group) > room and shown:
+            break
+        fits = min(len(group), room)
+        shown.append((group, fits))
+        room -= fits
+    return shown
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """What is true of all solutions, counted as they stream past."""
+
+    outcome_threshold: float | None
+    solutions: int = 0
+    problems: set[bytes] = field(default_factory=set)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    positions: Counter[int] = field(default_factory=Counter)
+    kinds: dict[str, None] = field(default_factory=dict)
+    prms: dict[str, None] = field(default_factory=dict)
+    aggregates: dict[str, None] = field(default_factory=dict)
+    thresholds: dict[float | None, None] = field(default_factory=dict)
+    outcome_models: dict[str, None] = field(default_factory=dict)
+    outcomes: int = 0
+    outside: int = 0
+    """Outcomes out of [0, 1]."""
+    disagreements: int = 0
+
+    def add(self, one: ScoredSolution) -> None:
+        problem = one.solution.problem
+        self.solutions += 1
+        # A short digest and not the text: a million problems must not be held to be counted.
+        self.problems.add(hashlib.blake2b(repr((problem.text, problem.id)).encode(), digest_size=12).digest())
+        self.kinds[one.steps.kind] = None
+        self.prms[one.prm] = None
+        self.aggregates[one.aggregate] = None
+        self.thresholds[one.threshold] = None
+        self.verdicts["unknown" if one.first_error is None else "good" if one.first_error < 0 else "bad"] += 1
+        if one.first_error is not None and one.first_error >= 0:
+            self.positions[one.first_error] += 1
+        if one.outcome is not None:
+            self.outcomes += 1
+            self.outside += not 0 <= one.outcome <= 1
+            if one.outcome_model is not None:
+                self.outcome_models[one.outcome_model] = None
+            threshold = 0.5 if self.outcome_threshold is None else self.outcome_threshold
+            self.disagreements += _disagreement(one, threshold) is not None
+
+    @property
+    def good_from(self) -> float | None:
+        """The outcome from which a solution is good; None when outcomes cannot be told good from bad."""
+        if self.outcome_threshold is not None:
+            return self.outcome_threshold
+        return 0.5 if self.outcomes and not self.outside else None
+
+    def summary(
+        self, *, title: str, settings: Mapping[str, str], note: str | None, problems: Sequence[ProblemView]
+    ) -> Summary:
+        shown = sum(len(problem.cards) for problem in problems)
+        return Summary(
+            title=title,
+            facts=tuple(self._facts(len(problems), shown)) + ((note,) if note else ()),
+            settings=settings,
+            solutions=self.solutions,
+            problems=len(self.problems),
+            with_error=self.verdicts["bad"],
+            without_error=self.verdicts["good"],
+            unknown=self.verdicts["unknown"],
+            disagreements=self.disagreements if self.outcomes and self.good_from is not None else None,
+            positions=dict(self.positions),
+            kinds=tuple(self.kinds),
+            shown_problems=len(problems),
+            shown_solutions=shown,
+        )
+
+    def _facts(self, problems: int, solutions: int) -> Iterable[str]:
+        if self.solutions:
+            kinds = "; ".join(_KIND_WORDS[kind] for kind in self.kinds)
+            yield f"Graded by {', '.join(self.prms)}. Step scores are {kinds}."
+            made = f"A solution's score is the {' or '.join(self.aggregates)} of its step scores"
+            points = " or ".join(f"{point:g}" for point in self.thresholds if point is not None)
+            yield (
+                f"{made}; a step under {points} is an error." if points else f"{made}; no threshold applies."
+            )
+        if self.outcomes:
+            models = f" by {', '.join(self.outcome_models)}" if self.outcome_models else ""
+            if self.good_from is None:
+                yield (
+                    f"Outcomes{models} are not all in [0, 1] and no threshold was given for them, so it is not told "
+                    "where outcome and steps disagree."
+                )
+            else:
+                yield f"An outcome{models} of {self.good_from:g} or more is good."
+        if solutions < self.solutions:
+            yield (
+                f"Shown are {problems:,} of {len(self.problems):,} problems, {solutions:,} of {self.solutions:,} "
+                "solutions, as they came; the figures count all, and the graded JSON lines hold all."
+            )
+
+
+def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally: _Tally) -> ProblemView:
+    problem = group[0].solution.problem
+    best = _best(group)
+    cards = tuple(_card(first + k, k, group[k], k in best, tally) for k in range(fits))
+    note = _about(problem)
+    if fits < len(group):
+        note = " · ".join(filter(None, [note, f"{fits:,} of its {len(group):,} solutions are shown"]))
+    return ProblemView(number=at, text=problem.text, note=note, cards=cards)
+
+
+def _about(problem: Problem) -> str:
+    answer = None if problem.answer is None else f"reference answer {problem.answer}"
+    return " · ".join(part for part in (problem.id, problem.source, answer) if part)
+
+
+def _best(group: list[ScoredSolution]) -> set[int]:
+    """The solutions with the highest score, where there are two to compare.
+
+    Scores are compared only if the same PRM made them in the same way.
+    """
+    comparable: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    for at, one in enumerate(group):
+        if one.score is not None:
+            comparable.setdefault((one.prm, one.aggregate, one.steps.kind), []).append((one.score, at))
+    best = set()
+    for scores in comparable.values():
+        if len(scores) > 1:
+            top = max(scores)[0]
+            best |= {at for score, at in scores if score == top}
+    return best
+
+
+def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally) -> CardView:
+    solution, steps = one.solution, one.steps
+    prm = one.prm if len(tally.prms) > 1 else None
+    return CardView(
+        number=at,
+        title=f"Solution {place + 1}",
+        note=" · ".join(part for part in (solution.source, solution.id, prm) if part),
+        kind=steps.kind,
+        threshold=one.threshold,
+        score=one.score,
+        aggregate=one.aggregate,
+        place=_place(one),
+        aggregates=_aggregates(one),
+        first_error=one.first_error,
+        steps=_steps(one),
+        best=is_best,
+        outcome=one.outcome,
+        outcome_model=one.outcome_model,
+        outcome_place=_outcome_place(one.outcome, tally),
+        disagreement=_disagreement(one, tally.good_from),
+    )
+
+
+def _steps(one: ScoredSolution) -> tuple[StepView, ...]:
+    steps = one.steps
+    names = steps.class_names or ()
+    shares = steps.classes or (None,) * len(steps.scores)
+    critiques = steps.critiques or ((),) * len(steps.scores)
+    return tuple(
+        StepView(
+            text=step.text,
+            score=score,
+            language=language,
+            observation=step.observation,
+            classes=() if share is None else tuple(zip(names, share, strict=True)),
+            critiques=critique,
+        )
+        for step, score, language, share, critique in zip(
+            one.solution.steps, steps.scores, _languages(one.solution), shares, critiques, strict=True
+        )
+    )
+
+
+_FENCE = re.compile(r"^[ ]{0,12}(?:```+|~~~+)[ ]*(?P<language>[\w+#.-]{0,30})", re.MULTILINE)
+
+
+def _languages(solution: Solution) -> Iterator[str | None]:
+    """The language of every step that is code throughout, None for the others.
+
+    A block of code that was cut into steps has its fences in the layout around them.
+    """
+    fenced = any(_FENCE.search(step.raw) for step in solution.steps)
+    state = "python" if solution.split == "code" and not fenced else None
+    for step in solution.steps:
+        state = _after_fences(step.lead, state)
+        yield None if _FENCE.search(step.text) else state
+        state = _after_fences(step.text, state)
+        state = _after_fences(step.tail, state)
+
+
+def _after_fences(text: str, state: str | None) -> str | None:
+    for fence in _FENCE.finditer(text):
+        state = fence["language"].lower() if state is None else None
+    return state
+
+
+def _aggregates(one: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
+    from stepmark.scoring.aggregate import aggregate, allowed
+
+    scores, kind = one.steps.scores, one.steps.kind
+    values: dict[str, float | None] = {}
+    for name in AGGREGATES:
+        read = scores[-1:] if name == "last" else scores
+        meant = name in allowed(kind) and None not in read
+        values[name] = aggregate(scores, name, kind=kind) if meant else None
+    values[one.aggregate] = one.score  # what the record says, not what we would make of it
+    return tuple(values.items())
+
+
+def _place(one: ScoredSolution) -> float | None:
+    """Where the solution's score stands, for aggregates that stay on the scale of the steps."""
+    if one.aggregate not in AGGREGATES:
+        return None
+    return colour.position(one.score, one.steps.kind, one.threshold)
+
+
+def _outcome_place(outcome: float | None, tally: _Tally) -> float | None:
+    if outcome is None or tally.good_from is None:
+        return None
+    return colour.position(outcome, "unbounded" if tally.outside else "probability", tally.good_from)
+
+
+def _disagreement(one: ScoredSolution, good_from: float | None) -> str | None:
+    """One sentence where the outcome's verdict and the steps' differ; None where they agree or cannot be told."""
+    if one.outcome is None or good_from is None or one.first_error is None:
+        return None
+    is_good = one.outcome >= good_from
+    if is_good != (one.first_error >= 0):
+        return None
+    model = f" of {one.outcome_model}" if one.outcome_model else ""
+    if is_good:
+        score = one.steps.scores[one.first_error]
+        why = "" if score is None else f" ({number(score)})"
+        return (
+            f"Disagreement: the outcome{model} is good ({number(one.outcome)}, at least {good_from:g}), but step "
+            f"{one.first_error + 1} is an error{why}."
+        )
+    return f"Disagreement: the outcome{model} is bad ({number(one.outcome)}, under {good_from:g}), but no step is an error."

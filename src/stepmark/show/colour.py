@@ -1,0 +1,147 @@
+"""From a score to a colour: red over amber to green, never the only sign.
+
+Whoever shows a colour also shows the number and a bar, so nothing is lost in grey print or to a colour-blind
+eye; the red leans to vermilion and the green to blue, which keeps them apart for the common forms of it. Text
+on a tint has a contrast of at least 4.5:1 (WCAG 2.2, criterion 1.4.3, level AA) in both modes; bars have at
+least 3:1 against the page (criterion 1.4.11). `tests/test_show.py` measures both over the whole scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from stepmark.errors import InputError, ScoreKindError
+
+Mode = Literal["light", "dark"]
+Rgb = tuple[int, int, int]
+
+KINDS = ("probability", "margin", "log-ratio", "unbounded")
+"""The score kinds, as `stepmark.records.ScoreKind` spells them."""
+
+LEVELS = 20
+"""The scale is drawn in `LEVELS + 1` equal steps."""
+
+_TINTS: dict[Mode, tuple[Rgb, Rgb, Rgb]] = {
+    "light": ((254, 228, 223), (253, 241, 206), (219, 243, 230)),
+    "dark": ((72, 32, 31), (64, 50, 18), (18, 57, 43)),
+}
+_STRONGS: dict[Mode, tuple[Rgb, Rgb, Rgb]] = {
+    "light": ((201, 54, 43), (178, 116, 0), (18, 128, 88)),
+    "dark": ((246, 110, 98), (222, 160, 36), (60, 186, 134)),
+}
+_GREY: dict[Mode, tuple[Rgb, Rgb]] = {
+    "light": ((238, 240, 243), (122, 130, 139)),
+    "dark": ((37, 43, 51), (125, 133, 144)),
+}
+INK: dict[Mode, Rgb] = {"light": (28, 33, 40), "dark": (230, 237, 243)}
+"""The colour of text."""
+MUTED: dict[Mode, Rgb] = {"light": (75, 83, 93), "dark": (174, 184, 195)}
+"""The colour of less important text; as legible."""
+PAGE: dict[Mode, Rgb] = {"light": (255, 255, 255), "dark": (22, 27, 34)}
+"""What lies under cards and bars."""
+
+CODE: dict[Mode, dict[str, Rgb]] = {
+    "light": {
+        "comment": (94, 103, 114),
+        "keyword": (165, 28, 99),
+        "string": (15, 100, 61),
+        "number": (5, 80, 174),
+        "name": (92, 49, 166),
+        "builtin": (138, 75, 8),
+    },
+    "dark": {
+        "comment": (147, 157, 168),
+        "keyword": (255, 134, 175),
+        "string": (126, 216, 163),
+        "number": (121, 184, 255),
+        "name": (205, 170, 255),
+        "builtin": (245, 178, 105),
+    },
+}
+"""The colours of code, on `PAGE`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shade:
+    """The colours of one score."""
+
+    tint: Rgb
+    """Behind text."""
+    strong: Rgb
+    """Bars and edges."""
+
+
+def position(score: float | None, kind: str, threshold: float | None = None) -> float | None:
+    """Where a score stands on the scale from 0 (red) to 1 (green); None for a step that was not read.
+
+    A probability stands for itself and a margin in [-1, 1] is moved to [0, 1]. A log-ratio and an unbounded
+    value go through the logistic function of their distance to the threshold (to 0 when there is none): there
+    only the order of two positions means something, not the position.
+
+    Args:
+        score: in the range of `kind`.
+        kind: one of `KINDS`.
+        threshold: read for "log-ratio" and "unbounded" only.
+
+    Raises:
+        ScoreKindError: no such kind.
+        InputError: the score is not a number, or is out of the range of its kind.
+    """
+    if kind not in KINDS:
+        raise ScoreKindError(f"expected a score kind ({', '.join(KINDS)}), found {kind!r}")
+    if score is None:
+        return None
+    if math.isnan(score):
+        raise InputError("expected a score, found NaN; a step that was not read has the score None")
+    if kind in ("probability", "margin"):
+        low = 0.0 if kind == "probability" else -1.0
+        if not low <= score <= 1:
+            raise InputError(f"expected a {kind} in [{low:g}, 1], found {score!r}")
+        return (score - low) / (1 - low)
+    distance = score - (0.0 if threshold is None else threshold)
+    # Both branches are the logistic function; each is the one that does not overflow.
+    return 1 / (1 + math.exp(-distance)) if distance >= 0 else math.exp(distance) / (1 + math.exp(distance))
+
+
+def level(place: float) -> int:
+    """The nearest of the `LEVELS + 1` steps of the scale to a position in [0, 1]."""
+    return round(place * LEVELS)
+
+
+def shade(place: float | None, mode: Mode) -> Shade:
+    """The colours of a position in [0, 1]; grey for None."""
+    if place is None:
+        tint, strong = _GREY[mode]
+        return Shade(tint=tint, strong=strong)
+    return Shade(tint=_between(_TINTS[mode], place), strong=_between(_STRONGS[mode], place))
+
+
+def hexa(colour: Rgb) -> str:
+    """A colour as CSS and rich write it: "#rrggbb"."""
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def contrast(one: Rgb, other: Rgb) -> float:
+    """The contrast ratio of two opaque colours, 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def over(colour: Rgb, alpha: float, ground: Rgb) -> Rgb:
+    """What the eye sees of a translucent colour on an opaque one."""
+    red, green, blue = (round(alpha * c + (1 - alpha) * g) for c, g in zip(colour, ground, strict=True))
+    return red, green, blue
+
+
+def _between(anchors: tuple[Rgb, Rgb, Rgb], place: float) -> Rgb:
+    first, second = anchors[:2] if place <= 0.5 else anchors[1:]
+    return over(second, place * 2 if place <= 0.5 else place * 2 - 1, first)
+
+
+def _luminance(colour: Rgb) -> float:
+    red, green, blue = (
+        c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

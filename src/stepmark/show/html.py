@@ -1,0 +1,207 @@
+"""HTML of texts, code and one graded solution. Everything from outside is escaped here, and only here."""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from stepmark.show import colour
+from stepmark.show.pieces import Piece, pieces
+from stepmark.show.text import check_solution, first_error_words, number, visible
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+
+_LONGEST_CODE = 20_000
+"""Longer blocks are shown without colours: a lexer is a set of regular expressions and the text is hostile."""
+
+
+def esc(text: str) -> str:
+    """Text for an element or a quoted attribute; control characters are written out."""
+    return html.escape(visible(text), quote=True)
+
+
+def text_html(text: str, *, language: str | None = None) -> str:
+    """A text with its formulas and code marked up.
+
+    Formulas come as `<span class="tex">` (or `<span class="tex tex-d">` for displayed ones) holding the escaped
+    source, for a script to render; without the script they read as the author wrote them.
+
+    Args:
+        text: as a person or a model wrote it.
+        language: the whole text is code of this language ("" when that is not known).
+    """
+    if language is not None:
+        return _block(text, language)
+    cut = list(pieces(text))
+    return "".join(
+        _piece(piece, after_block=_is_block(cut, at - 1), before_block=_is_block(cut, at + 1))
+        for at, piece in enumerate(cut)
+    )
+
+
+def has_formula(marked_up: str) -> bool:
+    """Whether HTML from `text_html` holds a formula."""
+    # Safe to search for: a quotation mark inside a text is always escaped.
+    return '<span class="tex' in marked_up
+
+
+def highlight(code: str, language: str) -> str:
+    """Code as HTML, coloured where `language` is known to pygments; the text itself is unchanged."""
+    code = visible(code)
+    lexer = _lexer(language) if len(code) <= _LONGEST_CODE else None
+    if lexer is None:
+        return html.escape(code)
+    parts = []
+    for name, group in groupby(_named(lexer, code), key=lambda pair: pair[0]):
+        inside = html.escape("".join(value for _, value in group))
+        parts.append(f'<span class="hl-{name}">{inside}</span>' if name else inside)
+    return "".join(parts)
+
+
+def solution_fragment(
+    problem: str,
+    steps: Sequence[str],
+    scores: Sequence[float | None],
+    *,
+    kind: str,
+    first_error: int | None,
+    headline: str,
+    threshold: float | None = None,
+    outcome: str | None = None,
+) -> str:
+    """A graded solution for a notebook: one element, inline styles only, no script.
+
+    Colours are translucent and the text keeps the notebook's own, so it is legible in light and dark mode.
+    MathJax, where the notebook has it, is told to set the formulas and to leave every other dollar alone.
+
+    Args:
+        problem: its text.
+        steps: their texts.
+        scores: one a step; None for a step that was not read.
+        kind: the scores' kind (`stepmark.show.colour.KINDS`).
+        first_error: 0-based, -1 for none, None for not known.
+        headline: the aggregate, such as "min 0.123".
+        threshold: where "log-ratio" and "unbounded" scores turn from bad to good, for the colours.
+        outcome: an outcome model's verdict, such as "outcome 0.91".
+
+    Raises:
+        InputError: not one score a step, a score out of the range of its kind, or no such first error.
+        ScoreKindError: no such kind.
+    """
+    check_solution(steps, scores, first_error)
+    rows = [
+        _fragment_step(at, step, score, colour.position(score, kind, threshold), at == first_error)
+        for at, (step, score) in enumerate(zip(steps, scores, strict=True))
+    ]
+    facts = " · ".join(esc(fact) for fact in (headline, first_error_words(first_error), outcome) if fact)
+    return (
+        '<div class="stepmark-solution tex2jax_ignore mathjax_ignore" style="max-width:60rem;margin:.5em 0;'
+        'line-height:1.5;font-family:system-ui,sans-serif">'
+        f'<div style="white-space:pre-wrap;overflow-wrap:anywhere;margin-bottom:.4em" dir="auto">{_plain(problem)}</div>'
+        f'<div style="font-weight:600;margin-bottom:.4em">{facts}</div>'
+        f"{''.join(rows)}</div>"
+    )
+
+
+def _fragment_step(at: int, step: str, score: float | None, place: float | None, is_error: bool) -> str:
+    red, green, blue = colour.shade(place, "light").strong
+    shown = "not read" if score is None else number(score)
+    width = 0 if place is None else round(place * 100)
+    flag = (
+        '<span style="font-weight:700;font-size:.85em;display:block">✗ first error</span>' if is_error else ""
+    )
+    outline = f"outline:2px solid rgb({red},{green},{blue});" if is_error else ""
+    exact = "" if score is None else f' title="{score!r}"'
+    return (
+        f'<div style="display:flex;gap:.8em;align-items:flex-start;padding:.3em .7em;margin:3px 0;border-radius:5px;'
+        f'{outline}border-left:4px solid rgb({red},{green},{blue});background:rgba({red},{green},{blue},{FRAGMENT_ALPHA})">'
+        f'<span style="min-width:1.5em;text-align:right;font-variant-numeric:tabular-nums">{at + 1}</span>'
+        f'<span style="min-width:4.2em;font-variant-numeric:tabular-nums"{exact}><b>{shown}</b>'
+        f'<span style="display:block;height:4px;margin-top:2px;border-radius:2px;background:rgba(128,128,128,.3)">'
+        f'<span style="display:block;height:4px;border-radius:2px;width:{width}%;background:rgb({red},{green},{blue})">'
+        "</span></span></span>"
+        f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{flag}{_plain(step)}</span>'
+        "</div>"
+    )
+
+
+FRAGMENT_ALPHA = 0.18
+"""How strongly a step of a fragment is tinted."""
+
+
+def _plain(text: str) -> str:
+    parts = []
+    for piece in pieces(text):
+        if piece.kind in ("inline", "display"):
+            parts.append(f'<span class="tex2jax_process mathjax_process">{esc(piece.source)}</span>')
+        elif piece.kind == "code" and piece.text.strip():
+            parts.append(
+                f'<code style="display:block;white-space:pre-wrap;background:transparent;color:inherit">{esc(piece.text)}</code>'
+            )
+        elif piece.kind == "quoted":
+            parts.append(f'<code style="background:transparent;color:inherit">{esc(piece.text)}</code>')
+        else:
+            parts.append(esc(piece.source))
+    return "".join(parts)
+
+
+def _is_block(cut: list[Piece], at: int) -> bool:
+    return 0 <= at < len(cut) and cut[at].kind in ("display", "code") and bool(cut[at].text.strip())
+
+
+def _piece(piece: Piece, *, after_block: bool, before_block: bool) -> str:
+    if piece.kind == "inline":
+        return f'<span class="tex">{esc(piece.text)}</span>'
+    if piece.kind == "display":
+        return f'<span class="tex tex-d">{esc(piece.text)}</span>'
+    if piece.kind == "quoted":
+        return f"<code>{esc(piece.text)}</code>"
+    if piece.kind == "code" and piece.text.strip():
+        return _block(piece.text, piece.language)
+    # A block brings its own line breaks: those that the author put around it would be blank lines.
+    text = piece.source
+    text = text.lstrip("\n") if after_block else text
+    text = text.rstrip("\n") if before_block else text
+    return esc(text)
+
+
+def _block(code: str, language: str) -> str:
+    return f'<pre class="code"><code>{highlight(code.rstrip(chr(10)), language)}</code></pre>'
+
+
+@functools.lru_cache(maxsize=256)
+def _lexer(language: str) -> Lexer | None:
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    try:
+        # Both options are there so that no newline is lost or added.
+        return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return None
+
+
+def _named(lexer: Lexer, code: str) -> Iterator[tuple[str, str]]:
+    from pygments.token import Token, is_token_subtype
+
+    names = (
+        (Token.Comment, "comment"),
+        (Token.Keyword, "keyword"),
+        (Token.Operator.Word, "keyword"),
+        (Token.Literal.String, "string"),
+        (Token.Literal.Number, "number"),
+        (Token.Name.Function, "name"),
+        (Token.Name.Class, "name"),
+        (Token.Name.Decorator, "name"),
+        (Token.Name.Builtin, "builtin"),
+    )
+    for token, value in lexer.get_tokens(code):
+        yield next((name for of, name in names if is_token_subtype(token, of)), ""), value
+
+
+CODE_NAMES = ("comment", "keyword", "string", "number", "name", "builtin")
+"""The classes that `highlight` writes, each after "hl-"."""

@@ -1,0 +1,123 @@
+"""A graded solution in the terminal, by rich.
+
+Every row sets its own background and text colour, so it is legible on any terminal theme. Without colours
+(`NO_COLOR`, a pipe) the number, the bar and the words "first error" say the same. What a model wrote is shown and never
+obeyed: neither control characters nor rich's markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepmark.show import colour
+from stepmark.show.text import check_solution, first_error_words, number, one_line, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+_SCORE = 8
+"""Columns for a score: as wide as "not read" and "1.23e-05"."""
+
+_BAR = 8
+"""Columns for a bar."""
+
+_NARROW = 56
+"""Under this many columns the text stands below its score and not beside it."""
+
+
+def solution_lines(
+    problem: str,
+    steps: Sequence[str],
+    scores: Sequence[float | None],
+    *,
+    kind: str,
+    first_error: int | None,
+    headline: str,
+    threshold: float | None = None,
+    outcome: str | None = None,
+    title: str | None = None,
+) -> RenderableType:
+    """A graded solution, to be given to `rich.console.Console.print`; it takes the console's width.
+
+    Args:
+        problem: its text.
+        steps: their texts.
+        scores: one a step; None for a step that was not read.
+        kind: the scores' kind (`stepmark.show.colour.KINDS`).
+        first_error: 0-based, -1 for none, None for not known.
+        headline: the aggregate, such as "min 0.123".
+        threshold: where "log-ratio" and "unbounded" scores turn from bad to good, for colours and bars.
+        outcome: an outcome model's verdict, such as "outcome 0.91".
+        title: stands before the headline: the solution's id.
+
+    Raises:
+        InputError: not one score a step, a score out of the range of its kind, or no such first error.
+        ScoreKindError: no such kind.
+    """
+    check_solution(steps, scores, first_error)
+    return _Lines(
+        problem=problem,
+        steps=tuple(steps),
+        scores=tuple(scores),
+        places=tuple(colour.position(score, kind, threshold) for score in scores),
+        first_error=first_error,
+        facts=tuple(fact for fact in (title, headline, first_error_words(first_error), outcome) if fact),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lines:
+    problem: str
+    steps: tuple[str, ...]
+    scores: tuple[float | None, ...]
+    places: tuple[float | None, ...]
+    first_error: int | None
+    facts: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.style import Style
+        from rich.table import Table
+        from rich.text import Text
+
+        def text(content: str, style: Style | str = "") -> Text:
+            # A terminal that cannot show a character gets its escape, not an exception.
+            shown = content.encode(options.encoding, "backslashreplace").decode(options.encoding)
+            return Text(shown, style=style, overflow="fold")
+
+        plain = options.ascii_only
+        sign, dot = ("x", " - ") if plain else ("✗", " · ")
+        yield text(visible(self.problem).strip())
+        yield text(dot.join(one_line(fact) for fact in self.facts), "bold")
+        narrow = options.max_width < _NARROW
+        table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+        for width in (2,) if narrow else (3, _SCORE):
+            table.add_column(width=width, no_wrap=True, justify="right")
+        if not narrow:
+            table.add_column(width=_BAR, no_wrap=True)
+        table.add_column(ratio=1)
+        for at, (step, score, place) in enumerate(zip(self.steps, self.scores, self.places, strict=True)):
+            shade = colour.shade(place, "dark")
+            ink, tint = colour.hexa(colour.INK["dark"]), colour.hexa(shade.tint)
+            bar = text(_bar(place, plain), Style(color=colour.hexa(shade.strong)))
+            shown = text("not read" if score is None else number(score), Style(bold=score is not None))
+            body = text("")
+            if narrow:
+                body.append_text(shown).append(" ").append_text(bar).append("\n")
+            if at == self.first_error:
+                body.append_text(text(f"{sign} first error\n", Style(bold=True)))
+            body.append_text(text(visible(step)))
+            cells = [body] if narrow else [shown, bar, body]
+            table.add_row(text(str(at + 1)), *cells, style=Style(color=ink, bgcolor=tint))
+        yield table
+
+
+def _bar(place: float | None, plain: bool) -> str:
+    """A bar of `_BAR` columns, in half columns where the terminal has the signs."""
+    if place is None:
+        return " " * _BAR
+    if plain:
+        return ("#" * round(place * _BAR)).ljust(_BAR, "-")
+    full, half = divmod(round(place * _BAR * 2), 2)
+    return ("━" * full + "╸" * half).ljust(_BAR, "─")

@@ -1,0 +1,70 @@
+"""Texts and numbers of others, made fit to be seen: nothing hidden, nothing sent to the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stepmark.errors import InputError
+
+# Control characters (a terminal obeys them), line separators, the bidirectional overrides, embeddings and
+# isolates (they reorder what surrounds them), and lone surrogates (they cannot be encoded). Left alone: newline,
+# tab, and the joiners and direction marks that Persian, Hindi and emoji need.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""The text with every control character written out: ESC becomes the four characters ``\x1b``.
+
+    Newlines and tabs stay, and a carriage return before a newline is dropped.
+    """
+    return _UNSEEN.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The same for a place that holds one line: a title, a name. White space runs become one space."""
+    return visible(" ".join(text.split()))
+
+
+def number(value: float) -> str:
+    """A score for people: three decimals, or three significant digits where decimals would hide it.
+
+    >>> number(0.4567), number(0.00001234), number(-12345.6)
+    ('0.457', '1.23e-05', '-1.23e+04')
+    """
+    if value == 0 or 0.0005 <= abs(value) < 1000:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def first_error_words(first_error: int | None) -> str:
+    """What the first error is, in words: steps are counted from 1 for people.
+
+    Args:
+        first_error: 0-based index, -1 for none, None when it is not known.
+    """
+    if first_error is None:
+        return "first error: not known"
+    return "no error" if first_error < 0 else f"first error: step {first_error + 1}"
+
+
+def check_solution(steps: Sequence[str], scores: Sequence[float | None], first_error: int | None) -> None:
+    """Refuse what would be drawn wrong.
+
+    Raises:
+        InputError: not one score (or None) a step, or a first error that is no step.
+    """
+    if len(scores) != len(steps):
+        raise InputError(
+            f"expected one score a step, {len(steps)} in all, found {len(scores)}", field="scores"
+        )
+    if first_error is not None and not -1 <= first_error < len(steps):
+        raise InputError(
+            f"expected -1 (none) or the index of one of {len(steps)} steps, found {first_error}",
+            field="first_error",
+        )

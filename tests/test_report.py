@@ -1,0 +1,670 @@
+"""The HTML report: what it shows equals what it was given, nothing in it acts, and Chromium draws it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Problem, ScoredSolution, ScoreKind, Solution, Step, StepScores
+from stepmark.scoring.report import write_report
+
+VOID = {"meta", "input", "rect", "line", "path", "img"}
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    children: list[Element | str] = field(default_factory=list)
+
+    @property
+    def classes(self) -> list[str]:
+        return self.attributes.get("class", "").split()
+
+    @property
+    def text(self) -> str:
+        return "".join(child if isinstance(child, str) else child.text for child in self.children)
+
+    def all(self) -> Iterator[Element]:
+        yield self
+        for child in self.children:
+            if isinstance(child, Element):
+                yield from child.all()
+
+    def find(self, what: str) -> list[Element]:
+        """Elements by ".class" or by tag."""
+        return [one for one in self.all() if what == one.tag or what in [f".{name}" for name in one.classes]]
+
+    def one(self, what: str) -> Element:
+        found = self.find(what)
+        assert len(found) == 1, (what, len(found))
+        return found[0]
+
+
+class Tree(HTMLParser):
+    """A page as a tree; refuses elements that are not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = Element("root", {})
+        self.path = [self.root]
+        self.feed(html)
+        self.close()
+        assert [one.tag for one in self.path] == ["root"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs)
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.path[-1].children.append(element)
+        if tag not in VOID:
+            self.path.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.path.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self.path[-1].children.append(data)
+
+
+def scored(
+    problem: str | Problem,
+    steps: Sequence[str | Step],
+    scores: Sequence[float | None],
+    *,
+    kind: ScoreKind = "probability",
+    first_error: int | None = -1,
+    score: float | None = 0.5,
+    aggregate: str = "min",
+    threshold: float | None = 0.5,
+    outcome: float | None = None,
+    prm: str = "prm-a",
+    id: str | None = None,
+    split: str | None = None,
+    **more: object,
+) -> ScoredSolution:
+    return ScoredSolution(
+        solution=Solution(
+            problem=Problem(text=problem) if isinstance(problem, str) else problem,
+            steps=tuple(Step(text=step) if isinstance(step, str) else step for step in steps),
+            id=id,
+            split=split,
+        ),
+        steps=StepScores(scores=tuple(scores), kind=kind, **more),  # type: ignore[arg-type]
+        score=score,
+        aggregate=aggregate,
+        first_error=first_error,
+        threshold=threshold,
+        prm=prm,
+        outcome=outcome,
+        outcome_model=None if outcome is None else "orm-b",
+    )
+
+
+def report(path: Path, solutions: Iterable[ScoredSolution], **more: object) -> Element:
+    write_report(path / "report.html", solutions, **{"title": "A report", **more})  # type: ignore[arg-type]
+    return Tree((path / "report.html").read_text(encoding="utf-8")).root
+
+
+CUBIC = "Let $f(x) = x^3 - 6x^2 + 9x + 2$. Find the sum of the values of $f$ at its local extrema."
+EXAMPLES = [
+    scored(
+        CUBIC,
+        ["$$f'(x) = 3(x-1)(x-3)$$", "$f(1) + f(3) = 6 + 2$"],
+        [0.9, 0.8],
+        score=0.8,
+        outcome=0.95,
+        id="r1",
+    ),
+    scored(CUBIC, ["$f'(x) = 3x^2$", "So $8$."], [0.25, 0.5], score=0.25, first_error=0, outcome=0.875),
+    scored(CUBIC, ["By symmetry", "$2 f(2) = 8$"], [0.7, 0.6], score=0.6, outcome=0.125),
+    scored("What does 2 * $3 cost?", ["It costs $6, not $5."], [0.99], score=0.99),
+    scored("Another?", ["Not read."], [None], score=None, first_error=None),
+]
+
+
+def figures(page: Element) -> dict[str, str]:
+    return {tile.one("span").text: tile.one("b").text for tile in page.find(".tile")}
+
+
+# What it shows
+
+
+def test_solutions_of_a_problem_stand_side_by_side(tmp_path: Path) -> None:
+    # The third solution of the first problem comes last: it still belongs to it.
+    page = report(tmp_path, [*EXAMPLES[:2], *EXAMPLES[3:], EXAMPLES[2]])
+    sections = page.find(".problem")
+    assert [len(section.find(".card")) for section in sections] == [3, 1, 1]
+    assert [section.one(".ask").one("h2").text for section in sections] == [
+        "Problem 1",
+        "Problem 2",
+        "Problem 3",
+    ]
+    assert sections[0].one(".ask").one(".txt").text == CUBIC.replace("$", "")
+    assert sections[1].one(".ask").one(".txt").text == "What does 2 * $3 cost?"
+    first = sections[0].find(".card")
+    assert [card.one(".name").text for card in first] == ["Solution 1", "Solution 2", "Solution 3"]
+    assert [card.find(".txt")[-1].text for card in first] == ["f(1) + f(3) = 6 + 2", "So 8.", "2 f(2) = 8"]
+
+
+def test_the_same_text_with_another_id_is_another_problem(tmp_path: Path) -> None:
+    pair = [scored(Problem(text="1 + 1", id=name), ["2"], [0.9]) for name in ("a", "b")]
+    assert len(report(tmp_path, pair).find(".problem")) == 2
+
+
+def test_numbers_are_those_given(tmp_path: Path) -> None:
+    exact = (0.123456789, 0.987654321, 1e-9)
+    page = report(
+        tmp_path, [scored("p", ["a", "b", "c"], exact, first_error=0, score=1e-9, outcome=0.3333333333)]
+    )
+    steps = [one.one(".val") for one in page.find(".step")]
+    assert [float(one.attributes["data-score"]) for one in steps] == list(exact)
+    assert [one.one("b").text for one in steps] == ["0.123", "0.988", "1e-09"]
+    assert [float(one.attributes["data-score"]) for one in page.find(".verdict")] == [1e-9, 0.3333333333]
+    # The first bar inside the meter is as long as the score.
+    widths = [one.one(".meter").find("i")[1].attributes["style"] for one in steps]
+    assert widths == ["width:12.35%", "width:98.77%", "width:1e-07%"]
+    assert [one.one(".n").text for one in page.find(".step")] == ["1", "2", "3"]
+
+
+def test_aggregates_are_shown_where_they_mean_something(tmp_path: Path) -> None:
+    rows: list[tuple[ScoreKind, tuple[float | None, ...], dict[str, str]]] = [
+        # 0.5 * 0.25 = 0.125; (0.5 + 0.25) / 2 = 0.375
+        ("probability", (0.5, 0.25), {"product": "0.125", "mean": "0.375", "last": "0.250", "max": "0.500"}),
+        ("margin", (0.5, -0.25), {"product": "–", "mean": "0.125", "last": "-0.250", "max": "0.500"}),
+        ("log-ratio", (3.0, -1.0), {"product": "–", "mean": "1.000", "last": "-1.000", "max": "3.000"}),
+        ("unbounded", (3.0, -1.0), {"product": "–", "mean": "–", "last": "-1.000", "max": "3.000"}),
+        ("probability", (None, 0.25), {"product": "–", "mean": "–", "last": "0.250", "max": "–"}),
+        ("probability", (0.25, None), {"product": "–", "mean": "–", "last": "–", "max": "–"}),
+    ]
+    solutions = [
+        scored(f"p{at}", ["a", "b"], scores, kind=kind, score=0.0625, threshold=None)
+        for at, (kind, scores, _) in enumerate(rows)
+    ]
+    cards = report(tmp_path, solutions).find(".card")
+    for card, (_, _, expected) in zip(cards, rows, strict=True):
+        shown = {one.one("dt").text: one.one("dd").text for one in card.one(".aggregates").find("div")}
+        # The one that was asked for is the record's own number, not one made again.
+        assert shown == {**expected, "min": "0.062"}
+        assert card.one(".used").one("dt").text == "min"
+
+
+def test_an_aggregate_of_another_name_is_added(tmp_path: Path) -> None:
+    card = report(tmp_path, [scored("p", ["a"], [0.5], aggregate="sum-logit", score=-12.5)]).one(".card")
+    shown = {one.one("dt").text: one.one("dd").text for one in card.one(".aggregates").find("div")}
+    assert shown["sum-logit"] == "-12.500" and shown["min"] == "0.500"
+    assert "l-" in card.find(".verdict")[0].classes  # no place on the scale of the steps, so no colour
+
+
+def test_the_first_error_is_flagged_and_no_other(tmp_path: Path) -> None:
+    page = report(tmp_path, EXAMPLES)
+    flagged = [one for one in page.find(".step") if "first" in one.classes]
+    assert [one.find(".txt")[0].text for one in flagged] == ["f'(x) = 3x^2"]
+    assert flagged[0].one(".flag").text == "✗ First error"
+    assert len(page.find(".flag")) == 1
+    pills = [card.one(".pills").find(".pill")[-1].text for card in page.find(".card")]
+    assert pills == ["No error", "First error: step 1", "No error", "No error", "First error: not known"]
+
+
+def test_steps_are_tinted_by_their_score(tmp_path: Path) -> None:
+    page = report(
+        tmp_path, [scored("p", ["a", "b", "c", "d"], [0.0, 0.5, 1.0, None], first_error=0, score=None)]
+    )
+    assert [one.classes[1] for one in page.find(".step")] == ["l0", "l10", "l20", "l-"]
+    assert page.find(".unread")[0].text == "not read"
+    style = page.one("style").text
+    assert all(f".l{at}{{" in style for at in range(21)) and ".l-{" in style
+    assert style.count(".l20{") == 3  # light, dark, print
+
+
+def test_best_is_marked_where_there_is_something_to_compare(tmp_path: Path) -> None:
+    several = [
+        scored("p", ["a"], [0.4], score=0.4),
+        scored("p", ["a"], [0.9], score=0.9),
+        scored("p", ["a"], [0.9], score=0.9),
+        scored("p", ["a"], [None], score=None, first_error=None),
+        scored("p", ["a"], [0.99], score=0.99, prm="prm-b"),  # another PRM: not comparable
+        scored("q", ["a"], [0.99], score=0.99),
+    ]
+    cards = report(tmp_path, several).find(".card")
+    assert [bool(card.find(".best")) for card in cards] == [False, True, True, False, False, False]
+
+
+def test_outcome_stands_beside_the_steps_and_disagreement_is_told(tmp_path: Path) -> None:
+    page = report(tmp_path, EXAMPLES)
+    cards = page.find(".card")
+    assert [[one.one("b").text for one in card.find(".verdict")] for card in cards] == [
+        ["0.800", "0.950"],
+        ["0.250", "0.875"],
+        ["0.600", "0.125"],
+        ["0.990"],
+        ["–"],
+    ]
+    assert cards[0].find(".verdict")[1].one("span").text == "outcome · orm-b"
+    told = [[one.text for one in card.find(".odd")] for card in cards]
+    assert told == [
+        [],
+        ["Disagreement: the outcome of orm-b is good (0.875, at least 0.5), but step 1 is an error (0.250)."],
+        ["Disagreement: the outcome of orm-b is bad (0.125, under 0.5), but no step is an error."],
+        [],
+        [],
+    ]
+    assert [("dis" in card.classes, "err" in card.classes) for card in cards][:3] == [
+        (False, False),
+        (True, True),
+        (True, False),
+    ]
+    assert figures(page)["disagreements"] == "2"
+
+
+def test_outcomes_without_a_known_threshold_are_not_judged(tmp_path: Path) -> None:
+    raw = [replace(EXAMPLES[1], outcome=3.5), replace(EXAMPLES[2], outcome=-2.0)]
+    page = report(tmp_path, raw)
+    assert not page.find(".odd") and "disagreements" not in figures(page) and not page.find("#f-dis")
+    assert "not told" in page.one(".about").text
+    judged = report(tmp_path, raw, outcome_threshold=0.0)
+    assert [card.find(".odd")[0].text[:40] for card in judged.find(".card")] == [
+        "Disagreement: the outcome of orm-b is go",
+        "Disagreement: the outcome of orm-b is ba",
+    ]
+
+
+def test_the_top_counts_everything(tmp_path: Path) -> None:
+    page = report(
+        tmp_path, EXAMPLES, settings={"aggregate": "min", "split": "<auto>"}, note="One more thing."
+    )
+    assert figures(page) == {
+        "solutions": "5",
+        "problems": "3",
+        "with an error": "1",
+        "no error": "3",
+        "not known": "1",
+        "disagreements": "2",
+    }
+    assert page.one("head").one("title").text == page.one("h1").text == "A report"
+    assert page.one(".settings").one("dl").text == "aggregateminsplit<auto>"
+    facts = [one.text for one in page.one(".about").find("p")]
+    assert facts == [
+        "Graded by prm-a. Step scores are probabilities from 0 to 1.",
+        "A solution's score is the min of its step scores; a step under 0.5 is an error.",
+        "An outcome by orm-b of 0.5 or more is good.",
+        "One more thing.",
+    ]
+
+
+def test_histogram_of_first_errors(tmp_path: Path) -> None:
+    def at(step: int) -> ScoredSolution:
+        return scored("p", ["s"] * 20, [0.1] * 20, first_error=step, score=0.1)
+
+    page = report(tmp_path, [at(0), at(0), at(2), at(11), at(12), at(19), scored("p", ["s"], [0.9])])
+    picture = page.one(".histogram").one("svg")
+    counts = ", ".join(
+        f"step {n}: {c}" for n, c in zip([*range(1, 12), "12+"], [2, 0, 1, *[0] * 8, 3], strict=True)
+    )
+    assert picture.attributes["aria-label"] == counts
+    tall = [float(bar.attributes["height"]) for bar in picture.find("rect")]
+    assert tall[11] == max(tall) and tall[0] == pytest.approx(tall[11] * 2 / 3, abs=0.1) and tall[1] == 0
+
+
+def test_map_names_every_solution(tmp_path: Path) -> None:
+    page = report(tmp_path, EXAMPLES)
+    cells = [one for one in page.one(".map").find("a") if "to" not in one.classes]
+    assert [one.text for one in cells] == ["✓", "1", "✓", "✓", "?"]
+    assert cells[1].attributes["title"] == "Solution 2: min 0.250, first error: step 1"
+    ids = {one.attributes["id"] for one in page.all() if "id" in one.attributes}
+    assert all(one.attributes["href"][1:] in ids for one in page.find("a"))
+
+
+def test_classes_critiques_and_observations(tmp_path: Path) -> None:
+    rich = scored(
+        "p",
+        [Step(text="call(1)", observation="returned <2>"), Step(text="so 2", observation="long " * 200)],
+        [0.75, 0.5],
+        classes=((0.125, 0.125, 0.75), None),
+        class_names=("negative", "neutral", "positive"),
+        critiques=(("It is $2$.", "Right <b>."), ()),
+    )
+    first, second = report(tmp_path, [rich]).find(".step")
+    assert first.one(".classes").text == "negative 0.125 · neutral 0.125 · positive 0.750"
+    assert [one.attributes["style"] for one in first.one(".stack").find("i")] == [
+        "flex-grow:0.1250",
+        "flex-grow:0.1250",
+        "flex-grow:0.7500",
+    ]
+    folded = first.one(".critiques")
+    assert folded.tag == "details" and "open" not in folded.attributes
+    assert [one.text for one in folded.find(".txt")] == ["It is 2.", "Right <b>."]
+    assert first.one(".seen").one(".txt").text == "returned <2>" and first.one(".seen").tag == "div"
+    assert (
+        second.one(".seen").tag == "details" and not second.find(".classes") and not second.find(".critiques")
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "split", "coloured"),
+    [
+        ((Step(text="def f():"), Step(text="    return 1")), "code", [True, True]),
+        (
+            (
+                Step(text="Here is it."),
+                Step(text="def f():", lead="\n```python\n"),
+                Step(text="    return 1", tail="\n```\n"),
+                Step(text="return to def"),
+            ),
+            "auto",
+            [False, True, True, False],
+        ),
+        ((Step(text="```python\nreturn 1\n```"), Step(text="return it")), None, [True, False]),
+        ((Step(text="def f(): return 1"),), None, [False]),
+    ],
+)
+def test_code_steps_are_coloured(
+    tmp_path: Path, steps: tuple[Step, ...], split: str | None, coloured: list[bool]
+) -> None:
+    page = report(tmp_path, [scored("p", steps, [0.9] * len(steps), split=split)])
+    found = page.find(".step")
+    assert [bool(one.find(".hl-keyword")) for one in found] == coloured
+    for step, one in zip(steps, found, strict=True):
+        assert one.one(".said").text.strip() == re.sub(r"```\w*\n?", "", step.text).strip()
+
+
+def test_many_solutions_are_cut_and_it_says_so(tmp_path: Path) -> None:
+    # In the order "first sample of every problem, second sample of every problem".
+    rows = [scored(f"p{at}", ["s"], [0.1], first_error=0, score=0.1) for _ in range(2) for at in range(5)]
+    page = report(tmp_path, iter(rows), limit=5)
+    assert [len(one.find(".card")) for one in page.find(".problem")] == [
+        2,
+        2,
+    ]  # whole problems, 4 of 5 places
+    assert figures(page) == {"solutions": "10", "problems": "5", "with an error": "10", "no error": "0"}
+    assert "2 of 5 problems, 4 of 10 solutions" in page.one(".about").text
+    assert page.one(".histogram").one("svg").attributes["aria-label"] == "step 1: 10"
+
+    one = [scored("p", ["s"], [0.1 * at], score=0.1 * at) for at in range(8)]
+    page = report(tmp_path, one, limit=5)
+    assert len(page.find(".card")) == 5
+    assert not page.find(".best")  # the best is not among those shown
+    assert "5 of its 8 solutions are shown" in page.one(".ask").text
+
+
+def test_nothing_to_show_is_said(tmp_path: Path) -> None:
+    page = report(tmp_path, [])
+    assert figures(page)["solutions"] == "0"
+    assert page.one(".nothing").text == "There is no solution in this report."
+
+
+# The file
+
+
+def test_equal_input_gives_an_equal_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_report(tmp_path / f"{name}.html", EXAMPLES, title="t")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("the old one")
+
+    def failing() -> Iterator[ScoredSolution]:
+        yield EXAMPLES[0]
+        raise InputError("the stream broke")
+
+    with pytest.raises(InputError, match="the stream broke"):
+        write_report(path, failing(), title="t")
+    with pytest.raises(InputError, match=r"solution 'r1'.*2 in all, found 1"):
+        broken = replace(EXAMPLES[0], steps=replace(EXAMPLES[0].steps, scores=(0.5,)))
+        write_report(path, [broken], title="t")
+    with pytest.raises(InputError, match="expected a probability"):
+        write_report(path, [scored("p", ["s"], [1.5])], title="t")
+    assert path.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_bad_settings_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    def unread() -> Iterator[ScoredSolution]:
+        raise AssertionError("read")
+        yield EXAMPLES[0]
+
+    with pytest.raises(UsageError, match="no folder"):
+        write_report(tmp_path / "none" / "report.html", unread(), title="t")
+    with pytest.raises(UsageError, match="positive"):
+        write_report(tmp_path / "report.html", unread(), title="t", limit=0)
+
+
+# Nothing from outside acts
+
+TAGS = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "nav",
+    "main",
+    "section",
+    "article",
+    "div",
+}
+TAGS |= {
+    "span",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "b",
+    "i",
+    "a",
+    "ol",
+    "li",
+    "dl",
+    "dt",
+    "dd",
+    "details",
+    "summary",
+    "figure",
+}
+TAGS |= {
+    "figcaption",
+    "svg",
+    "g",
+    "rect",
+    "line",
+    "text",
+    "fieldset",
+    "legend",
+    "label",
+    "input",
+    "pre",
+    "code",
+    "script",
+}
+ATTACKS = [
+    "<script>document.title='hacked'</script>",
+    "</script><script>document.title='hacked'</script>",
+    "</style></title></textarea><img src=x onerror=\"document.title='hacked'\">",
+    "\"><svg onload=document.title='hacked'>",
+    "' onmouseover=document.title='hacked' x='",
+    "$\\href{javascript:document.title='hacked'}{x}$",
+    "$$\\html@mathml{<img src=x>}{y} \\htmlData{onclick=alert(1)}{z} \\url{javascript:alert(1)}$$",
+    "$</span><script>document.title='hacked'</script>$",
+    "$\\includegraphics{http://example.org/x.png}$",
+    "\\begin{align}</script><script>document.title='hacked'</script>\\end{align}",
+    "```</pre><script>document.title='hacked'</script>\n</code></pre><script>document.title='hacked'</script>\n```",
+    "`<script>document.title='hacked'</script>`",
+    "<meta http-equiv=refresh content='0;url=http://example.org'><base href=http://example.org>",
+    "nul \0 and \x1b[31m and \u202e and \ud800 and &lt;b&gt; &#60;script&#62;",
+    "<!-- --> <![CDATA[ ]]> <?php ?> <link rel=stylesheet href=//example.org/x.css> url(http://example.org)",
+    "$\\gdef\\frac#1#2{STOLEN}\\global\\let\\sqrt\\relax$",
+]
+
+
+def attacked(path: Path) -> Element:
+    solutions = []
+    for at, text in enumerate(ATTACKS):
+        rich = scored(
+            Problem(text=text, id=text, source=text, answer=text),
+            [Step(text=text, observation=text), Step(text=text, lead=f"```{text}\n", tail="\n```")],
+            [0.4, 0.6],
+            first_error=0,
+            score=0.4,
+            aggregate=text if at % 2 else "min",
+            outcome=0.9,
+            prm=text,
+            id=text,
+            classes=((0.5, 0.5), (0.5, 0.5)),
+            class_names=(text, "other"),
+            critiques=((text,), ()),
+        )
+        solutions.append(replace(rich, outcome_model=text))
+    return report(
+        path, solutions, title=ATTACKS[1], settings={text: text for text in ATTACKS}, note=ATTACKS[2]
+    )
+
+
+def test_hostile_texts_are_inert(tmp_path: Path) -> None:
+    page = attacked(tmp_path)
+    assert {one.tag for one in page.all()} - {"root"} <= TAGS
+    for one in page.all():
+        for name, value in one.attributes.items():
+            assert not name.startswith("on") and name not in (
+                "src",
+                "srcset",
+                "srcdoc",
+                "action",
+                "xlink:href",
+            )
+            if name == "href":
+                assert re.fullmatch(r"#[ps]\d+", value)
+            if name == "style":
+                assert re.fullmatch(r"(width|--at):[\d.e-]+%|flex-grow:[\d.]+", value)
+            if name == "class":
+                assert "hacked" not in value
+    assert len(page.find("script")) == 2 and len(page.find("style")) == 1
+
+
+def test_hostile_texts_are_shown_as_they_are(tmp_path: Path) -> None:
+    page = attacked(tmp_path)
+    shown = [one.one(".ask").one(".txt").text for one in page.find(".problem")]
+    assert shown[0] == ATTACKS[0]
+    assert shown[2] == ATTACKS[2]
+    assert shown[13] == "nul \\x00 and \\x1b[31m and \\u202e and \\ud800 and &lt;b&gt; &#60;script&#62;"
+    assert page.one("head").one("title").text == page.one("h1").text == ATTACKS[1]
+
+
+def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
+    page = attacked(tmp_path)
+    policy = next(
+        one.attributes["content"]
+        for one in page.find("meta")
+        if one.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    scripts = [one.text for one in page.find("script")]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert rules == {
+        "default-src": "'none'",
+        "script-src": " ".join(f"'sha256-{digest}'" for digest in digests),
+        "style-src": "'unsafe-inline'",
+        "font-src": "data:",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    show = files("stepmark.show")
+    assert scripts == [
+        (show / name).read_text(encoding="utf-8") for name in ("vendor/katex/katex.min.js", "page.js")
+    ]
+    # It is the first thing of the head but the character set, so it governs everything after it.
+    assert [one.tag for one in page.one("head").children if isinstance(one, Element)][:2] == ["meta", "meta"]
+    style = page.one("style").text
+    loads = re.findall(r"url\(([^)]{0,30})|@import", style)
+    assert len(loads) == 20 and all(url.startswith("data:font/woff2;base64,") for url in loads)
+
+
+def test_a_page_without_formulas_has_no_script(tmp_path: Path) -> None:
+    page = report(tmp_path, [scored("It costs $5 or $6.", ["So <b>$11</b>."], [0.9])])
+    assert not page.find("script")
+    assert "script-src 'none'" in page.find("meta")[1].attributes["content"]
+    assert (tmp_path / "report.html").stat().st_size < 50_000
+
+
+def test_vendored_katex_is_what_its_page_says() -> None:
+    folder = files("stepmark.show") / "vendor/katex"
+    assert "katex@0.19.1" in (folder / "README.md").read_text()
+    assert 'version:"0.19.1"' in (folder / "katex.min.js").read_text()
+    assert "MIT" in (folder / "LICENSE").read_text()
+    assert sum(one.name.endswith(".woff2") for one in (folder / "fonts").iterdir()) == 20
+
+
+# In a browser
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> tuple[Element, str]:
+    """A page of attacks after Chromium ran its scripts, and what Chromium wrote to its log."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: install the package `chromium`")
+    steps = [*ATTACKS, "$\\frac{1}{2}$, $\\sqrt{3}$.", "$\\frac{1}$ is no fraction", "It costs $5 or $6."]
+    report(tmp_path, [scored("$x$", steps, [0.9] * len(steps), score=0.9)], title=ATTACKS[1])
+    options = [
+        "--headless",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    options += [
+        "--disable-component-update",
+        "--disable-sync",
+        "--virtual-time-budget=5000",
+        "--enable-logging=stderr",
+    ]
+    options += ["--window-size=1200,1000", f"--user-data-dir={tmp_path / 'profile'}"]
+    if os.geteuid() == 0:
+        options.append("--no-sandbox")  # as root Chromium does not start with it
+    done = subprocess.run(
+        [CHROMIUM, *options, "--dump-dom", (tmp_path / "report.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return Tree(done.stdout).root, done.stderr
+
+
+def test_chromium_renders_formulas_and_runs_nothing_else(drawn: tuple[Element, str]) -> None:
+    page, log = drawn
+    formulas = page.find(".tex")
+    assert all("data-done" in one.attributes for one in formulas)
+    # Every formula: the problem's, the six of the attacks, and the three of the last steps.
+    assert len(page.find(".katex")) + len(page.find(".katex-error")) == len(formulas) == 10
+    assert page.one("head").one("title").text == ATTACKS[1]
+    assert len(page.find("script")) == 2 and not page.find("img")
+    assert not [one for one in page.find("a") if not one.attributes["href"].startswith("#")]
+    assert not [name for one in page.all() for name in one.attributes if name.startswith("on")]
+    assert "CONSOLE" not in log
+
+
+def test_chromium_keeps_formulas_apart_and_money_alone(drawn: tuple[Element, str]) -> None:
+    *_, fraction, broken, money = drawn[0].find(".step")
+    # The step before redefined \frac and \sqrt for all: these are a fraction and a root all the same.
+    assert fraction.find("mfrac") and fraction.find("msqrt")
+    assert broken.one(".katex-error").text == "\\frac{1}"
+    assert money.one(".txt").text == "It costs $5 or $6."
