@@ -1,1 +1,90 @@
-"""The command line. `main` builds only the command that was asked for, so that `--help` stays quick."""
+"""The command line: a table of commands, each imported only when it is asked for, so that `--help` stays quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from stepmark import __version__
+from stepmark.catalog import unknown_name
+from stepmark.errors import StepmarkError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "grade": ("stepmark.cli.grade:grade_command", "Grade solutions step by step with a PRM."),
+    "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
+    "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
+    "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
+}
+"""Name: where the command lives, and its line in `stepmark --help`."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+
+CLOSED_PIPE = 141
+"""Exit code when the reader of our output went away: 128 + SIGPIPE."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code.
+
+    0: done. 1: something failed that the caller did not cause. 2: the caller must change something: a file,
+    a setting, a model. 130: interrupted.
+
+    Errors that stepmark raises on purpose are one message on standard error; `STEPMARK_DEBUG=1` shows where
+    they come from.
+
+    Args:
+        argv: the words after `stepmark`; None for this process's own.
+    """
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get("STEPMARK_DEBUG", "") not in ("", "0")
+    try:
+        return _run(tokens)
+    except StepmarkError as error:
+        _complain(error, debug)
+        return error.exit_code
+    except KeyboardInterrupt as error:
+        print(f"\ninterrupted{': ' if error.args else ''}{error}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered would raise again when the interpreter closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except OSError as error:  # a full disk, a folder that went away: no fault of the program, so no traceback
+        _complain(error, debug)
+        return 1
+
+
+def _run(tokens: list[str]) -> int:
+    # Here and not by cyclopts, which imports every command to list them.
+    if tokens and tokens[0] not in (*COMMANDS, "--help", "-h", "--version"):
+        raise unknown_name("option" if tokens[0].startswith("-") else "command", tokens[0], COMMANDS)
+    from cyclopts import App, CycloptsError
+
+    app = App(
+        name="stepmark",
+        help="Process reward models: grade reasoning step by step.",
+        version=__version__,
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,  # `main` says how to go on
+    )
+    for name, (place, summary) in COMMANDS.items():
+        app.command(place, name=name, help=summary)
+    try:
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        command = f"stepmark {tokens[0]}" if tokens and tokens[0] in COMMANDS else "stepmark"
+        print(f"error: {error}\nSee: {command} --help", file=sys.stderr)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: Exception, debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+        return
+    notes: list[str] = getattr(error, "__notes__", [])  # as PEP 678 has it: absent until the first note
+    print("\n".join([f"error: {error}", *notes]), file=sys.stderr)

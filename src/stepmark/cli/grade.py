@@ -1,0 +1,224 @@
+"""`stepmark grade`: a file of solutions in; scores, verdicts and a summary out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from stepmark.cli.grading import Run, summary
+from stepmark.cli.paths import FileOrDash
+from stepmark.cli.progress import Progress
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.store import STDIO, Fingerprint, RowWriter, check_writable, fingerprint, is_stream, open_rows
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import PRM
+
+SHOWN = 5
+"""Solutions shown in full on a terminal."""
+
+_COUNTED_UP_TO = 1 << 28
+"""Bytes of a file that are read beforehand only to know how many rows there are."""
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradeOptions:
+    """The settings of one run. What decides the numbers is kept in the output's manifest."""
+
+    prm: str = "default"
+    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
+    family: str | None = None
+    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
+    aggregate: str | None = None
+    """How step scores become one number: product, min, mean, last, max, sum-logit or softmin. Left out: the PRM's own."""
+    neutral: Literal["positive", "negative"] = "positive"
+    """What the neutral class of a three-class PRM counts as."""
+    threshold: float | None = None
+    """A step whose score is under this is an error. Left out: the PRM's own."""
+    split: str = "auto"
+    """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token."""
+    marker: str | None = None
+    """The text that ends each step, for --split marker."""
+    out: FileOrDash | None = None
+    """Write the graded rows to this file, packed if it ends in .gz; "-" for standard output."""
+    report: FileOrDash | None = None
+    """Write an HTML report, which needs no network, to this file."""
+    orm: str | None = None
+    """An outcome reward model: its one verdict on the whole solution stands beside the steps."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs."""
+    truncate: Flag = False
+    """Leave steps beyond the model's length without a score (null) instead of refusing the solution."""
+    keep_going: Flag = False
+    """Leave out rows that cannot be graded, and list them at the end."""
+    token_budget: int | None = None
+    """Tokens computed at once: more is faster and takes more memory."""
+    reference: str | None = None
+    """The reference model of an implicit PRM."""
+    model: str | None = None
+    """The model's name on a server."""
+    tokenizer: str | None = None
+    """The tokenizer's folder, for a PRM on a server."""
+    show: int | None = None
+    """Print this many graded solutions for people, in colour on a terminal (5 there unless --out is given)."""
+
+
+_NO_NUMBERS = ("out", "report", "keep_going", "token_budget", "show")
+"""The options that do not decide what a graded row is; a run may be continued with others."""
+
+
+def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()) -> int:
+    """Grade solutions step by step with a PRM.
+
+    FILE holds JSON lines, such as {"problem": "…", "steps": ["…", "…"]} or {"problem": "…", "solution": "…"}; TRL rows
+    (prompt, completions), chat messages and ProcessBench rows are read too. Graded rows go to --out or, when
+    standard output is no terminal, there. A run that is stopped continues when the same command is given again.
+
+    Args:
+        file: JSON lines, packed if it ends in .gz; "-" for standard input.
+        options: the flags.
+    """
+    from stepmark.scoring.grade import Grade
+    from stepmark.solutions.formats import read_solutions
+
+    _check(file, options)
+    show = _shown(options)
+    rows = read_solutions(file, how=options.split, marker=options.marker, keep_going=options.keep_going)
+    # The first row before the model: a file that is no file of solutions is refused in no time.
+    rows = chain([next(rows)], rows)
+    known = _fingerprint(file, always=options.out is not None and not is_stream(options.out))
+    for_people = options.out is None and show > 0
+    target = os.devnull if for_people else options.out
+    with closing(open_rows(target, _manifest(file, known, options), resumable=known is not None)) as out:
+        prm, orm = _load(options)
+        progress = Progress(
+            None if known is None else known.lines, done=out.done, tokens=lambda: prm.ledger.tokens_computed
+        )
+        run = Run(
+            file=file,
+            rows=rows,
+            out=out,
+            prm=prm,
+            orm=orm,
+            settings=Grade(aggregate=options.aggregate, threshold=options.threshold).of(prm),
+            options=options,
+            show=show,
+            progress=progress,
+        )
+        try:
+            with progress:
+                run.all()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_kept(out) or "nothing was kept") from None
+        except StepmarkError as error:
+            for note in (_kept(out), _way_out(error, options)):
+                if note is not None:
+                    error.add_note(note)
+            raise
+    print(summary(run), file=sys.stderr)
+    return 0
+
+
+def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
+    from stepmark.models.load import load_prm
+
+    prm = load_prm(
+        options.prm,
+        family=options.family,
+        neutral=options.neutral,
+        dtype=options.dtype,
+        device=options.device,
+        truncate=options.truncate,
+        token_budget=options.token_budget,
+        reference=options.reference,
+        model=options.model,
+        tokenizer=options.tokenizer,
+    )
+    if options.orm is None:
+        return prm, None
+    orm = load_prm(
+        options.orm,
+        dtype=options.dtype,
+        device=options.device,
+        truncate=options.truncate,
+        token_budget=options.token_budget,
+    )
+    return prm, orm
+
+
+def _check(file: str, options: GradeOptions) -> None:
+    """Everything that can be known to be wrong before a file is read or a model loaded."""
+    from stepmark.scoring.aggregate import check_aggregate
+    from stepmark.solutions.segmentation import check_way, split
+
+    if options.aggregate is not None:
+        check_aggregate(options.aggregate, "probability")
+    check_way(options.split)
+    if options.split != "agent":
+        split("-", options.split, marker=options.marker)
+    for name, least in (("show", 0), ("token_budget", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
+    if options.threshold is not None and options.threshold != options.threshold:
+        raise UsageError("--threshold nan: expected a number")
+    if options.show and options.out is not None and is_stream(options.out):
+        raise UsageError(f"--show prints where --out {options.out} puts the rows; give --out a file's name")
+    files = {"FILE": file, "--out": options.out, "--report": options.report}
+    taken: dict[Path, str] = {}
+    for name, path in files.items():
+        if path is None or (path == STDIO and name != "--report"):
+            continue
+        if path == STDIO:
+            raise UsageError("--report -: expected a file's name")
+        if name != "FILE":
+            check_writable(path)
+        if is_stream(path):
+            continue
+        place = Path(path).resolve()
+        if place in taken:
+            raise UsageError(f"{name} {path} is {taken[place]} too: it would be replaced; choose another")
+        taken[place] = name
+
+
+def _shown(options: GradeOptions) -> int:
+    if options.show is not None:
+        return options.show
+    return SHOWN if options.out is None and sys.stdout.isatty() else 0
+
+
+def _fingerprint(file: str, *, always: bool) -> Fingerprint | None:
+    if file == STDIO or (not always and Path(file).is_file() and Path(file).stat().st_size > _COUNTED_UP_TO):
+        return None
+    return fingerprint(file)
+
+
+def _manifest(file: str, known: Fingerprint | None, options: GradeOptions) -> dict[str, Any]:
+    settings = {name: value for name, value in asdict(options).items() if name not in _NO_NUMBERS}
+    read = None if known is None else {"name": Path(file).name, "bytes": known.bytes, "sha256": known.sha256}
+    return {"command": "grade", "input": read, "settings": settings}
+
+
+def _kept(out: RowWriter) -> str | None:
+    """What an unfinished run leaves, in words."""
+    if out.part is None or not out.written:
+        return None
+    return f"{out.written} rows are kept in {out.part}; the same command continues from there"
+
+
+def _way_out(error: StepmarkError, options: GradeOptions) -> str | None:
+    if isinstance(error, InputError) and not options.keep_going and error.where is not None:
+        return "with --keep-going, rows that cannot be graded are left out and listed"
+    return None

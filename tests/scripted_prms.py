@@ -1,0 +1,57 @@
+"""PRMs for the command line's tests: `--prm scripted_prms:NAME` calls NAME without arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from stepmark.errors import InputError, TooLongError
+from stepmark.models.scripted import ScriptedPRM
+
+
+def _arithmetic(problem: str, steps: tuple[str, ...]) -> float:
+    """0.9 where "a + b = c" is true, 0.1 where it is not; "marker" and "long" are refused as a model would."""
+    step = steps[-1]
+    if "<marker>" in step:
+        raise InputError("the marker stands in the text", where=None, field="steps")
+    if "<long>" in step:
+        raise TooLongError("5000 tokens, more than the 4096 that the model reads", where=problem)
+    left, _, right = step.partition("=")
+    return 0.9 if sum(int(part) for part in left.split("+")) == int(right) else 0.1
+
+
+def arithmetic() -> ScriptedPRM:
+    """Knows sums."""
+    return ScriptedPRM(_arithmetic, name="sums")
+
+
+def margins() -> ScriptedPRM:
+    """The same as margins."""
+    return ScriptedPRM(
+        lambda p, s: 2 * _arithmetic(p, s) - 1, name="margins", score_kind="margin", default_threshold=0
+    )
+
+
+def certain() -> ScriptedPRM:
+    """Is always sure."""
+    return ScriptedPRM(lambda p, s: 1.0, name="certain")
+
+
+def slow() -> ScriptedPRM:
+    """Takes a while over every step, and keeps a log of what it was asked in the file $ASKED."""
+    log = Path(os.environ["ASKED"])
+
+    def script(problem: str, steps: tuple[str, ...]) -> float:
+        time.sleep(float(os.environ.get("PAUSE", "0.02")))
+        with log.open("a") as handle:
+            handle.write(json.dumps([problem, *steps]) + "\n")
+        return _arithmetic(problem, steps)
+
+    return ScriptedPRM(script, name="slow")
+
+
+def never() -> ScriptedPRM:
+    """Must not be loaded."""
+    raise AssertionError("the model was loaded before the input was checked")
