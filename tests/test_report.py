@@ -366,6 +366,16 @@ def test_classes_critiques_and_observations(tmp_path: Path) -> None:
             "auto",
             [False, True, True, False],
         ),
+        (
+            (
+                Step(text="```python\ndef f():", tail="\n"),
+                Step(text="    if True:", tail="\n"),
+                Step(text="        return 1\n```", tail="\n"),
+                Step(text="if it is so"),
+            ),
+            "code",
+            [True, True, True, False],
+        ),
         ((Step(text="```python\nreturn 1\n```"), Step(text="return it")), None, [True, False]),
         ((Step(text="def f(): return 1"),), None, [False]),
     ],
@@ -377,7 +387,7 @@ def test_code_steps_are_coloured(
     found = page.find(".step")
     assert [bool(one.find(".hl-keyword")) for one in found] == coloured
     for step, one in zip(steps, found, strict=True):
-        assert one.one(".said").text.strip() == re.sub(r"```\w*\n?", "", step.text).strip()
+        assert one.one(".said").text.strip() == re.sub(r"\n?```\w*\n?", "", step.text).strip()
 
 
 def test_many_solutions_are_cut_and_it_says_so(tmp_path: Path) -> None:

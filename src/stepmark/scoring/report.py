@@ -170,8 +170,6 @@ class _Tally:
             disagreements=self.disagreements if self.outcomes and self.good_from is not None else None,
             positions=dict(self.positions),
             kinds=tuple(self.kinds),
-            shown_problems=len(problems),
-            shown_solutions=shown,
         )
 
     def _facts(self, problems: int, solutions: int) -> Iterable[str]:
@@ -261,32 +259,35 @@ def _steps(one: ScoredSolution) -> tuple[StepView, ...]:
     critiques = steps.critiques or ((),) * len(steps.scores)
     return tuple(
         StepView(
-            text=step.text,
+            text=text,
             score=score,
             language=language,
             observation=step.observation,
             classes=() if share is None else tuple(zip(names, share, strict=True)),
             critiques=critique,
         )
-        for step, score, language, share, critique in zip(
-            one.solution.steps, steps.scores, _languages(one.solution), shares, critiques, strict=True
+        for step, score, (text, language), share, critique in zip(
+            one.solution.steps, steps.scores, _texts(one.solution), shares, critiques, strict=True
         )
     )
 
 
 _FENCE = re.compile(r"^[ ]{0,12}(?:```+|~~~+)[ ]*(?P<language>[\w+#.-]{0,30})", re.MULTILINE)
+_LAST_LINE_FENCE = re.compile(r"\n[ ]{0,12}(?:```+|~~~+)\s*\Z")
 
 
-def _languages(solution: Solution) -> Iterator[str | None]:
-    """The language of every step that is code throughout, None for the others.
+def _texts(solution: Solution) -> Iterator[tuple[str, str | None]]:
+    """What to show of every step, and the language of steps that are code throughout.
 
-    A block of code that was cut into steps has its fences in the layout around them.
+    A long block of code is cut into several steps: the first holds the opening fence (or has it in its lead), the
+    last the closing one, and what lies between says nothing of being code.
     """
     fenced = any(_FENCE.search(step.raw) for step in solution.steps)
     state = "python" if solution.split == "code" and not fenced else None
     for step in solution.steps:
         state = _after_fences(step.lead, state)
-        yield None if _FENCE.search(step.text) else state
+        code = step.text if state is None else _LAST_LINE_FENCE.sub("", step.text)
+        yield (step.text, None) if _FENCE.search(code) else (code, state)
         state = _after_fences(step.text, state)
         state = _after_fences(step.tail, state)
 

@@ -1,7 +1,7 @@
 // Renders the formulas of a card when it comes near the window, so that thousands of solutions open at once.
 "use strict";
 (() => {
-  const settings = { throwOnError: false, trust: false, strict: "ignore", maxExpand: 200, maxSize: 20 };
+  const settings = { throwOnError: false, trust: false, strict: "ignore", errorColor: "inherit", maxExpand: 200, maxSize: 20 };
 
   // A browser may break the line between a formula and the full stop after it; inside its last box it may not.
   function keepTogether(formula) {

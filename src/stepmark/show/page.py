@@ -113,12 +113,12 @@ def _histogram(positions: Mapping[int, int]) -> str:
 
 
 def _toolbar(summary: Summary) -> str:
-    choices = [("all", "All", summary.shown_solutions), ("err", "With an error", None)]
+    choices = {"all": "All", "err": "With an error"}
     if summary.disagreements is not None:
-        choices.append(("dis", "Disagreement", None))
+        choices["dis"] = "Disagreement"
     controls = "".join(
         f'<label><input type="radio" name="filter" id="f-{key}"{" checked" if key == "all" else ""}>{name}</label>'
-        for key, name, _ in choices
+        for key, name in choices.items()
     )
     low, high = ("low", "high")
     if summary.kinds in (("probability",), ("margin",)):

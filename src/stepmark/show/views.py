@@ -83,5 +83,4 @@ class Summary:
     positions: Mapping[int, int]
     """How many solutions have their first error at this 0-based step."""
     kinds: tuple[str, ...]
-    shown_problems: int
-    shown_solutions: int
+    """The kinds of their step scores, each once."""
