@@ -161,6 +161,8 @@ class ScoredSolution:
             scores=list(self.steps.scores),
             kind=self.steps.kind,
             first_error=self.first_error,
+            threshold=self.threshold,
+            outcome=self.outcome,
             headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
         )
 

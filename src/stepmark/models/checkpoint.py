@@ -1,0 +1,161 @@
+"""Checkpoints on disk: where they are, what tensors they hold, and LoRA adapters over a base.
+
+Safetensors are preferred; a `.bin` is read with `weights_only=True`, which executes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepmark.errors import CheckpointError
+from stepmark.models.base import BASE_NAME, base_folder
+
+BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
+"""What an adapter of ours names as its base: the model that is made from the installed package."""
+
+_WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
+
+
+def find_checkpoint(name: str) -> Path:
+    """The folder of a checkpoint: a local folder, the built-in base, or a download from the hub.
+
+    Raises:
+        CheckpointError: neither a folder nor to be had from the hub.
+    """
+    if name == BUILT_IN_BASE:
+        return base_folder()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise CheckpointError(
+            f"there is no folder {name!r}; expected a checkpoint's folder, or a hub name OWNER/NAME"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_WANTED))
+    except Exception as error:  # every kind of network and hub failure ends here
+        raise CheckpointError(
+            f"{name!r} is no local folder and could not be fetched from the hub ({type(error).__name__}: {error}); "
+            "check the name and the network, or give a local folder"
+        ) from error
+
+
+class Tensors:
+    """The tensors of a checkpoint folder, read one by one without loading the rest.
+
+    Raises:
+        CheckpointError: no weights, an unreadable file, a tensor that the index promises and no file has.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Path] = {}
+        self._loaded: dict[Path, dict[str, Tensor]] = {}
+        for suffix in ("safetensors", "bin"):
+            files = sorted(folder.glob(f"*.{suffix}"))
+            if suffix == "bin":
+                files = [f for f in files if f.name.startswith(("pytorch_model", "adapter_model"))]
+            if files:
+                for file in files:
+                    for name in self._names(file):
+                        self._files[name] = file
+                break
+        else:
+            raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+
+    def _names(self, file: Path) -> Iterable[str]:
+        if file.suffix == ".bin":
+            return self._bin(file)
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="pt") as opened:
+                return list(opened.keys())
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{file} is not a readable safetensors file ({error}); fetch it again"
+            ) from error
+
+    def _bin(self, file: Path) -> dict[str, Tensor]:
+        if file not in self._loaded:
+            try:
+                self._loaded[file] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            except Exception as error:  # torch raises many kinds for a corrupt or an unsafe file
+                raise CheckpointError(f"{file} cannot be read with weights_only=True: {error}") from error
+        return self._loaded[file]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All tensor names."""
+        return frozenset(self._files)
+
+    def get(self, name: str) -> Tensor:
+        """One tensor.
+
+        Raises:
+            CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
+        """
+        file = self._files.get(name)
+        if file is None:
+            raise CheckpointError(
+                f"{self.folder}: no tensor {name!r}; beside the backbone it holds {self.beside_backbone()[:8]}"
+            )
+        if file.suffix == ".bin":
+            return self._bin(file)[name]
+        from safetensors import safe_open
+
+        with safe_open(file, framework="pt") as opened:
+            tensor: Tensor = opened.get_tensor(name)
+            return tensor
+
+    def beside_backbone(self) -> list[str]:
+        """Tensor names that belong to no decoder layer, embedding or final norm: heads."""
+        parts = ("layers.", "embed_tokens.", "model.norm.", "norm.weight", "rotary")
+        return sorted(n for n in self._files if not any(p in n for p in parts))
+
+
+def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
+    """Add a LoRA adapter (PEFT layout) to a backbone's weights, in float32, in place.
+
+    Source: Hu et al. 2021, "LoRA", equation 3: W + alpha / r * B A.
+
+    Returns:
+        The adapter's other tensors, by name: a head that was saved with it.
+
+    Raises:
+        CheckpointError: a variant of LoRA that this does not implement, or a layer that the base lacks.
+    """
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    for option in ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern"):
+        if config.get(option):
+            raise CheckpointError(
+                f"{folder}: the adapter uses {option}, which stepmark does not merge; merge it with peft"
+            )
+    scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
+    tensors = Tensors(folder)
+    others: dict[str, Tensor] = {}
+    for name in sorted(tensors.names):
+        bare = name.removeprefix("base_model.model.")
+        if bare.endswith(".lora_A.weight"):
+            target = bare.removesuffix(".lora_A.weight").removeprefix("model.")
+            down = tensors.get(name).float()
+            up = tensors.get(name.replace(".lora_A.", ".lora_B.")).float()
+            try:
+                weight = backbone.get_parameter(f"{target}.weight")
+            except AttributeError as error:
+                raise CheckpointError(
+                    f"{folder}: the adapter changes {target!r}, which the base does not have"
+                ) from error
+            with torch.no_grad():
+                weight.copy_((weight.float() + scale * (up @ down).to(weight.device)).to(weight.dtype))
+        elif not bare.endswith(".lora_B.weight"):
+            others[bare] = tensors.get(name)
+    return others

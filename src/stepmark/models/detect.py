@@ -1,0 +1,102 @@
+"""Which family a checkpoint is of: told by its own spec, its config, its head's tensors, or its name.
+
+A checkpoint that cannot be told is refused with what was found; a wrong guess would be a plausible number.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from stepmark.catalog import unknown_name
+from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
+from stepmark.models.backbone import read_config
+from stepmark.models.checkpoint import Tensors
+from stepmark.models.families import FAMILIES
+from stepmark.models.spec import SPEC_FILE, ScoringSpec
+from stepmark.records import read_record
+
+
+def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
+    """The scoring spec of a checkpoint folder.
+
+    Args:
+        folder: where it lies.
+        name: what the caller called it; a hub name or a folder named like a published checkpoint counts.
+        family: a family named by the caller; it is believed.
+
+    Raises:
+        UnknownNameError: `family` is no family.
+        UnknownFamilyError: nothing tells the family.
+        CheckpointError: the checkpoint's own spec cannot be read.
+    """
+    if family is not None:
+        if family not in FAMILIES:
+            raise unknown_name("PRM family", family, FAMILIES)
+        return FAMILIES[family]
+    if (folder / SPEC_FILE).is_file():
+        return read_spec(folder / SPEC_FILE)
+    named = _by_name(name)
+    if named is not None:
+        return named
+    if not (folder / "config.json").is_file():
+        raise UnknownFamilyError(
+            f"{folder} holds neither config.json nor {SPEC_FILE}; an adapter alone does not tell its family: name one "
+            f"with --family, of: {', '.join(FAMILIES)}"
+        )
+    architectures = read_config(folder).get("architectures") or []
+    tensors = Tensors(folder)
+    for spec in FAMILIES.values():
+        if set(spec.architectures) & set(architectures) or set(spec.tensors) & tensors.names:
+            return spec
+    for architecture in architectures:
+        if architecture.endswith("ForTokenClassification"):
+            return _classifier(folder, tensors, "token-classification", 2)
+        if architecture.endswith("ForSequenceClassification"):
+            return _classifier(folder, tensors, "orm", 1)
+    heads = tensors.beside_backbone()
+    raise UnknownFamilyError(
+        f"{name}: the PRM family cannot be told. Found architectures {architectures or 'none'} and, beside the backbone, "
+        f"the tensors {heads[:6] or 'none'}"
+        + (
+            " (a plain language model; several families look like this)"
+            if heads in ([], ["lm_head.weight"])
+            else ""
+        )
+        + f". Name the family with --family, of: {', '.join(FAMILIES)}"
+    )
+
+
+def _by_name(name: str) -> ScoringSpec | None:
+    base = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    for spec in FAMILIES.values():
+        if any(base == known.rsplit("/", 1)[-1].lower() for known in spec.checkpoints):
+            return spec
+    return None
+
+
+def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> ScoringSpec:
+    found = tensors.get("score.weight").shape[0]
+    if found != labels:
+        raise UnknownFamilyError(
+            f"{folder}: a classifier with {found} labels; {family} has {labels}. Name the family with --family, or put a "
+            f"{SPEC_FILE} beside it that says how it is read"
+        )
+    return FAMILIES[family]
+
+
+def read_spec(file: Path) -> ScoringSpec:
+    """A checkpoint's own spec.
+
+    Raises:
+        CheckpointError: not JSON, an unknown key, a wrong type; names the field.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")
+        return read_record(ScoringSpec, data)
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error

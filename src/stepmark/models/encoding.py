@@ -1,0 +1,357 @@
+"""Where a solution becomes tokens and step ends: the only place, for training and scoring alike.
+
+Positions are found by construction, never by searching the ids for a marker: the text is put together from
+pieces that know whose they are, tokenised with character offsets, and a step is read at the token that holds
+the last character of its mark. So a marker id inside a problem cannot be taken for a step end, a merged or
+vanished marker is an error, and there is one position a step or an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
+from stepmark.models.spec import ChatLayout, DialogueLayout, Layout, PieceLayout, TextLayout
+from stepmark.models.tree import Ints
+from stepmark.records import Solution
+
+_FRAME, _PROBLEM = -1, -2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """A solution as tokens. Shapes: `ids` [tokens]; `reads` and `starts`, one entry a step."""
+
+    ids: Ints
+    """Token ids up to and including the last position read."""
+    reads: tuple[int | None, ...]
+    """Where each step is read: an index into `ids`; None for a step that was cut off."""
+    answer: int
+    """Index of the first token of the first step: where the solution's own text begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    text: str
+    owner: int = _FRAME
+    """Step index, `_PROBLEM`, or `_FRAME` for the template's own text."""
+    read: int | None = None
+    """The step that is read at this piece's last token."""
+
+
+class Encoder:
+    """Turns solutions into tokens for one tokenizer and one layout.
+
+    Args:
+        tokenizer: a transformers tokenizer with character offsets (a fast one).
+        layout: the PRM's layout.
+        max_tokens: what the model reads at most.
+        truncate: cut a solution that is too long and mark the steps past the cut as unread (None) instead of
+            raising.
+        outcome_only: read only the last step.
+
+    Raises:
+        CheckpointError: the tokenizer cannot serve this layout.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        layout: Layout,
+        *,
+        max_tokens: int | None,
+        truncate: bool = False,
+        outcome_only: bool = False,
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise CheckpointError(
+                "the tokenizer gives no character offsets; stepmark needs a tokenizer.json (a fast tokenizer)"
+            )
+        self.tokenizer = tokenizer
+        self.layout = layout
+        self.max_tokens = max_tokens
+        self.truncate = truncate
+        self.outcome_only = outcome_only
+        self._special = frozenset(tokenizer.all_special_ids) | {
+            token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+        }
+
+    @cached_property
+    def _chat_frames(self) -> list[str]:
+        """The template's own text around its contents: for `chat` 3 frames, for `dialogue` 5 (two turns)."""
+        if not self.tokenizer.chat_template:
+            raise CheckpointError("this PRM is read through a chat template and its tokenizer has none")
+        layout = self.layout
+        assert isinstance(layout, ChatLayout | DialogueLayout)
+        turns = 1 if isinstance(layout, ChatLayout) else 2
+        # Private-use characters stand for the contents: no template touches them, and texts keep theirs.
+        slots = [f"\ue000{i}\ue001" for i in range(2 * turns)]
+        messages = [{"role": "system", "content": layout.system}] if layout.system is not None else []
+        messages += [
+            {"role": "assistant" if i % 2 else "user", "content": slot} for i, slot in enumerate(slots)
+        ]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        frames = re.split("\ue000\\d+\ue001", text)
+        if len(frames) != 2 * turns + 1:
+            raise CheckpointError("the chat template does not show every turn once; this PRM cannot be read")
+        if turns == 2 and frames[1] != frames[3]:
+            raise CheckpointError("the chat template frames later verdicts otherwise than the first")
+        return frames
+
+    def encode(self, solution: Solution) -> Encoded:
+        """Tokens and step ends of a solution.
+
+        Raises:
+            InputError: an empty problem or step, or a mark that does not stand as its own token.
+            MarkerInTextError: the PRM's mark or a control token inside the problem or a step.
+            TooLongError: more tokens than `max_tokens`, unless `truncate`.
+        """
+        return self._encode(solution, self._texts(solution))
+
+    def encode_many(
+        self, solutions: Sequence[Solution], on_error: Callable[[int, InputError], None] | None = None
+    ) -> list[Encoded | None]:
+        """As `encode`, for several; a refused one is None when `on_error` takes its error."""
+        result: list[Encoded | None] = []
+        for i, solution in enumerate(solutions):
+            try:
+                result.append(self.encode(solution))
+            except InputError as error:
+                if on_error is None:
+                    raise
+                on_error(i, error)
+                result.append(None)
+        return result
+
+    def _texts(self, solution: Solution) -> list[str]:
+        where = _name(solution)
+        if not solution.problem.text.strip():
+            raise InputError("the problem is empty", where=where, field="problem")
+        if not solution.steps:
+            raise InputError("there are no steps to grade", where=where, field="steps")
+        texts = []
+        before = ""
+        for i, step in enumerate(solution.steps):
+            if not step.text.strip():
+                raise InputError(
+                    f"step {i + 1} of {len(solution.steps)} is empty; leave it out or join it to its neighbour",
+                    where=where,
+                    field=f"steps[{i}]",
+                )
+            text = step.text.strip()
+            texts.append(f"{before}\n\n{text}" if before else text)
+            before = step.observation.strip()
+        return texts
+
+    def _encode(self, solution: Solution, texts: list[str]) -> Encoded:
+        where = _name(solution)
+        problem = solution.problem.text.strip()
+        self._refuse_marks(problem, texts, where)
+        units = self._units(problem, texts)
+        ids: list[int] = []
+        reads: list[int | None] = [None] * len(texts)
+        answer: int | None = None
+        if (
+            isinstance(self.layout, PieceLayout)
+            and self.layout.bos
+            and self.tokenizer.bos_token_id is not None
+        ):
+            ids.append(self.tokenizer.bos_token_id)
+        for unit in units:
+            unit_ids, unit_reads, first = self._tokenise(unit, where)
+            if answer is None and first is not None:
+                answer = len(ids) + first
+            for step, position in unit_reads.items():
+                reads[step] = len(ids) + position
+            ids.extend(unit_ids)
+        if self.outcome_only:
+            reads[:-1] = [None] * (len(reads) - 1)
+        missing = [
+            i + 1 for i, r in enumerate(reads) if r is None and not (self.outcome_only and i < len(reads) - 1)
+        ]
+        if missing or answer is None:
+            raise InputError(f"steps {missing} left no token to read", where=where, field="steps")
+        return self._limit(ids, reads, answer, where)
+
+    def _limit(self, ids: list[int], reads: list[int | None], answer: int, where: str | None) -> Encoded:
+        last = max(r for r in reads if r is not None)
+        limit = self.max_tokens
+        if limit is not None and last >= limit:
+            fits = sum(1 for r in reads if r is not None and r < limit)
+            if not self.truncate:
+                raise TooLongError(
+                    f"{last + 1} tokens, and this model reads {limit} ({fits} of {len(reads)} steps fit); shorten the "
+                    "solution, cut it into several, or use --truncate to leave the later steps without a score",
+                    where=where,
+                    field="steps",
+                )
+            reads = [r if r is not None and r < limit else None for r in reads]
+            kept = [r for r in reads if r is not None]
+            # Nothing fits: one token still has to stand for the row; no score is read from it.
+            last = max(kept) if kept else 0
+        return Encoded(ids=np.asarray(ids[: last + 1], dtype=np.int64), reads=tuple(reads), answer=answer)
+
+    def _refuse_marks(self, problem: str, texts: list[str], where: str | None) -> None:
+        mark = "" if isinstance(self.layout, DialogueLayout) else self.layout.mark.strip()
+        if not mark:
+            return
+        for text, field in [(problem, "problem"), *((t, f"steps[{i}]") for i, t in enumerate(texts))]:
+            if mark in text:
+                raise MarkerInTextError(
+                    f"the text holds {mark!r}, with which this PRM marks the end of a step; remove or reword it",
+                    where=where,
+                    field=field,
+                )
+
+    def _units(self, problem: str, texts: list[str]) -> list[list[_Piece]]:
+        layout = self.layout
+        if isinstance(layout, TextLayout):
+            for waste in layout.scrub:
+                problem, texts = problem.replace(waste, ""), [t.replace(waste, "") for t in texts]
+            unit = [*_fill(layout.opening, problem), *_marked(layout, texts)]
+            return [unit]
+        if isinstance(layout, ChatLayout):
+            head, middle, tail = self._chat_frames
+            unit = [_Piece(head), *_fill(layout.user, problem), _Piece(middle), *_marked(layout, texts)]
+            if layout.closing:
+                unit.append(_Piece(tail, read=len(texts) - 1))
+            return [unit]
+        if isinstance(layout, DialogueLayout):
+            return [self._dialogue(layout, problem, texts)]
+        return self._pieces(layout, problem, texts)
+
+    def _dialogue(self, layout: DialogueLayout, problem: str, texts: list[str]) -> list[_Piece]:
+        head, ask, between = self._chat_frames[:3]
+        unit = [_Piece(head)]
+        for i, text in enumerate(texts):
+            if i == 0:
+                unit += _fill(layout.first, problem, text)
+            else:
+                unit += [_Piece(layout.verdict), _Piece(between), _Piece(text, owner=i)]
+            # The frame up to the verdict ends where the next token would be the verdict.
+            unit.append(_Piece(ask, read=i))
+        # The verdict after the last read is not needed by a causal model, but it must stand there while the
+        # text is tokenised, so that the token before it is cut as in training.
+        unit.append(_Piece(layout.verdict))
+        return unit
+
+    def _pieces(self, layout: PieceLayout, problem: str, texts: list[str]) -> list[list[_Piece]]:
+        bos = self.tokenizer.bos_token or ""
+        units = [_fill(layout.opening.replace("{bos}", bos), problem)]
+        for i, text in enumerate(texts):
+            if layout.by_line:
+                lines = text.split("\n")
+                for j, line in enumerate(lines):
+                    if line:
+                        units.append([_Piece(line, owner=i)])
+                    units.append([_Piece(layout.mark, read=i if j == len(lines) - 1 else None)])
+            elif layout.mark:
+                units += [[_Piece(text, owner=i)], [_Piece(layout.mark, read=i)]]
+            else:
+                units.append([_Piece(text, owner=i, read=i)])
+        return units
+
+    def _tokenise(
+        self, unit: list[_Piece], where: str | None
+    ) -> tuple[list[int], dict[int, int], int | None]:
+        """Ids of a unit; for each step read in it, the position; the first token of a step in it."""
+        layout = self.layout
+        special = isinstance(layout, TextLayout) and layout.special_tokens
+        out = self.tokenizer(
+            "".join(p.text for p in unit), add_special_tokens=special, return_offsets_mapping=True
+        )
+        ids: list[int] = out["input_ids"]
+        spans: list[tuple[int, int]] = out["offset_mapping"]
+        # Tokens that a tokenizer adds itself have the empty span (0, 0). Leading ones (BOS) stay; a trailing
+        # one (EOS) would stand after every read and break the order that the search below needs.
+        while spans and spans[-1] == (0, 0):
+            ids, spans = ids[:-1], spans[:-1]
+        starts = [start for start, _ in spans]
+        ends = [end for _, end in spans]
+        reads: dict[int, int] = {}
+        first: int | None = None
+        at = 0
+        for piece in unit:
+            end = at + len(piece.text)
+            if piece.owner != _FRAME and piece.text:
+                low, high = bisect_left(ends, at + 1), bisect_left(starts, end)
+                self._refuse_special(ids[low:high], spans[low:high], piece, at, where)
+                if piece.owner >= 0 and first is None:
+                    first = low
+            if piece.read is not None:
+                # The last token that begins before the piece ends: of the several tokens of one
+                # multi-byte character, the last.
+                position = bisect_left(starts, end) - 1
+                if position < 0 or ends[position] != end:
+                    raise InputError(
+                        f"after step {piece.read + 1} the tokenizer merges the step's mark with what follows, so "
+                        "there is no token to read; remove unusual white space at the start of the next step",
+                        where=where,
+                        field=f"steps[{piece.read}]",
+                    )
+                reads[piece.read] = position - self._back(piece, position, starts, at, where)
+            at = end
+        return ids, reads, first
+
+    def _back(self, piece: _Piece, position: int, starts: list[int], at: int, where: str | None) -> int:
+        back = self.layout.read_back if isinstance(self.layout, PieceLayout) else 0
+        if back and position - back < bisect_left(starts, at):
+            assert piece.read is not None
+            raise InputError(
+                f"step {piece.read + 1} is too short: this PRM reads its token number {back + 1} from the end",
+                where=where,
+                field=f"steps[{piece.read}]",
+            )
+        return back
+
+    def _refuse_special(
+        self, ids: list[int], spans: list[tuple[int, int]], piece: _Piece, at: int, where: str | None
+    ) -> None:
+        for token, (start, end) in zip(ids, spans, strict=True):
+            if token in self._special and start >= at and end > start:
+                found = self.tokenizer.convert_ids_to_tokens(token)
+                raise MarkerInTextError(
+                    f"the text holds {found!r}, a control token of this model; remove or reword it",
+                    where=where,
+                    field="problem" if piece.owner == _PROBLEM else f"steps[{piece.owner}]",
+                )
+
+
+def _fill(template: str, problem: str, first_step: str | None = None) -> list[_Piece]:
+    pieces = []
+    for part in re.split(r"(\{problem\}|\{step\})", template):
+        if part == "{problem}":
+            pieces.append(_Piece(problem, owner=_PROBLEM))
+        elif part == "{step}":
+            assert first_step is not None
+            pieces.append(_Piece(first_step, owner=0))
+        elif part:
+            pieces.append(_Piece(part))
+    return pieces
+
+
+def _marked(layout: TextLayout | ChatLayout, texts: list[str]) -> list[_Piece]:
+    pieces = []
+    for i, text in enumerate(texts):
+        if i and layout.between:
+            pieces.append(_Piece(layout.between))
+        prefix = layout.prefix.replace("{i}", str(i + 1))
+        if prefix and not text.startswith(prefix.strip()):
+            # The prefix belongs to the solution's own text: an implicit PRM sums over it too.
+            pieces.append(_Piece(prefix + text, owner=i))
+        else:
+            pieces.append(_Piece(text, owner=i))
+        if layout.mark:
+            pieces.append(_Piece(layout.mark, read=i))
+    return pieces
+
+
+def _name(solution: Solution) -> str | None:
+    return f"solution {solution.id!r}" if solution.id is not None else None

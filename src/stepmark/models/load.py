@@ -1,0 +1,291 @@
+"""`load_prm`: from a name, a folder, an address or a factory to a PRM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from stepmark.catalog import Catalog
+from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.prm import PRM
+
+NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
+"""PRMs with a short name: each gives the folder of its checkpoint."""
+
+
+def load_prm(
+    name_or_path: str = "default",
+    *,
+    family: str | None = None,
+    neutral: Literal["positive", "negative"] = "positive",
+    dtype: str = "auto",
+    device: str = "auto",
+    truncate: bool = False,
+    token_budget: int | None = None,
+    reference: str | None = None,
+    model: str | None = None,
+    tokenizer: str | None = None,
+    outcome: bool = False,
+    samples: int | None = None,
+    seed: int = 0,
+) -> PRM:
+    """Load a process reward model.
+
+    Args:
+        name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
+            address of a server ("http://…"), or "package.module:factory" whose call gives a PRM.
+        family: how it is read (`stepmark families` lists them); None tells it from the checkpoint.
+        neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
+        dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
+            checkpoint is stored in it, else float32.
+        device: "cpu", "cuda", "cuda:1", or "auto".
+        truncate: score what fits of a solution that is too long and leave the later steps None, instead of
+            raising.
+        token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU, 16,384 on CUDA.
+        reference: for implicit PRMs, the reference model; None takes the one that the family names.
+        model: for servers, the served model's name; None where it serves one.
+        tokenizer: for servers, the folder or hub name of the checkpoint's tokenizer.
+        outcome: read only the last step: the checkpoint as an outcome reward model.
+        samples: for generative PRMs, critiques a step; None for the family's default.
+        seed: for generative PRMs, the seed of their samples.
+
+    Raises:
+        CheckpointError: missing, corrupt, or of a family that cannot be told.
+        UsageError: settings that do not go together.
+        MissingExtraError: torch or transformers is not installed.
+    """
+    from stepmark.models.generative import GENERATIVE
+
+    if (
+        ":" in name_or_path
+        and not name_or_path.startswith(("http://", "https://"))
+        and "/" not in name_or_path
+    ):
+        factory = NAMES.load(name_or_path)
+        made: PRM = factory()
+        return made
+    if family in GENERATIVE:
+        return _generative(
+            str(family),
+            name_or_path,
+            dtype=dtype,
+            device=device,
+            model=model,
+            tokenizer=tokenizer,
+            samples=samples,
+            seed=seed,
+        )
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "reading a checkpoint needs torch and transformers: pip install 'stepmark[local]'"
+        ) from error
+    if name_or_path.startswith(("http://", "https://")):
+        return _served(
+            name_or_path,
+            family=family,
+            neutral=neutral,
+            truncate=truncate,
+            model=model,
+            tokenizer=tokenizer,
+            outcome=outcome,
+        )
+    return _local(
+        name_or_path,
+        family=family,
+        neutral=neutral,
+        dtype=dtype,
+        device=device,
+        truncate=truncate,
+        token_budget=token_budget,
+        reference=reference,
+        outcome=outcome,
+    )
+
+
+def _generative(
+    family: str,
+    name: str,
+    *,
+    dtype: str,
+    device: str,
+    model: str | None,
+    tokenizer: str | None,
+    samples: int | None,
+    seed: int,
+) -> PRM:
+    from stepmark.models.generative import generative_prm
+
+    if name.startswith(("http://", "https://")):
+        from stepmark.models.policies.openai import OpenAIPolicy
+
+        return generative_prm(
+            family, OpenAIPolicy(name, model, tokenizer=tokenizer), samples=samples, seed=seed
+        )
+    from stepmark.models.policies.local import LocalPolicy
+
+    policy = LocalPolicy.load(name, dtype=dtype, device=device)
+    return generative_prm(family, policy, samples=samples, seed=seed)
+
+
+def _served(
+    address: str,
+    *,
+    family: str | None,
+    neutral: Literal["positive", "negative"],
+    truncate: bool,
+    model: str | None,
+    tokenizer: str | None,
+    outcome: bool,
+) -> PRM:
+    from transformers import AutoTokenizer
+
+    from stepmark.models.backbone import load_config, token_limit
+    from stepmark.models.checkpoint import find_checkpoint
+    from stepmark.models.detect import spec_of
+    from stepmark.models.encoding import Encoder
+    from stepmark.models.pooling import PoolingPRM
+
+    if tokenizer is None:
+        raise UsageError(
+            f"{address}: token ids are sent to a server, so its tokenizer is needed here: name the checkpoint's folder or "
+            "hub name with --tokenizer"
+        )
+    folder = find_checkpoint(tokenizer)
+    spec = spec_of(folder, tokenizer, family)
+    if outcome:
+        spec = replace(spec, outcome_only=True, aggregate="last")
+    encoder = Encoder(
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        spec.layout,
+        max_tokens=spec.max_tokens or token_limit(load_config(folder)),
+        truncate=truncate,
+        outcome_only=spec.outcome_only,
+    )
+    return PoolingPRM(address, spec, encoder, model=model, neutral=neutral)
+
+
+def _local(
+    name: str,
+    *,
+    family: str | None,
+    neutral: Literal["positive", "negative"],
+    dtype: str,
+    device: str,
+    truncate: bool,
+    token_budget: int | None,
+    reference: str | None,
+    outcome: bool,
+) -> PRM:
+    from stepmark.models.backbone import token_limit
+    from stepmark.models.checkpoint import find_checkpoint
+    from stepmark.models.detect import spec_of
+    from stepmark.models.encoding import Encoder
+    from stepmark.models.engine import Engine
+    from stepmark.models.heads import build_head, output_rows
+    from stepmark.models.local import HeadPRM, ImplicitPRM
+    from stepmark.models.prm import Ledger
+    from stepmark.models.spec import LogRatioHead
+
+    folder = NAMES.load(name)() if name in NAMES else find_checkpoint(name)
+    spec = spec_of(folder, name, family)
+    if outcome:
+        spec = replace(spec, outcome_only=True, aggregate="last")
+    if reference is not None and not isinstance(spec.readout.head, LogRatioHead):
+        raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
+    place = _device(device)
+    budget = token_budget or (2048 if place == "cpu" else 16384)
+    backbone, tokens, source, extra = _assemble(folder, dtype, place)
+    encoder = Encoder(
+        tokens,
+        spec.layout,
+        max_tokens=spec.max_tokens or token_limit(backbone.config),
+        truncate=truncate,
+        outcome_only=spec.outcome_only,
+    )
+    engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
+    if isinstance(spec.readout.head, LogRatioHead):
+        other = reference or spec.readout.head.reference
+        if other is None:
+            raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with --reference")
+        their_backbone, their_tokens, their_source, _ = _assemble(find_checkpoint(other), dtype, place)
+        if their_tokens.get_vocab() != tokens.get_vocab():
+            raise CheckpointError(
+                f"the reference {other} has another vocabulary than {name}; their tokens cannot be compared"
+            )
+        # The reference reads the same tokens; its cost is not the solution's, so it keeps a ledger of its own.
+        their_engine = Engine(their_backbone, device=place, token_budget=budget, ledger=Ledger())
+        return ImplicitPRM(
+            name=name,
+            spec=spec,
+            encoder=encoder,
+            policy=(engine, output_rows(source, backbone).to(place, backbone.dtype)),
+            reference=(
+                their_engine,
+                output_rows(their_source, their_backbone).to(place, their_backbone.dtype),
+            ),
+        )
+    head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
+    return HeadPRM(name=name, spec=spec, encoder=encoder, engine=engine, head=head, neutral=neutral)
+
+
+def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
+    """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
+    import json
+
+    from transformers import AutoTokenizer
+
+    from stepmark.models.backbone import load_backbone, read_config
+    from stepmark.models.checkpoint import BUILT_IN_BASE, Tensors, find_checkpoint, merge_adapter
+
+    adapter = folder / "adapter_config.json"
+    base, wants_bfloat16 = folder, False
+    if adapter.is_file():
+        named = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        if not isinstance(named, str):
+            raise CheckpointError(f"{adapter} names no base_model_name_or_path")
+        base = find_checkpoint(named)
+        # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
+        wants_bfloat16 = named == BUILT_IN_BASE
+    config = read_config(base)
+    stored = config.get("dtype") or config.get("torch_dtype")
+    backbone = load_backbone(
+        base, dtype=_dtype(dtype, device, wants_bfloat16 or stored == "bfloat16"), device=device
+    )
+    source = Tensors(base)
+    extra = merge_adapter(backbone, folder) if adapter.is_file() else {}
+    has_own = (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
+    tokenizer = AutoTokenizer.from_pretrained(folder if has_own else base, trust_remote_code=False)
+    return backbone, tokenizer, source, extra
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device != "auto":
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise UsageError(
+                "--device cuda: this machine or this build of torch has no CUDA; use --device cpu"
+            )
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
+    import torch
+
+    if dtype == "auto":
+        native = (
+            torch.cuda.is_bf16_supported()
+            if device.startswith("cuda")
+            else torch.cpu._is_avx512_bf16_supported()
+        )
+        return torch.bfloat16 if native and bfloat16_checkpoint else torch.float32
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if dtype not in known:
+        raise UsageError(f"--dtype is float32, bfloat16 or auto, found {dtype!r}")
+    return known[dtype]

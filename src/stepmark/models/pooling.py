@@ -1,0 +1,155 @@
+"""A PRM behind a vLLM `/pooling` server: tokens go out, logits a step come back.
+
+Token ids are sent, never text: in text mode a server adds special tokens and template messages of its own.
+Raw logits are asked for (`use_activation: false`), so the same readout as in process makes the scores. The
+server may pool every token, or only step tags (`tok_pooling_type: STEP`, the default for
+`Qwen2ForProcessRewardModel`); anything else is refused.
+
+Source: vLLM 0.33, `POST /pooling`, task token_classify.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import torch
+
+from stepmark.errors import BackendError, CheckpointError
+from stepmark.models.encoding import Encoded, Encoder
+from stepmark.models.heads import Neutral, step_scores
+from stepmark.models.local import WindowedPRM
+from stepmark.models.prm import Ledger
+from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
+from stepmark.records import StepScores
+
+_TRIES = 4
+_RETRY = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class PoolingPRM(WindowedPRM):
+    """Scores through a server. Made by `load_prm` from an address.
+
+    Args:
+        address: `http://host:port`; `/pooling` and `/v1/models` are added.
+        model: the served model's name; None asks the server, which must then serve one.
+        batch: solutions a request.
+        pause: seconds before the first retry; doubled at each.
+
+    Raises:
+        BackendError: the server cannot be reached or answers something that is not one row of logits a step.
+        CheckpointError: a family that `/pooling` cannot serve.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        *,
+        model: str | None = None,
+        neutral: Neutral = "positive",
+        batch: int = 32,
+        timeout: float = 300.0,
+        pause: float = 0.5,
+    ) -> None:
+        if isinstance(spec.readout.head, LogRatioHead | VocabHead):
+            raise CheckpointError(
+                f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
+            )
+        super().__init__(address, spec, encoder, Ledger(), token_budget=4096)
+        self._client = httpx.Client(base_url=address.rstrip("/"), timeout=timeout)
+        self._neutral, self._batch, self._pause = neutral, batch, pause
+        self._model = model or self._only_model()
+
+    def _only_model(self) -> str:
+        data = self._ask("GET", "/v1/models", None)
+        names = [entry.get("id") for entry in data.get("data", []) if isinstance(entry, dict)]
+        if len(names) != 1 or not isinstance(names[0], str):
+            raise BackendError(f"{self._name} serves {names}; name one with --model")
+        return names[0]
+
+    def _window(self, encoded: list[Encoded]) -> list[StepScores]:
+        return [
+            scores
+            for start in range(0, len(encoded), self._batch)
+            for scores in self._send(encoded[start : start + self._batch])
+        ]
+
+    def _send(self, encoded: Sequence[Encoded]) -> list[StepScores]:
+        body = {
+            "model": self._model,
+            "input": [e.ids.tolist() for e in encoded],
+            "task": "token_classify",
+            "use_activation": False,
+        }
+        data = self._ask("POST", "/pooling", body).get("data")
+        if not isinstance(data, list) or len(data) != len(encoded):
+            raise BackendError(
+                f"{self._name}/pooling: {len(encoded)} solutions sent, "
+                f"{len(data) if isinstance(data, list) else 'no list'} answered"
+            )
+        by_index = {entry.get("index"): entry for entry in data if isinstance(entry, dict)}
+        result = []
+        for i, e in enumerate(encoded):
+            if i not in by_index:
+                raise BackendError(f"{self._name}/pooling: no answer has index {i}")
+            result.append(self._read(e, by_index[i].get("data")))
+            tokens = len(e.ids)
+            self._ledger.tokens_in += tokens
+            self._ledger.tokens_distinct += tokens
+            self._ledger.tokens_computed += tokens
+        return result
+
+    def _read(self, e: Encoded, rows: Any) -> StepScores:
+        reads = [r for r in e.reads if r is not None]
+        if not reads:
+            return StepScores(scores=(None,) * len(e.reads), kind=self.spec.score_kind)
+        try:
+            logits = torch.tensor(rows, dtype=torch.float32)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BackendError(
+                f"{self._name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
+            ) from error
+        if logits.dim() != 2 or len(logits) not in (len(reads), len(e.ids)):
+            raise BackendError(
+                f"{self._name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
+                f"shape {tuple(logits.shape)}; is the step tag of the server the mark of {self.spec.family}?"
+            )
+        if len(logits) == len(e.ids):
+            logits = logits[torch.tensor(reads)]
+        scores, classes = step_scores(self.spec.readout, logits, self._neutral)
+        rank = {read: i for i, read in enumerate(reads)}
+        picked = [None if r is None else rank[r] for r in e.reads]
+        return StepScores(
+            scores=tuple(None if i is None else scores[i] for i in picked),
+            kind=self.spec.score_kind,
+            classes=None if classes is None else tuple(None if i is None else classes[i] for i in picked),
+            class_names=self.spec.readout.class_names,
+        )
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        last = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(self._pause * 2 ** (attempt - 1))
+            try:
+                reply = self._client.request(method, path, json=body)
+            except httpx.HTTPError as error:
+                last = f"{type(error).__name__}: {error}"
+                continue
+            if reply.status_code in _RETRY:
+                last = f"HTTP {reply.status_code}"
+                continue
+            if reply.status_code != 200:
+                raise BackendError(f"{self._name}{path}: HTTP {reply.status_code}: {reply.text[:300]}")
+            try:
+                data = reply.json()
+            except ValueError as error:
+                raise BackendError(f"{self._name}{path}: not JSON: {reply.text[:80]!r}") from error
+            if not isinstance(data, dict):
+                raise BackendError(f"{self._name}{path}: an object expected, found {type(data).__name__}")
+            return data
+        raise BackendError(f"{self._name}{path}: no answer after {_TRIES} tries, the last: {last}")
