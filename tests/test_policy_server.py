@@ -1,0 +1,687 @@
+"""The policy behind a server, against a small real HTTP server on this machine, well-behaved and not."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from stepmark.batching import Choose, Message, Write, Written
+from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError, UsageError
+from stepmark.models.policies import load_policy
+from stepmark.models.policies.openai import OpenAIPolicy
+from stepmark.models.policies.transport import Patience
+
+USER = (Message(role="user", content="2 + 3 = 6?"),)
+PATIENCE = Patience(retries=3, first_wait=0.001, max_wait=1.0, timeout=5.0)
+
+
+class Fake:
+    """A server: `reply(path, body)` gives a JSON object, or (status, headers, bytes), or raises to hang up."""
+
+    def __init__(self, reply):
+        self.reply = reply
+        self.bodies = []
+        self.headers = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def do_GET(self):
+                self.serve(None)
+
+            def serve(self, body):
+                fake.bodies.append((self.path, body))
+                fake.headers.append(dict(self.headers))
+                try:
+                    answer = fake.reply(self.path, body)
+                except ConnectionAbortedError:
+                    self.close_connection = True
+                    return
+                status, headers, data = (
+                    answer if isinstance(answer, tuple) else (200, {}, json.dumps(answer).encode())
+                )
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.http.server_port}/v1"
+
+    @property
+    def asked(self):
+        """The bodies of the requests that are not the policy's examination of the server."""
+        return [body for _, body in self.bodies if "Count from 1 to 9" not in json.dumps(body)]
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def connect(fake, **more):
+    return OpenAIPolicy(fake.url, **({"model": "m", "patience": PATIENCE} | more))
+
+
+def chat(*texts, finish="stop", tokens=2, prompt=10, **more):
+    return {
+        "choices": [
+            {"index": i, "message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
+            for i, text in enumerate(texts)
+        ],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": tokens * len(texts)},
+    }
+
+
+def raw(*texts, finish="stop", tokens=2, prompt=10, **more):
+    return {
+        "choices": [
+            {"index": i, "text": text, "finish_reason": finish, **more} for i, text in enumerate(texts)
+        ],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": tokens * len(texts)},
+    }
+
+
+def continuing(answer):
+    """A server that continues a begun reply; it counts words as tokens, and three around each turn."""
+
+    def reply(path, body):
+        if "Count from 1 to 9" not in json.dumps(body):
+            return answer(path, body)
+        count = sum(3 + len(message["content"].split()) for message in body["messages"])
+        count += -1 if body.get("continue_final_message") else 2
+        return chat(" 7, 8", prompt=count, finish="length")
+
+    return reply
+
+
+def afresh(path, body):
+    """A server that takes every field and answers anew."""
+    count = sum(3 + len(message["content"].split()) for message in body["messages"]) + 2
+    return chat("1, 2, 3", prompt=count, finish="length")
+
+
+# What is sent
+
+
+def test_messages_go_to_chat_with_their_settings():
+    with Fake(lambda path, body: chat("a", "b")) as fake:
+        policy = connect(fake)
+        request = Write(
+            prompt=USER,
+            n=2,
+            temperature=0.7,
+            top_p=0.9,
+            top_k=20,
+            max_tokens=55,
+            stop=("</think>",),
+            seed=5,
+        )
+        assert policy.write([request]) == [
+            [
+                Written(text="a", finish="end or stop", tokens=None),
+                Written(text="b", finish="end or stop", tokens=None),
+            ]
+        ]
+    assert fake.bodies == [
+        (
+            "/v1/chat/completions",
+            {
+                "model": "m",
+                "messages": [{"role": "user", "content": "2 + 3 = 6?"}],
+                "n": 2,
+                "temperature": 0.7,
+                "top_p": 0.9,
+                "top_k": 20,
+                "max_tokens": 55,
+                "stop": ["</think>"],
+            },
+        )
+    ]
+    assert "Authorization" not in fake.headers[0]
+    assert policy.tokens_written == 4
+    assert policy.name == policy.identity == "m"
+
+
+def test_raw_text_goes_to_completions_with_its_prefill():
+    with Fake(lambda path, body: raw(" 5", tokens=3)) as fake:
+        [[written]] = connect(fake).write([Write(prompt="2 + 3", prefill=" =")])
+    assert written == Written(text=" 5", finish="end", tokens=3)
+    assert fake.bodies == [
+        (
+            "/v1/completions",
+            {"model": "m", "prompt": "2 + 3 =", "n": 1, "temperature": 0.0, "max_tokens": 1024},
+        )
+    ]
+
+
+def test_a_prefill_is_a_last_message_to_be_continued():
+    with Fake(continuing(lambda path, body: chat(" six"))) as fake:
+        policy = connect(fake)
+        policy.write([Write(prompt=USER, prefill="It is"), Write(prompt=USER, prefill="It is")])
+        policy.write([Write(prompt=USER, prefill="It is")])
+    body = fake.asked[0]
+    assert body["messages"] == [
+        {"role": "user", "content": "2 + 3 = 6?"},
+        {"role": "assistant", "content": "It is"},
+    ]
+    assert body["continue_final_message"] is True
+    assert body["add_generation_prompt"] is False
+    assert len(fake.asked) == 3
+    assert len(fake.bodies) == 3 + 3, "the server is examined once"
+
+
+def test_a_server_that_answers_afresh_is_found_out():
+    with Fake(afresh) as fake, pytest.raises(BackendError, match="does not continue a begun reply"):
+        connect(fake).write([Write(prompt=USER, prefill="It is")])
+    assert fake.asked == [], "nothing was asked of such a server"
+
+
+def test_a_server_that_drops_the_prefill_is_found_out():
+    def reply(path, body):
+        kept = body["messages"][:1] if body.get("continue_final_message") else body["messages"]
+        return chat("Sure!", prompt=sum(3 + len(m["content"].split()) for m in kept), finish="length")
+
+    with Fake(reply) as fake, pytest.raises(BackendError, match="does not continue a begun reply"):
+        connect(fake).write([Write(prompt=USER, prefill="It is")])
+
+
+def test_a_server_that_always_continues_is_taken():
+    """The counts cannot tell, so a count that was begun is looked at."""
+
+    def reply(path, body):
+        return chat(" 7, 8", prompt=sum(3 + len(m["content"].split()) for m in body["messages"]))
+
+    with Fake(reply) as fake:
+        connect(fake).check_continuation()
+    assert [body.get("continue_final_message") for _, body in fake.bodies] == [None, True, None, True]
+
+
+def test_the_api_key_comes_from_the_named_variable(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "not to be sent unasked")
+    with Fake(lambda path, body: raw("x")) as fake:
+        connect(fake, api_key_env="MY_KEY").write([Write(prompt="p")])
+        connect(fake).write([Write(prompt="p")])
+    assert fake.headers[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in fake.headers[1]
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(UsageError, match="MY_KEY holds no API key"):
+        OpenAIPolicy("http://127.0.0.1:1/v1", "m", api_key_env="MY_KEY")
+
+
+def test_seeds_are_sent_only_when_asked_and_differ_by_sample():
+    with Fake(lambda path, body: raw("x")) as fake:
+        connect(fake, send_seed=True).write([Write(prompt="p", n=3, temperature=1.0, seed=10, first=4)])
+    assert [(body["n"], body["seed"]) for body in fake.asked] == [(3, 14), (2, 15), (1, 16)]
+
+
+def test_the_model_is_asked_for_when_none_is_named():
+    with Fake(lambda path, body: {"data": [{"id": "the-one"}]}) as fake:
+        assert load_policy(fake.url).name == "the-one"
+        assert load_policy(f"{fake.url}#named").name == "named"
+    assert [path for path, _ in fake.bodies] == ["/v1/models"]
+    with (
+        Fake(lambda path, body: {"data": [{"id": "a"}, {"id": "b"}]}) as fake,
+        pytest.raises(UsageError, match="serves a, b: name the one"),
+    ):
+        OpenAIPolicy(fake.url, patience=PATIENCE)
+    with (
+        Fake(lambda path, body: (404, {}, b"nothing here")) as fake,
+        pytest.raises(BackendError, match="nothing here; name the model"),
+    ):
+        OpenAIPolicy(fake.url, patience=PATIENCE)
+
+
+# What comes back
+
+
+@pytest.mark.parametrize(
+    ("choice", "stop", "finish"),
+    [
+        ({"finish_reason": "length"}, (), "length"),
+        ({"finish_reason": "stop"}, (), "end"),
+        ({"finish_reason": "stop"}, ("x",), "end or stop"),
+        ({"finish_reason": "stop", "stop_reason": "x"}, ("x",), "stop"),
+        ({"finish_reason": "stop", "stop_reason": None}, ("x",), "end"),
+        ({"finish_reason": "stop", "stop_reason": 151643}, ("x",), "end"),
+        ({"finish_reason": "stop", "matched_stop": "x"}, ("x",), "stop"),
+        ({"finish_reason": "stop", "matched_stop": 2}, ("x",), "end"),
+    ],
+)
+def test_why_a_text_ended(choice, stop, finish):
+    with Fake(lambda path, body: {"choices": [{"text": "t", **choice}]}) as fake:
+        [[written]] = connect(fake).write([Write(prompt="p", stop=stop)])
+    assert written == Written(text="t", finish=finish, tokens=None)
+
+
+def test_log_probabilities_of_the_text():
+    def reply(path, body):
+        if path.endswith("/chat/completions"):
+            assert body["logprobs"] is True
+            return chat("a b", logprobs={"content": [{"logprob": -0.5}, {"logprob": -0.25}]})
+        assert body["logprobs"] == 1
+        return raw("a b", "c", logprobs={"token_logprobs": [-1.0, -0.5, -0.25]})
+
+    with Fake(reply) as fake:
+        policy = connect(fake, logprobs=True)
+        [[one]] = policy.write([Write(prompt=USER)])
+        [two] = policy.write([Write(prompt="p", n=2, temperature=1.0)])
+    assert (one.tokens, one.logprob) == (2, -0.75)
+    assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
+
+
+def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():
+    served = iter("abcdefgh")
+
+    def reply(path, body):
+        return raw(*[next(served) for _ in range(min(body["n"], 2))])
+
+    with Fake(reply) as fake:
+        [samples] = connect(fake).write([Write(prompt="p", n=5, temperature=1.0)])
+    assert [sample.text for sample in samples] == ["a", "b", "c", "d", "e"]
+    assert [body["n"] for body in fake.asked] == [5, 3, 1]
+
+
+def test_many_requests_keep_their_order_and_are_reported_as_they_come():
+    def reply(path, body):
+        number = int(body["prompt"].removeprefix("p"))
+        time.sleep(0.002 * (20 - number))
+        return raw(f"answer {number}")
+
+    heard = {}
+    with Fake(reply) as fake:
+        replies = connect(fake, concurrency=8).write(
+            [Write(prompt=f"p{i}") for i in range(20)], lambda index, reply: heard.update({index: reply})
+        )
+    assert [reply[0].text for reply in replies] == [f"answer {i}" for i in range(20)]
+    assert heard == dict(enumerate(replies))
+    assert list(heard) != sorted(heard)
+
+
+# Trouble
+
+
+def flaky(failures, good):
+    """Fails as often as there are failures, then answers."""
+    left = list(failures)
+
+    def reply(path, body):
+        if left:
+            failure = left.pop(0)
+            if failure is ConnectionAbortedError:
+                raise ConnectionAbortedError
+            return failure
+        return good
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [(429, {}, b"slow down")] * 3,
+        [(500, {}, b"oops"), (503, {}, b"oops"), (502, {}, b"<html>bad gateway</html>")],
+        [ConnectionAbortedError] * 3,
+        [(200, {}, b"not JSON"), (200, {}, b"[1]"), (200, {}, b'{"choices": []}')],
+        [
+            raw("x", finish="abort"),
+            raw("x", finish=None),
+            {"choices": [{"text": None, "finish_reason": "stop"}]},
+        ],
+    ],
+)
+def test_trouble_that_passes_is_sat_out(failures):
+    with Fake(flaky(failures, raw("fine"))) as fake:
+        [[written]] = connect(fake).write([Write(prompt="p")])
+    assert written.text == "fine"
+    assert len(fake.bodies) == 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ((429, {}, b'{"error": {"message": "too many requests"}}'), "HTTP 429: too many requests"),
+        ((500, {}, b'{"message": "engine is dead"}'), "HTTP 500: engine is dead"),
+        ((200, {}, b"<html>"), "expected JSON, found '<html>'"),
+        ({"choices": []}, "expected a list of choices"),
+        ({"choices": [{"text": 5, "finish_reason": "stop"}]}, "expected a text in each choice, found 5"),
+        (raw("x", finish="content_filter"), "found 'content_filter'"),
+    ],
+)
+def test_trouble_that_stays_is_an_error_and_never_an_answer(failure, message):
+    with (
+        Fake(lambda path, body: failure) as fake,
+        pytest.raises(BackendError, match=f"no usable answer in 4 attempts.*{message}"),
+    ):
+        connect(fake).write([Write(prompt="p")])
+    assert len(fake.bodies) == 4
+
+
+def test_a_dead_server_is_an_error():
+    with Fake(lambda path, body: raw("x")) as fake:
+        policy = connect(fake)
+    with pytest.raises(BackendError, match="ConnectError"):
+        policy.write([Write(prompt="p")])
+    with pytest.raises(BackendError, match="No score was made"):
+        policy.choose([Choose(prompt="p", options=(" a", " b"))])
+
+
+def test_a_server_that_hangs_is_given_up():
+    release = threading.Event()
+
+    def reply(path, body):
+        release.wait(5)
+        raise ConnectionAbortedError
+
+    with Fake(reply) as fake:
+        policy = connect(fake, patience=Patience(retries=1, first_wait=0.001, timeout=0.05))
+        with pytest.raises(BackendError, match=r"no usable answer in 2 attempts.*ReadTimeout"):
+            policy.write([Write(prompt="p")])
+        release.set()
+
+
+def test_what_was_answered_before_the_server_died_is_reported():
+    def reply(path, body):
+        if body["prompt"] == "p3":
+            time.sleep(0.05)
+            return (500, {}, b"dead")
+        return raw(f"answer to {body['prompt']}")
+
+    heard = {}
+    with Fake(reply) as fake, pytest.raises(BackendError, match="HTTP 500: dead"):
+        connect(fake, concurrency=4).write(
+            [Write(prompt=f"p{i}") for i in range(4)], lambda index, reply: heard.update({index: reply})
+        )
+    assert {index: reply[0].text for index, reply in heard.items()} == {
+        i: f"answer to p{i}" for i in range(3)
+    }
+
+
+@pytest.mark.parametrize("style", ["seconds", "date"])
+def test_retry_after_is_honoured(style):
+    wait = "0.15" if style == "seconds" else format_datetime(datetime.now(UTC) + timedelta(seconds=1.2))
+    patience = Patience(retries=1, first_wait=0.0001, max_wait=5.0)
+    with Fake(flaky([(429, {"Retry-After": wait}, b"wait")], raw("fine"))) as fake:
+        started = time.monotonic()
+        connect(fake, patience=patience).write([Write(prompt="p")])
+        took = time.monotonic() - started
+    # A date has whole seconds: it lies up to one second earlier than meant.
+    assert took >= 0.15
+
+
+def test_a_wait_that_is_too_long_is_an_error_at_once():
+    with (
+        Fake(lambda path, body: (503, {"Retry-After": "3600"}, b"maintenance")) as fake,
+        pytest.raises(BackendError, match="asks to wait 3600 s, more than 1 s"),
+    ):
+        connect(fake).write([Write(prompt="p")])
+    assert len(fake.bodies) == 1
+
+
+def test_waits_grow_and_are_drawn_from_the_given_generator(monkeypatch):
+    waits = []
+    monkeypatch.setattr("stepmark.models.policies.transport.time.sleep", waits.append)
+    patience = Patience(retries=4, first_wait=1.0, max_wait=5.0)
+    dice, twin = random.Random(3), random.Random(3)  # noqa: S311
+    draws = [twin.random() for _ in range(4)]
+    with Fake(lambda path, body: (500, {}, b"")) as fake, pytest.raises(BackendError):
+        connect(fake, patience=patience, rng=dice).write([Write(prompt="p")])
+    assert waits == pytest.approx(
+        [full * (0.5 + draw / 2) for full, draw in zip((1, 2, 4, 5), draws, strict=True)]
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    ],
+)
+def test_a_request_that_is_too_long_costs_only_itself(message):
+    def reply(path, body):
+        if body["prompt"] == "long":
+            return (400, {}, json.dumps({"error": {"message": message}}).encode())
+        return raw("fine")
+
+    with Fake(reply) as fake:
+        first, second = connect(fake).write([Write(prompt="long"), Write(prompt="short")])
+    assert isinstance(first, TooLongError)
+    assert "lower max_tokens" in str(first)
+    assert second[0].text == "fine"
+    assert len(fake.bodies) == 2, "a refusal is not asked again"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "give the API key"), (404, "check the address"), (400, "bad parameter"), (307, "elsewhere")],
+)
+def test_other_refusals_end_the_run_at_once(status, message):
+    with (
+        Fake(lambda path, body: (status, {}, b"bad parameter, elsewhere")) as fake,
+        pytest.raises(BackendError, match=message),
+    ):
+        connect(fake).write([Write(prompt="p")])
+    assert len(fake.bodies) == 1
+
+
+def test_a_reasoning_parser_is_found_out():
+    def reply(path, body):
+        answer = chat("5")
+        answer["choices"][0]["message"]["reasoning_content"] = "the critique"
+        return answer
+
+    with Fake(reply) as fake, pytest.raises(BackendError, match="reasoning parser"):
+        connect(fake).write([Write(prompt=USER)])
+
+
+def test_text_that_is_not_unicode_costs_only_itself():
+    with Fake(lambda path, body: raw("fine")) as fake:
+        bad, good = connect(fake).write([Write(prompt="\ud800"), Write(prompt="p")])
+    assert isinstance(bad, InputError)
+    assert good[0].text == "fine"
+
+
+def test_addresses_are_checked():
+    with pytest.raises(UsageError, match="begins with http"):
+        OpenAIPolicy("127.0.0.1:8000", "m")
+    with pytest.raises(UsageError, match="concurrency"):
+        OpenAIPolicy("http://127.0.0.1:8000", "m", concurrency=0)
+    with pytest.raises(CheckpointError, match="expected a tokenizer"):
+        OpenAIPolicy("http://127.0.0.1:8000", "m", tokenizer="./no/such/folder")
+
+
+# Choosing
+
+
+def chat_table(**table):
+    entries = [{"token": token, "logprob": value} for token, value in table.items()]
+    return chat("x", finish="length", logprobs={"content": [{"logprob": -1.0, "top_logprobs": entries}]})
+
+
+def test_options_among_the_likeliest_tokens_are_read_there():
+    def reply(path, body):
+        if path.endswith("/chat/completions"):
+            assert (body["max_tokens"], body["temperature"], body["top_logprobs"]) == (1, 1.0, 20)
+            return chat_table(**{" yes": -0.25, " Yes": -3.0, " no": -1.5})
+        assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 1.0, 20)
+        return raw("x", finish="length", logprobs={"top_logprobs": [{" no": -0.5, " yes": -1.0, "!": -4.0}]})
+
+    choice = Choose(prompt=USER, options=(" yes", " no"))
+    with Fake(reply) as fake:
+        policy = connect(fake)
+        assert policy.choose([choice, Choose(prompt="p", options=(" yes", " no"))]) == [
+            [-0.25, -1.5],
+            [-1.0, -0.5],
+        ]
+    assert policy.tokens_written == 0
+
+
+def test_a_missing_option_is_looked_up_in_the_echoed_prompt():
+    """The words of the prompt are its tokens; the last of them has a known log-probability."""
+    known = {" yes": -0.01, " no": -9.5, " yes indeed": -2.25}
+
+    def reply(path, body):
+        if not body.get("echo"):
+            return raw("x", finish="length", logprobs={"top_logprobs": [{" yes": -0.01, "!": -5.0}]})
+        begin = "is it correct?"
+        option = body["prompt"].removeprefix(begin)
+        pieces = [" " + word for word in option.split()]
+        tokens = ["is", " it", " correct", "?", *pieces, " more"]
+        values = [None, -1.0, -1.0, -1.0, *[known[option] / len(pieces)] * len(pieces), -7.0]
+        return raw(
+            "x",
+            finish="length",
+            prompt=4 + len(pieces),
+            logprobs={"tokens": tokens, "token_logprobs": values},
+        )
+
+    with Fake(reply) as fake:
+        [reply_] = connect(fake).choose([Choose(prompt="is it correct?", options=tuple(known))])
+    assert reply_ == pytest.approx(list(known.values()))
+
+
+def test_a_missing_option_of_a_chat_is_looked_up_in_the_prompt_log_probabilities():
+    def answer(path, body):
+        if "prompt_logprobs" not in body:
+            return chat_table(**{" yes": -0.01})
+        option = body["messages"][-1]["content"].removeprefix("so it is")
+        rows = [None, {"5": {"logprob": -2.0, "decoded_token": " is"}}]
+        rows.append({"7": {"logprob": -0.01 if option == " yes" else -8.0, "decoded_token": option}})
+        return chat("x", finish="length") | {"prompt_logprobs": rows}
+
+    with Fake(continuing(answer)) as fake:
+        [reply] = connect(fake).choose([Choose(prompt=USER, prefill="so it is", options=(" yes", " no"))])
+    assert reply == [-0.01, -8.0]
+    last = fake.asked[-1]
+    assert (last["prompt_logprobs"], last["continue_final_message"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "extra", "message"),
+    [
+        (USER, {}, "does not give `prompt_logprobs`"),
+        ("p", {}, "does not echo"),
+        ("p", {"logprobs": {"tokens": ["x"], "token_logprobs": [-1.0]}}, "does not echo"),
+        (
+            "p",
+            {"logprobs": {"tokens": ["p", "? no"], "token_logprobs": [None, -1.0]}},
+            "do not part at the option",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_looked_up_is_an_error_and_never_a_guess(prompt, extra, message):
+    def answer(path, body):
+        if body.get("echo") or "prompt_logprobs" in body:
+            return chat("x") if path.endswith("/chat/completions") else raw("x", prompt=2, **extra)
+        if path.endswith("/chat/completions"):
+            return chat_table(**{" yes": -0.01})
+        return raw("x", finish="length", logprobs={"top_logprobs": [{" yes": -0.01}]})
+
+    with Fake(continuing(answer)) as fake, pytest.raises(BackendError, match=message):
+        connect(fake).choose([Choose(prompt=prompt, options=(" no", " maybe"))])
+
+
+def test_a_server_without_log_probabilities_is_an_error():
+    with (
+        Fake(lambda path, body: chat("x")) as fake,
+        pytest.raises(BackendError, match="no log-probabilities of first tokens"),
+    ):
+        connect(fake).choose([Choose(prompt=USER, options=(" yes", " no"))])
+
+
+# With the model's tokenizer: token ids are sent, and a server that runs a model agrees with the local policy
+
+
+def test_a_model_behind_a_server_agrees_with_the_same_model_here(tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from stepmark.models.policies.local import LocalPolicy
+    from tiny_language_model import tiny_model, tiny_tokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    lock = threading.Lock()
+
+    def serve(path, body):
+        ids = body["prompt"]
+        assert all(isinstance(token, int) for token in ids)
+        with lock, torch.no_grad():
+            table = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        if body.get("echo"):
+            values = [None] + [float(table[i - 1, ids[i]]) for i in range(1, len(ids))]
+            return raw(
+                "x",
+                finish="length",
+                prompt=len(ids),
+                logprobs={"tokens": [tokenizer.decode([i]) for i in ids], "token_logprobs": values},
+            )
+        if "logprobs" in body:
+            best = table[-1].topk(4)
+            top = {
+                tokenizer.decode([int(token)]): float(value)
+                for value, token in zip(best.values, best.indices, strict=True)
+            }
+            return raw("x", finish="length", logprobs={"top_logprobs": [top]})
+        new = []
+        with lock, torch.no_grad():
+            for _ in range(body["max_tokens"]):
+                new.append(int(model(torch.tensor([ids + new])).logits[0, -1].argmax()))
+        text = tokenizer.decode(ids + new, skip_special_tokens=True)
+        return raw(
+            text[len(tokenizer.decode(ids, skip_special_tokens=True)) :], finish="length", tokens=len(new)
+        )
+
+    local = LocalPolicy(model, tokenizer, name="tiny")
+    # Two options that stand among the likeliest tokens, so that the table is read as well.
+    ids = tokenizer("the step")["input_ids"]
+    with torch.no_grad():
+        best = model(torch.tensor([ids])).logits[0, -1].topk(4).indices.tolist()
+    likely = [tokenizer.decode([token]) for token in best]
+    likely = [text for text in likely if len(tokenizer("the step" + text)["input_ids"]) == len(ids) + 1]
+    assert len(likely) >= 2
+    choices = [
+        Choose(prompt=USER, prefill="let us see", options=(" yes", " no")),
+        Choose(prompt=USER, options=("yes it is", "no")),
+        Choose(prompt="is it correct? ", options=("yes", "no")),
+        Choose(prompt="the step", options=(likely[0], likely[1])),
+    ]
+    writes = [Write(prompt=USER, prefill="let us", max_tokens=5), Write(prompt="the step", max_tokens=4)]
+    with Fake(serve) as fake:
+        policy = connect(fake, tokenizer=str(tmp_path))
+        for here, there in zip(local.choose(choices), policy.choose(choices), strict=True):
+            assert there == pytest.approx(here, abs=1e-5)
+        for [here], [there] in zip(local.write(writes), policy.write(writes), strict=True):
+            assert (there.text, there.tokens) == (here.text, here.tokens)
+    assert {path for path, _ in fake.bodies} == {"/v1/completions"}
