@@ -279,6 +279,8 @@ def test_a_bad_first_row_is_refused_before_the_model_is_loaded(tmp_path, capfd):
         (["--threshold", "high"], "--threshold"),
         (["--dtype", "float16"], "bfloat16"),
         (["--neutral", "maybe"], "positive"),
+        (["--device", "gpu"], "--device gpu: expected auto, cpu, cuda"),
+        (["--samples", "0"], "--samples 0: expected 1 or more"),
         (["--kep-going"], "Did you mean --keep-going?"),
         (["other.jsonl"], "other.jsonl"),
     ],
@@ -487,6 +489,17 @@ def test_help_lists_every_command(capfd):
         "--report",
     ):
         assert option in out
+
+
+def test_families_are_listed(capfd):
+    from stepmark.models.families import FAMILIES
+    from stepmark.models.generative import GENERATIVE
+
+    assert main(["families"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [*FAMILIES, *GENERATIVE]
+    assert len(FAMILIES) > 5
+    assert "math-shepherd: probability, min" in lines
 
 
 def test_version(capfd):

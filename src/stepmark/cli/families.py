@@ -6,20 +6,26 @@ from __future__ import annotations
 def families_command() -> int:
     """List the PRM families that stepmark can read.
 
-    A checkpoint's family is told from its config and its weights; where that cannot be, name it with
-    `stepmark grade --family NAME`.
+    For each: its name, what its scores are, how its authors make one number of them, what it is, and where that is
+    told. A checkpoint's family is read from its config and weights; where that cannot be, name it with
+    `stepmark grade --family NAME`. Generative families are always named.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    import shutil
+    import textwrap
 
     from stepmark.models.families import FAMILIES
+    from stepmark.models.generative import GENERATIVE, GenerativeFamily
+    from stepmark.models.spec import ScoringSpec
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("family", "scores", "aggregate", "what it is"):
-        table.add_column(title, no_wrap=title == "family", ratio=1 if title == "what it is" else None)
-    for name, spec in FAMILIES.items():
-        what = Text(f"{spec.summary}\n").append(spec.source, style="dim")
-        table.add_row(name, spec.score_kind, spec.aggregate, what)
-    Console().print(table)
+    width = max(shutil.get_terminal_size().columns, 40)
+    families: dict[str, ScoringSpec | GenerativeFamily] = {**FAMILIES, **GENERATIVE}
+    for name, family in families.items():
+        generative = ", generative" if name in GENERATIVE else ""
+        print(f"{name}: {family.score_kind}, {family.aggregate}{generative}")
+        for text in (family.summary, f"Source: {family.source}"):
+            indent = " " * 4
+            lines = textwrap.wrap(
+                text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
+            print("\n".join(lines))
     return 0

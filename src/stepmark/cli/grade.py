@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ SHOWN = 5
 _COUNTED_UP_TO = 1 << 28
 """Bytes of a file that are read beforehand only to know how many rows there are."""
 
-Flag = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 @Parameter(name="*")
@@ -57,8 +58,8 @@ class GradeOptions:
     """An outcome reward model: its one verdict on the whole solution stands beside the steps."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the model."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs."""
+    device: str = "auto"
+    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
     truncate: Flag = False
     """Leave steps beyond the model's length without a score (null) instead of refusing the solution."""
     keep_going: Flag = False
@@ -71,6 +72,10 @@ class GradeOptions:
     """The model's name on a server."""
     tokenizer: str | None = None
     """The tokenizer's folder, for a PRM on a server."""
+    samples: int | None = None
+    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
+    seed: int = 0
+    """The seed of those critiques."""
     show: int | None = None
     """Print this many graded solutions for people, in colour on a terminal (5 there unless --out is given)."""
 
@@ -145,6 +150,8 @@ def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
         reference=options.reference,
         model=options.model,
         tokenizer=options.tokenizer,
+        samples=options.samples,
+        seed=options.seed,
     )
     if options.orm is None:
         return prm, None
@@ -154,6 +161,7 @@ def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
         device=options.device,
         truncate=options.truncate,
         token_budget=options.token_budget,
+        outcome=True,
     )
     return prm, orm
 
@@ -168,7 +176,9 @@ def _check(file: str, options: GradeOptions) -> None:
     check_way(options.split)
     if options.split != "agent":
         split("-", options.split, marker=options.marker)
-    for name, least in (("show", 0), ("token_budget", 1)):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
+        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    for name, least in (("show", 0), ("token_budget", 1), ("samples", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected {least} or more")

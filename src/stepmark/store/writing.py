@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
-from stepmark import __version__
 from stepmark.errors import InputError, UsageError
 from stepmark.store.reading import STDIO, parse_row, read_lines
 
@@ -224,7 +224,9 @@ class ResumableRows:
         self.part = self._part if resumable else None
         self.manifest_path = self.path.with_name(self.path.name + ".manifest.json")
         self._part_manifest = self._part.with_name(self._part.name + ".manifest.json")
-        self._manifest = cast(dict[str, Any], json.loads(json.dumps({"stepmark": __version__, **manifest})))
+        self._manifest = cast(
+            dict[str, Any], json.loads(json.dumps({"stepmark": version("stepmark"), **manifest}))
+        )
         self._resumable = resumable
         self._handle = self._part.open("a+b")
         try:
