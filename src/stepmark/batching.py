@@ -205,7 +205,7 @@ def run(
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
-) -> Iterator[tuple[int, Result]]:
+) -> Generator[tuple[int, Result], None, None]:
     """Run methods together; give each one's number and result, in the order of `methods`.
 
     Args:

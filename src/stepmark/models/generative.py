@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -189,25 +190,29 @@ class GenerativePRM:
         def methods() -> Iterator[Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]]:
             for solution in solutions:
                 taken.append(solution)
-                yield self._graded(solution, keep_going=keep_going)
+                yield self._graded(solution)
 
         answerers = {
             Write: Answerer(identity=self._policy.identity, answer=self._counted(self._policy.write)),
             Choose: Answerer(identity=self._policy.identity, answer=self._policy.choose),
         }
-        for _, result in run(methods(), answerers, store=self._store, in_flight=self._in_flight):
-            solution = taken.popleft()
-            if isinstance(result, InputError):
-                yield Refusal(solution=solution, error=result)
-                continue
-            self.ledger.solutions += 1
-            self.ledger.steps += len(result.scores)
-            self.without_verdict += result.without_verdict
-            yield StepScores(scores=result.scores, kind=self.score_kind, critiques=result.critiques)
+        with closing(run(methods(), answerers, store=self._store, in_flight=self._in_flight)) as results:
+            for _, result in results:
+                solution = taken.popleft()
+                if isinstance(result, InputError):
+                    if not keep_going:
+                        raise result
+                    yield Refusal(solution=solution, error=result)
+                    continue
+                self.ledger.solutions += 1
+                self.ledger.steps += len(result.scores)
+                self.without_verdict += result.without_verdict
+                yield StepScores(scores=result.scores, kind=self.score_kind, critiques=result.critiques)
 
     def _graded(
-        self, solution: Solution, *, keep_going: bool
+        self, solution: Solution
     ) -> Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]:
+        """Grade one solution; its own error is its result, so that it does not cost the others."""
         try:
             self._check(solution)
             context = tuple(
@@ -216,10 +221,7 @@ class GenerativePRM:
             )
             return (yield from self.critic.grade(solution.problem.text, solution.texts, context))
         except InputError as error:
-            placed = error.at(solution.id) if solution.id is not None else error
-            if keep_going:
-                return placed
-            raise placed from None
+            return error.at(solution.id) if solution.id is not None else error
 
     def _check(self, solution: Solution) -> None:
         if not solution.problem.text.strip():
