@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -312,6 +313,33 @@ def test_an_infinite_score_is_refused_with_its_row(tmp_path, capfd):
     assert "in.jsonl:1: the sum-logit is inf" in capfd.readouterr().err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_no_traceback(tmp_path, capfd):
+    assert grade(file_of(tmp_path, GOOD), "--out", "/dev/full") == 1
+    err = capfd.readouterr().err
+    assert err.startswith("error: ") and "space" in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
+def test_a_gzip_that_breaks_off_midway(tmp_path, capfd):
+    rows = b"".join(json.dumps({**GOOD, "id": os.urandom(40).hex()}).encode() + b"\n" for _ in range(300))
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(rows)[:-2000])
+    # A file is read through once for its fingerprint, so it is found out before the model is loaded; a pipe is not.
+    assert grade(tmp_path / "in.jsonl.gz", "--out", tmp_path / "out", "--keep-going", prm="never") == 2
+    assert "damaged or cut off" in capfd.readouterr().err
+    os.mkfifo(tmp_path / "pipe.gz")
+    writer = threading.Thread(
+        target=lambda: (tmp_path / "pipe.gz").write_bytes((tmp_path / "in.jsonl.gz").read_bytes())
+    )
+    writer.start()
+    assert grade(tmp_path / "pipe.gz", "--out", tmp_path / "out") == 2
+    writer.join()
+    err = capfd.readouterr().err
+    assert "damaged or cut off" in err
+    assert "--keep-going" not in err  # it would not help
+    assert left_in(tmp_path) == ["in.jsonl.gz", "pipe.gz"]
+
+
 def test_unknown_words(capfd):
     for words, found in (
         ([], None),
@@ -371,11 +399,11 @@ def test_killed_and_run_again(tmp_path):
     path = file_of(tmp_path, *rows)
     asked = {name: tmp_path / f"{name}.log" for name in ("killed", "whole")}
 
-    def start(name):
+    def start(name, pause="0"):
         words = command(
             "grade", path, "--prm", "scripted_prms:slow", "--out", tmp_path / name, "--keep-going"
         )
-        environment = ENVIRONMENT | {"ASKED": str(asked[name]), "PAUSE": "0" if name == "whole" else "0.01"}
+        environment = ENVIRONMENT | {"ASKED": str(asked[name]), "PAUSE": pause}
         return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
 
     def asked_for(name):
@@ -383,7 +411,7 @@ def test_killed_and_run_again(tmp_path):
 
     kills = 0
     for goal in (20, 70):
-        process = start("killed")
+        process = start("killed", pause="0.03")
         while len(asked_for("killed")) < goal and process.poll() is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)

@@ -229,6 +229,7 @@ def _kept(out: RowWriter) -> str | None:
 
 
 def _way_out(error: StepmarkError, options: GradeOptions) -> str | None:
-    if isinstance(error, InputError) and not options.keep_going and error.where is not None:
+    of_a_row = isinstance(error, InputError) and re.search(r":\d+( \(.*\))?$", error.where or "")
+    if of_a_row and not options.keep_going:
         return "with --keep-going, rows that cannot be graded are left out and listed"
     return None

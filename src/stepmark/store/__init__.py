@@ -6,7 +6,7 @@ they were made with; a second run with the same manifest continues after the las
 `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
 """
 
-from stepmark.store.reading import STDIO, Row, json_type, parse_row, read_rows
+from stepmark.store.reading import STDIO, Row, check_readable, json_type, parse_row, read_rows
 from stepmark.store.writing import (
     Fingerprint,
     ResumableRows,
@@ -28,6 +28,7 @@ __all__ = [
     "RowWriter",
     "StreamedRows",
     "atomic_write",
+    "check_readable",
     "check_writable",
     "encode_row",
     "fingerprint",

@@ -76,14 +76,21 @@ def read_rows(path: str | Path, *, keep_going: bool = False) -> Iterator[Row | R
             twice, NaN or an infinity, half of a surrogate pair. With `FILE`: missing (at the call, before
             anything is read), a directory, not readable, no rows at all.
     """
-    if path != STDIO:
-        _check_readable(Path(path))
+    check_readable(path)
     return _read_rows(path, keep_going)
 
 
-def _check_readable(path: Path) -> None:
+def check_readable(path: str | Path) -> None:
+    """Refuse, before any work is done, a file that cannot be read; "-" always can.
+
+    Raises:
+        InputError: it is missing (the message names the nearest file there), a folder, empty, or not readable.
+    """
+    if path == STDIO:
+        return
+    path = Path(path)
     if path.is_dir():
-        raise InputError("expected a file of JSON lines, found a folder", where=str(path))
+        raise InputError("expected a file, found a folder", where=str(path))
     if not path.exists():
         names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
