@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from stepmark.cli.paths import FileOrDash
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.solutions.segmentation import Segmentation, check_way, split
@@ -22,7 +23,8 @@ _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def split_command(
-    file: str,
+    file: FileOrDash,
+    /,
     *,
     how: Annotated[str, Parameter(name="--split")] = "auto",
     marker: str | None = None,

@@ -87,7 +87,7 @@ def numbered_list(text: str, spans: Sequence[Span]) -> NumberedList | None:
         if match is None:
             continue
         if match["step"]:
-            if not (match["after"] or match["heading"] or match["bold"]):
+            if match["after"] is None and not (match["heading"] or match["bold"]):
                 continue  # "Step 3 follows from …" is a sentence
             # One kind, however each is decorated: nobody nests "Step 2" inside "Step 1".
             style: _Style = ("step", 0, False, 0)
@@ -280,14 +280,26 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
         return not following.isdigit()
     if word.isdecimal() and len(word) <= 3:
         # "1. Add" counts items at the start of a line and after a stop or a colon; "it is 12. He" does not.
-        return bool(earlier) and earlier[-1] not in ".!?:;\r\n#>" and not earlier.lower().endswith("step")
+        return not _counts_items(earlier)
     if len(word) == 1 and word.isalpha() and word.isupper():
+        if not following.isalpha():
+            return True
         word_after = _FIRST_WORD.match(text, match.end())
         begins = word_after is not None and word_after[0].lower() in _BEGINS
         return begins or _names_a_letter(earlier)
     if "." in word and all(len(part) <= 1 for part in word.split(".")) and not word[-1:].isdigit():
         return lowered in _AT_EITHER and following.isupper()
     return True
+
+
+def _counts_items(earlier: str) -> bool:
+    """Whether a number after these words is the number of an item ("1. Add") and no amount or "Fig. 1"."""
+    if not earlier or earlier.lower().endswith("step"):
+        return True
+    if earlier[-1] == ".":
+        word = _LAST_WORD.search(earlier[:-1])
+        return word is None or word[0].lower() not in _NEVER | _BEFORE_NUMBER
+    return earlier[-1] in "!?:;\r\n#>"
 
 
 def _names_a_letter(earlier: str) -> bool:

@@ -66,7 +66,11 @@ def code_cuts(text: str, language: str | None = None) -> CodeCuts:
     fences = fences_of(text)
     if fences:
         return _markdown_cuts(text, fences, language)
-    return CodeCuts(cuts=tuple(_block_cuts(text)), note=note)
+    cuts = _block_cuts(text)
+    if language is None:
+        # Nobody said that it is code; where it is not, its formulas stay whole.
+        cuts = list(outside(cuts, protected_spans(text, unclosed=False)))
+    return CodeCuts(cuts=tuple(cuts), note=note)
 
 
 def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> CodeCuts:
@@ -94,9 +98,8 @@ def _markdown_cuts(text: str, fences: list[Fence], language: str | None) -> Code
                 notes.append(
                     f"fence {number} does not parse as Python ({parsed}), so blank lines and indentation decide there"
                 )
-        # The fence's own first line stays with the first piece, its last line with the last.
-        first = next((start for start, end in lines_of(code) if code[start:end].strip()), 0)
-        cuts.update(fence.body + cut for cut in inner if cut > first)
+        # No rule cuts before the first statement: the fence's own first line stays with it.
+        cuts.update(fence.body + cut for cut in inner)
     return CodeCuts(cuts=tuple(sorted(cuts)), note="; ".join(notes) or None)
 
 

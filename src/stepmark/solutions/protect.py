@@ -10,10 +10,10 @@ What counts, and where it ends:
   first dollar does not stand right after a letter or digit with punctuation right behind it (as in "it costs 5$.");
 - **inline code** between single backticks on one line: dollars and stops in it mean nothing.
 
-What is opened and never closed: a display, an environment or a fence protects up to the next blank line (a solution
-cut off in the middle of a formula keeps that formula whole, and the rest of the text stays free); inline mathematics
-protects nothing. Two `$$` look alike, so an opening one whose partner would lie past a blank line counts as unclosed
-when the number of `$$` that are left is odd.
+What is opened and never closed: a display, an environment or a fence with a language protects up to the next blank
+line (a solution cut off in the middle of a formula keeps that formula whole, and the rest of the text stays free);
+inline mathematics and a bare fence line protect nothing. Two `$$` look alike, so an opening one whose partner would
+lie past a blank line counts as unclosed when the number of `$$` that are left is odd.
 
 Everything is one pass over the tokens of the text; the work is linear in its length.
 """

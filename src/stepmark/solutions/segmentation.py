@@ -13,7 +13,8 @@ whole solution and every word, to study what granularity does.
 
 Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
 is blank, and no cut falls inside a code fence or a formula (`solutions.protect`), with two exceptions: "code" cuts
-inside code by its own rules, and "marker" and "token" heed only what is closed.
+inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
+formulas; "marker" and "token" heed only what is closed.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def split(
         text: the solution, not blank. Every character of it is kept.
         how: one of `WAYS`. "auto" takes the first of these that applies: the marker, if one is given and occurs;
             code, if a language is given or the text is mostly code; a numbered list; paragraphs, unless one of them
-            holds more than half of the text in three or more plain lines; lines; sentences; the whole.
+            holds more than half of the text in three or more plain lines; sentences, if formulas stand on lines of
+            their own; lines; sentences; the whole.
         marker: the string that ends a step, as "ки" or "<extra_0>"; it goes into `Step.tail`. For "marker" and "auto".
         language: the language of code that does not name its own. For "code" and "auto".
 
@@ -118,8 +120,7 @@ def split(
         how, why = _choose(text, marker, language)
     else:
         why = ASKED
-    if how == "marker":
-        assert marker is not None  # noqa: S101 - checked above; for the type checker
+    if how == "marker" and marker is not None:
         steps, note = _cut_at_marker(text, marker)
     elif how == "code":
         found = code_cuts(text, language)

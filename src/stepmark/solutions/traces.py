@@ -25,7 +25,7 @@ What precedes the first assistant turn is the problem. From there on the convers
 - "Assistant:" and its line break are the step's `lead`;
 - its `text` is the content, then one line `name(arguments)` for each tool call, in order;
 - what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is
-  its `observation`, which no one rates;
+  its `observation`, which no one rates; a tool's heading names its function, by `name` or by `tool_call_id`;
 - the blank line before the next assistant turn is its `tail`.
 
 Contents stand in it unchanged, to the last space; parts of one message are joined by a line break. The rendering is
@@ -90,7 +90,8 @@ def read_messages(
         raise InputError(
             f"expected a list of messages, found {_kind(messages)}", where=where, field="messages"
         )
-    read = [_read_message(message, f"messages[{i}]", where) for i, message in enumerate(messages)]
+    names: dict[str, str] = {}
+    read = [_read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
     turns = [i for i, message in enumerate(read) if message.role == "assistant"]
     if not turns:
         raise InputError(
@@ -160,7 +161,8 @@ def _trace(messages: Sequence[_Message], why: str) -> Segmentation:
     return Segmentation(text="".join(step.raw for step in steps), steps=tuple(steps), how="agent", why=why)
 
 
-def _read_message(message: object, field: str, where: str | None) -> _Message:
+def _read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> _Message:
+    """Read one message strictly; `names` gathers which function each tool call's id stands for."""
     if not isinstance(message, Mapping):
         raise InputError(
             f"expected a message (an object with 'role' and 'content'), found {_kind(message)}",
@@ -189,10 +191,17 @@ def _read_message(message: object, field: str, where: str | None) -> _Message:
             where=where,
             field=f"{field}.tool_calls",
         )
+    for call in message.get("tool_calls") or ():
+        if isinstance(call.get("id"), str):
+            names[call["id"]] = call["function"]["name"]
     name = message.get("name")
     if name is not None and not isinstance(name, str):
         raise InputError(f"expected a string, found {_kind(name)}", where=where, field=f"{field}.name")
-    heading = f"{role.capitalize()} ({name}):" if role == "tool" and name else f"{role.capitalize()}:"
+    heading = f"{role.capitalize()}:"
+    if role == "tool":
+        answered = message.get("tool_call_id")
+        name = name or (names.get(answered) if isinstance(answered, str) else None)
+        heading = f"Tool ({name}):" if name else heading
     return _Message(role=role, heading=heading, content=content, calls=calls)
 
 

@@ -1,0 +1,468 @@
+"""Every way to cut a solution, on examples written and cut by hand."""
+
+import pytest
+
+from stepmark.errors import InputError, UnknownNameError, UsageError
+from stepmark.records import Step
+from stepmark.solutions.segmentation import WAYS, Segmentation, side_by_side, split
+
+
+def texts(text: str, how: str, **settings: str) -> list[str]:
+    segmentation = split(text, how, **settings)
+    assert segmentation.rejoin() == text
+    assert segmentation.how == how
+    for step in segmentation:
+        assert step.start is not None
+        assert text[step.start : step.start + len(step.text)] == step.text
+        assert step.text.strip()
+    return [step.text for step in segmentation]
+
+
+# --- what a segmentation is -----------------------------------------------------------------------------------
+
+
+def test_a_segmentation_is_a_sequence_of_steps_with_offsets_and_layout():
+    segmentation = split("\n  a = 1  \n\n\tb = 2\r\n", "line")
+    assert list(segmentation) == [
+        Step(text="a = 1", lead="\n  ", tail="  \n\n", start=3),
+        Step(text="b = 2", lead="\t", tail="\r\n", start=13),
+    ]
+    assert len(segmentation) == 2
+    assert segmentation[-1].text == "b = 2"
+    assert [step.text for step in segmentation[:1]] == ["a = 1"]
+    assert segmentation.texts == ("a = 1", "b = 2")
+    assert segmentation.why == "asked for"
+    assert Step(text="a = 1", lead="\n  ", tail="  \n\n", start=3) in segmentation
+
+
+def test_a_segmentation_is_frozen():
+    segmentation = split("a", "whole")
+    with pytest.raises(AttributeError):
+        segmentation.how = "line"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t\r\n", "\u2028 \u00a0"])
+@pytest.mark.parametrize("how", [way for way in WAYS if way not in ("marker", "agent")])
+def test_a_blank_text_is_refused(blank, how):
+    with pytest.raises(InputError, match="blank") as caught:
+        split(blank, how)
+    assert caught.value.field == "solution"
+
+
+def test_an_unknown_way_names_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"no way to split 'sentense'.*'sentence'"):
+        split("a", "sentense")
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "message"),
+    [
+        ("marker", {}, "needs a marker"),
+        ("marker", {"marker": ""}, "empty"),
+        ("line", {"marker": "ки"}, "not by 'line'"),
+        ("sentence", {"language": "python"}, "not by 'sentence'"),
+        ("agent", {}, "read_messages"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(how, settings, message):
+    with pytest.raises(UsageError, match=message):
+        split("a", how, **settings)
+
+
+# --- whole, token, line, blank-line ---------------------------------------------------------------------------
+
+
+def test_whole_keeps_layout_out_of_the_step():
+    assert split(" a\n\nb \n", "whole").steps == (Step(text="a\n\nb", lead=" ", tail=" \n", start=1),)
+
+
+def test_token_is_a_word_and_a_formula_is_one_word():
+    assert texts("So 2 +\t3 = 5.\n", "token") == ["So", "2", "+", "3", "=", "5."]
+    assert texts("Then $x + y = 5$, so \\(z = 1\\).", "token") == [
+        "Then",
+        "$x + y = 5$,",
+        "so",
+        "\\(z = 1\\).",
+    ]
+
+
+def test_line_cuts_at_every_kind_of_line_end():
+    assert texts("a\nb\r\nc\rd\u2028e\u2029f\x85g\n\n\nh", "line") == list("abcdefgh")
+
+
+def test_line_keeps_a_display_formula_together():
+    text = "We get\n\\[\nx = 1 +\n2\n\\]\nand\n$$\ny\n\n= 2\n$$\nso\n\\begin{align}\na &= b \\\\[2pt]\n\\begin{x}\nc\n\\end{x}\n\\end{align}\ndone"
+    assert texts(text, "line") == [
+        "We get",
+        "\\[\nx = 1 +\n2\n\\]",
+        "and",
+        "$$\ny\n\n= 2\n$$",
+        "so",
+        "\\begin{align}\na &= b \\\\[2pt]\n\\begin{x}\nc\n\\end{x}\n\\end{align}",
+        "done",
+    ]
+
+
+def test_blank_line_cuts_at_blank_lines_only():
+    text = "one\ntwo\n\nthree\n \t\n\n  four\r\n\r\nfive"
+    assert texts(text, "blank-line") == ["one\ntwo", "three", "four", "five"]
+
+
+def test_blank_line_keeps_fences_and_formulas_whole():
+    text = "See:\n\n```python\na = 1\n\nb = 2\n```\n\nThen\n\\[\n\nx\n\n\\]\n\nend"
+    assert texts(text, "blank-line") == [
+        "See:",
+        "```python\na = 1\n\nb = 2\n```",
+        "Then\n\\[\n\nx\n\n\\]",
+        "end",
+    ]
+
+
+# --- what is opened and never closed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opener", ["\\[", "$$", "\\begin{align}", "```python"])
+def test_an_unclosed_display_protects_its_paragraph_and_no_more(opener):
+    text = f"a\n{opener}\nx = 1\ny = 2\n\nb\nc"
+    assert texts(text, "line") == ["a", f"{opener}\nx = 1\ny = 2", "b", "c"]
+
+
+@pytest.mark.parametrize("opener", ["\\(", "$", "`", "\\]", "\\)", "\\end{align}", "```"])
+def test_unclosed_inline_formulas_and_stray_closers_protect_nothing(opener):
+    assert texts(f"a {opener}x\nb\nc", "line") == [f"a {opener}x", "b", "c"]
+
+
+def test_an_unclosed_display_does_not_borrow_the_closer_of_the_next():
+    text = "\\[ x\n\na\nb\n\\[ y\nz \\]\nc"
+    assert texts(text, "line") == ["\\[ x", "a", "b", "\\[ y\nz \\]", "c"]
+    text = "$$ x\n\na\nb\n$$ y\nz $$\nc"
+    assert texts(text, "line") == ["$$ x", "a", "b", "$$ y\nz $$", "c"]
+
+
+def test_an_unclosed_environment_does_not_take_the_end_of_another():
+    text = "\\begin{a}\nx\n\n\\begin{b}\ny\n\\end{b}\nc\nd"
+    assert texts(text, "line") == ["\\begin{a}\nx", "\\begin{b}\ny\n\\end{b}", "c", "d"]
+
+
+def test_an_environment_closes_over_one_that_is_left_open_inside_it():
+    text = "\\begin{a}\n\\begin{x}\n\np\n\\end{a}\nq"
+    assert texts(text, "line") == ["\\begin{a}\n\\begin{x}\n\np\n\\end{a}", "q"]
+
+
+def test_fences_close_only_with_their_own_kind_and_length():
+    text = "````md\n```\na\n```\n~~~\n````\nb\n~~~\nc\n```\n~~~\nd"
+    assert texts(text, "line") == ["````md\n```\na\n```\n~~~\n````", "b", "~~~\nc\n```\n~~~", "d"]
+
+
+def test_marks_of_mathematics_inside_a_fence_mean_nothing_outside():
+    text = "```sh\necho $$ \\[ \\begin{a}\n```\na\nb $$ c\nd $$"
+    assert texts(text, "line") == ["```sh\necho $$ \\[ \\begin{a}\n```", "a", "b $$ c\nd $$"]
+
+
+# --- dollars --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It costs $5\nand then $6\nin all",
+        "It costs 5$.\nThen 6$\nin all",
+        "Pay \\$5\nor \\$6\nin all",
+        "He has $5, she\nhas $7.50; it\nis (16-7)*$2",
+        "a `$x` b\nc `y$` d\ne",
+    ],
+)
+def test_sums_of_money_are_no_formulas(text):
+    assert texts(text, "line") == text.split("\n")
+
+
+def test_inline_formulas_may_break_over_a_line_but_not_over_a_blank_one():
+    assert texts("Let $x =\n1$ be\nso", "line") == ["Let $x =\n1$ be", "so"]
+    assert texts("Let $x =\n\n1$ be", "line") == ["Let $x =", "1$ be"]
+    assert texts("a $x$$y\n+ z$ b\nc", "line") == ["a $x$$y\n+ z$ b", "c"]
+
+
+# --- numbered -------------------------------------------------------------------------------------------------
+
+
+def test_numbered_steps_with_a_preamble_and_a_conclusion():
+    text = (
+        "Let us see.\n\nStep 1: Add.\n2 + 3 = 5\n\nStep 2: Multiply.\n5 * 2 = 10\n\nSo it is 10.\n\n#### 10\n"
+    )
+    assert texts(text, "numbered") == [
+        "Let us see.",
+        "Step 1: Add.\n2 + 3 = 5",
+        "Step 2: Multiply.\n5 * 2 = 10",
+        "So it is 10.",
+        "#### 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "Step {}: go",
+        "step {}. go",
+        "### Step {}",
+        "## Step {} go on",
+        "**Step {}**",
+        "**Step {}:** go",
+        "- Step {}: go",
+        "Step {}",
+        "STEP {} - go",
+        "{}. go",
+        "{}) go",
+        "({}) go",
+        "**{}.** go",
+        "**{}. Go**",
+        "### {}. Go",
+        "  {}. go",
+        "{}. **Go**",
+        "{}.\ngo",
+        "{}.Go",
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1, 9])
+def test_numbered_forms(pattern, first):
+    items = [pattern.format(first + i) for i in range(3)]
+    assert texts("\n".join(items), "numbered") == [item.strip() for item in items]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12 - 5 = 7\n13 - 5 = 8",
+        "1. e4 is a good move\nand it is played often",
+        "It was in\n2024. was a good year\n2025. was better",
+        "There are\n3.5 apples and\n4.5 pears",
+        "1. a\n3. b\n5. c",
+        "1.5 and\n2.5",
+        "Step 1 follows from\nStep 2 says so too",
+        "1.1. a\n1.2. b",
+        "Step 1.1: a\nStep 2.1: b",
+        "1. a\n2) b",
+        "a 1. b\nc 2. d",
+        "```\n1. a\n2. b\n```",
+        "$$\n1. a\n2. b\n$$",
+    ],
+)
+def test_what_is_no_numbered_list(text):
+    segmentation = split(text, "numbered")
+    assert segmentation.texts == (text,)
+    assert segmentation.why == "asked for; the text has no numbered list, so it is one step"
+    assert split(text).how != "numbered"
+
+
+def test_a_nested_list_stays_in_its_item():
+    text = "1. a\n   1. x\n   2. y\n2. b\n\n   more of b\n\n   1. z\n3. c"
+    assert texts(text, "numbered") == ["1. a\n   1. x\n   2. y", "2. b\n\n   more of b\n\n   1. z", "3. c"]
+
+
+def test_step_headings_go_before_plain_numbers():
+    text = "**Step 1**\n1. x\n2. y\n3. z\n**Step 2**\n1. u\n2. v"
+    assert texts(text, "numbered") == ["**Step 1**\n1. x\n2. y\n3. z", "**Step 2**\n1. u\n2. v"]
+
+    text = "### 1. A\nStep 1: x\nStep 2: y\n### 2. B\nStep 3: z"
+    assert texts(text, "numbered") == ["### 1. A", "Step 1: x", "Step 2: y\n### 2. B", "Step 3: z"]
+    text = "### 1. A\n1. x\n2. y\n### 2. B\n1. z\n2. w"
+    assert texts(text, "numbered") == ["### 1. A\n1. x\n2. y", "### 2. B\n1. z\n2. w"]
+
+
+def test_a_number_of_its_own_before_a_list_is_no_item():
+    assert texts("5. a\nb\n8. c\n9. d", "numbered") == ["5. a\nb", "8. c", "9. d"]
+
+
+def test_two_lists_one_after_the_other():
+    text = "Given:\n1. a\n2. b\n\nThen:\n1. c\n2. d\n3. e\n\nDone."
+    assert texts(text, "numbered") == ["Given:", "1. a", "2. b", "Then:", "1. c", "2. d", "3. e", "Done."]
+
+
+def test_the_last_item_ends_as_the_items_before_it_show():
+    # Items that hold loose paragraphs: the last one may too.
+    loose = "1. **A**\n\nText of a.\n\n2. **B**\n\nText of b.\n\nMore of b."
+    assert texts(loose, "numbered") == ["1. **A**\n\nText of a.", "2. **B**\n\nText of b.\n\nMore of b."]
+    # Items that hold none: the first loose paragraph is no item's.
+    tight = "1. **A**\n   - text\n\n2. **B**\n   - text\n\n\\[ x \\]\n\nSo it is x."
+    assert texts(tight, "numbered") == [
+        "1. **A**\n   - text",
+        "2. **B**\n   - text\n\n\\[ x \\]",
+        "So it is x.",
+    ]
+    # A heading as high as the items' own ends the list even so.
+    headed = "### Step 1\n\nText.\n\n#### Part\n\nText.\n\n### Step 2\n\nText.\n\n#### Part\n\nText.\n\n### Conclusion\n\nText."
+    assert texts(headed, "numbered") == [
+        "### Step 1\n\nText.\n\n#### Part\n\nText.",
+        "### Step 2\n\nText.\n\n#### Part\n\nText.",
+        "### Conclusion",
+        "Text.",
+    ]
+
+
+# --- sentences ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["She has 3.14 kg, i.e. little.", "Then she eats, e.g. Apples."],
+        ["Dr. Smith and Mrs. Jones paid $5.00.", "They left."],
+        ["J. R. Smith won.", "He was glad!", "Was he?", "Yes."],
+        ["It was written by A. Turing in the U.S. Army days.", "So it is old."],
+        ["The answer is B.", "We choose it."],
+        ["He sold 20 goats from Farm Y.", "There are 5 left."],
+        ["It rests at A.", "$x$ does not."],
+        ["Wait... Then go on… Now stop.", "Good."],
+        ["So (is it?) Not at all.", "(See above.) Now go."],
+        ['He said "stop."', "Then he left."],
+        ["It is **5.**", "Next."],
+        ["It gives 12.", "He then adds 3.", "5 is left."],
+        ["See Fig. 3 and Eq. (2) and No. 7.", "No.", "That is all."],
+        ["It starts at 5 a.m. on Monday.", "It ends at 6 p.m.", "Then we sleep."],
+        ["We do: 1. Add 2 and 3.", "2. Multiply by 2.", "3. Stop."],
+        ["Let x = A.", "Let y = B.", "Done."],
+        ["The ratio is 3/4. = 0.75 that is.", "Ok."],
+        ["First he waits approx. 5 min.", "Then he goes."],
+        ["See x et al. Then it holds.", "Yes."],
+    ],
+)
+def test_sentences(parts):
+    text = " ".join(parts)
+    assert texts(text, "sentence") == parts
+
+
+def test_sentences_keep_formulas_and_inline_code_whole():
+    text = "We have $x. Y = 1$ here. Then \\(a. B\\) holds. Run `print. Me. Now` once. And \\[ C. D \\] too."
+    assert texts(text, "sentence") == [
+        "We have $x. Y = 1$ here.",
+        "Then \\(a. B\\) holds.",
+        "Run `print. Me. Now` once.",
+        "And \\[ C. D \\] too.",
+    ]
+
+
+def test_sentences_of_other_scripts():
+    assert texts("我们有5个。然后吃了2个！剩下几个？三个", "sentence") == [
+        "我们有5个。",
+        "然后吃了2个！",
+        "剩下几个？",
+        "三个",
+    ]
+    assert texts("Это А. Б. не так. Это так.", "sentence") == ["Это А. Б. не так.", "Это так."]
+
+
+def test_line_breaks_in_sentences():
+    text = "We get\n\\[ x = 1 \\]\nwhich is small\nThen it grows\n- to two\n- to three\n\nand so on,\nBob says\n2 + 3 = 5"
+    assert texts(text, "sentence") == [
+        "We get\n\\[ x = 1 \\]\nwhich is small",
+        "Then it grows",
+        "- to two",
+        "- to three",
+        "and so on,\nBob says",
+        "2 + 3 = 5",
+    ]
+
+
+# --- marker ---------------------------------------------------------------------------------------------------
+
+
+def test_the_marker_goes_into_the_tail():
+    segmentation = split("Step 1: a ки\nStep 2: b ки", "marker", marker="ки")
+    assert segmentation.steps == (
+        Step(text="Step 1: a", tail=" ки", start=0),
+        Step(text="Step 2: b", lead="\n", tail=" ки", start=13),
+    )
+
+
+def test_markers_without_a_step_between_them_are_layout():
+    segmentation = split("<s> <s>a<s><s>\n<s>b", "marker", marker="<s>")
+    assert segmentation.steps == (
+        Step(text="a", lead="<s> <s>", tail="<s><s>\n<s>", start=7),
+        Step(text="b", start=18),
+    )
+
+
+def test_a_marker_of_whitespace():
+    assert texts("a\nb\n\nc\n\n\nd", "marker", marker="\n\n") == ["a\nb", "c", "d"]
+
+
+def test_a_marker_inside_a_closed_formula_or_fence_is_no_border():
+    assert texts("a $x#y$ b#c", "marker", marker="#") == ["a $x#y$ b", "c"]
+    assert texts("```sh\n# a\n```\nb#c", "marker", marker="#") == ["```sh\n# a\n```\nb", "c"]
+    # What nothing closes does not swallow the markers of the rest.
+    assert texts("\\[ a # b # c", "marker", marker="#") == ["\\[ a", "b", "c"]
+
+
+def test_a_text_of_markers_alone_is_refused():
+    with pytest.raises(InputError, match="only the marker"):
+        split(" ки ки\n", "marker", marker="ки")
+
+
+def test_a_marker_that_does_not_occur_is_said():
+    segmentation = split("a\nb", "marker", marker="ки")
+    assert segmentation.texts == ("a\nb",)
+    assert segmentation.why == "asked for; the marker 'ки' does not occur in it, so it is one step"
+
+
+# --- auto -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "why", "count"),
+    [
+        ("Step 1: a\nStep 2: b", "numbered", 'it has a numbered list, "Step 1" to "Step 2"', 2),
+        ("Now:\n\n1) a\n2) b", "numbered", 'it has a numbered list, "1)" to "2)"', 3),
+        ("a b\n\nc d\n\ne f", "blank-line", "it has 3 paragraphs", 3),
+        ("2 + 3 = 5\n5 * 2 = 10\n#### 10", "line", "it has 3 lines", 3),
+        ("He has 2 apples.\nHe has 3 pears.\nHe has 5.\n\n#### 5", "line", "it has 4 lines", 4),
+        ("It is:\n- a\n- b\n- c\n\nDone.", "blank-line", "it has 2 paragraphs", 2),
+        ("He has 5. He eats 2. So 3.", "sentence", "it is one line of 3 sentences", 3),
+        ("12 - 5 = 7", "whole", "it is a single sentence", 1),
+        ("x = 5", "whole", "it is a single sentence", 1),
+        ("x = 5\ny = 6", "line", "it has 2 lines", 2),
+        ("f(2)", "whole", "it is a single sentence", 1),
+        (
+            "We get\n\\[ x \\]\nwhich is it.\nSo it is.",
+            "sentence",
+            "it has formulas on lines of their own within its 2 sentences",
+            2,
+        ),
+        ("def f(x):\n    y = x\n    z = y\n    return z\n", "code", "it parses as Python", 2),
+        ("print(3)", "code", "it parses as Python", 1),
+        ("See:\n```python\nx = 1\n```", "code", "at least half of it is fenced code", 2),
+    ],
+)
+def test_auto_picks_and_says_what(text, how, why, count):
+    segmentation = split(text)
+    assert (segmentation.how, segmentation.why, len(segmentation)) == (how, why, count)
+    assert segmentation.rejoin() == text
+    # What it picked is what it says.
+    assert split(text, segmentation.how).steps == segmentation.steps
+
+
+def test_auto_takes_a_marker_that_occurs_and_a_language_that_is_given():
+    assert split("1. a ки\n2. b ки", marker="ки").how == "marker"
+    assert split("1. a ки\n2. b ки", marker="ки").why == "the marker 'ки' occurs in it"
+    assert split("1. a\n2. b", marker="ки").how == "numbered"
+    assert split("x = 1", language="python").how == "code"
+
+
+def test_auto_keeps_a_little_code_in_a_solution_as_it_is():
+    text = "Step 1: We write a loop that adds all of the numbers.\n```python\nx += 1\n```\nStep 2: It gives 10, as we wanted it to."
+    assert split(text).how == "numbered"
+    assert len(split(text)) == 2
+
+
+# --- granularities --------------------------------------------------------------------------------------------
+
+
+def test_side_by_side():
+    text = "He has 5. He eats 2."
+    three = side_by_side(text)
+    assert list(three) == ["whole", "step", "token"]
+    assert {name: (cut.how, len(cut)) for name, cut in three.items()} == {
+        "whole": ("whole", 1),
+        "step": ("sentence", 2),
+        "token": ("token", 6),
+    }
+    assert all(isinstance(cut, Segmentation) and cut.rejoin() == text for cut in three.values())
+    assert len(side_by_side("a ки b ки", marker="ки")["step"]) == 2

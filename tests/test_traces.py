@@ -1,0 +1,295 @@
+"""Chat messages as a problem and steps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError, UnknownNameError, UsageError
+from stepmark.records import Step
+from stepmark.solutions.traces import read_messages
+
+
+def call(name: str, arguments: str, id: str | None = None) -> dict:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TRACE = [
+    {"role": "system", "content": "You book flights."},
+    {"role": "user", "content": "To Oslo, please."},
+    {
+        "role": "assistant",
+        "content": "I look first.",
+        "tool_calls": [call("search", '{"to": "OSL"}'), call("now", "", "c2")],
+    },
+    {"role": "tool", "tool_call_id": "c1", "name": "search", "content": '[{"price": 140}]'},
+    {"role": "tool", "tool_call_id": "c2", "content": "noon"},
+    {"role": "assistant", "content": "140 euros. Shall I?"},
+    {"role": "tool", "tool_call_id": "c9", "content": ""},
+    {"role": "user", "content": [{"type": "text", "text": "Yes."}, {"type": "text", "text": "Now."}]},
+    {"role": "assistant", "content": None, "tool_calls": [call("book", "{}")]},
+    {"role": "assistant", "content": "Done.\n"},
+]
+
+RENDERING = """\
+Assistant:
+I look first.
+search({"to": "OSL"})
+now()
+
+Tool (search):
+[{"price": 140}]
+
+Tool (now):
+noon
+
+Assistant:
+140 euros. Shall I?
+
+Tool:
+
+
+User:
+Yes.
+Now.
+
+Assistant:
+book({})
+
+Assistant:
+Done.
+"""
+
+
+def test_a_trace_becomes_a_problem_and_one_step_a_turn():
+    problem, segmentation = read_messages(TRACE)
+    assert problem.text == "System:\nYou book flights.\n\nUser:\nTo Oslo, please."
+    assert segmentation.text == RENDERING
+    assert segmentation.rejoin() == RENDERING
+    assert segmentation.how == "agent"
+    assert segmentation.why == "the conversation has 4 assistant turns"
+    assert segmentation.steps == (
+        Step(
+            lead="Assistant:\n",
+            text='I look first.\nsearch({"to": "OSL"})\nnow()',
+            observation='\n\nTool (search):\n[{"price": 140}]\n\nTool (now):\nnoon',
+            tail="\n\n",
+            start=11,
+        ),
+        Step(
+            lead="Assistant:\n",
+            text="140 euros. Shall I?",
+            observation="\n\nTool:\n\n\nUser:\nYes.\nNow.",
+            tail="\n\n",
+            start=RENDERING.index("140 euros"),
+        ),
+        Step(lead="Assistant:\n", text="book({})", tail="\n\n", start=RENDERING.index("book")),
+        Step(lead="Assistant:\n", text="Done.", tail="\n", start=RENDERING.index("Done")),
+    )
+
+
+def test_a_single_user_message_is_the_problem_word_for_word():
+    problem, _ = read_messages(
+        [{"role": "user", "content": " What?\n"}, {"role": "assistant", "content": "5"}]
+    )
+    assert problem.text == " What?\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ([{"role": "system", "content": "S"}], "System:\nS"),
+        (
+            [{"role": "developer", "content": "D"}, {"role": "user", "content": "U"}],
+            "Developer:\nD\n\nUser:\nU",
+        ),
+        ([{"role": "user", "content": "A"}, {"role": "user", "content": "B"}], "User:\nA\n\nUser:\nB"),
+    ],
+)
+def test_other_problems_are_rendered_under_headings(before, expected):
+    problem, _ = read_messages([*before, {"role": "assistant", "content": "5"}])
+    assert problem.text == expected
+
+
+# --- plain solutions ------------------------------------------------------------------------------------------
+
+PLAIN = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "2 + 3\n= 5. Yes."}]
+
+
+def test_one_assistant_turn_without_tools_is_a_plain_solution():
+    problem, segmentation = read_messages(PLAIN)
+    assert problem.text == "2 + 3?"
+    assert (segmentation.how, segmentation.texts) == ("line", ("2 + 3", "= 5. Yes."))
+    assert segmentation.text == "2 + 3\n= 5. Yes."
+    _, segmentation = read_messages(PLAIN, how="whole")
+    assert (segmentation.how, segmentation.why, len(segmentation)) == ("whole", "asked for", 1)
+    _, segmentation = read_messages(PLAIN, how="marker", marker="+")
+    assert segmentation.texts == ("2", "3\n= 5. Yes.")
+    _, segmentation = read_messages(PLAIN, how="code", language="c")
+    assert segmentation.how == "code"
+
+
+def test_a_plain_solution_may_be_asked_for_as_a_turn():
+    _, segmentation = read_messages(PLAIN, how="agent")
+    assert segmentation.steps == (Step(lead="Assistant:\n", text="2 + 3\n= 5. Yes.", start=11),)
+    assert (segmentation.how, segmentation.why) == ("agent", "asked for")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*PLAIN, {"role": "user", "content": "Thanks"}],
+        [PLAIN[0], {"role": "assistant", "content": "a", "tool_calls": [call("f", "{}")]}],
+        [PLAIN[0], {"role": "tool", "content": "x"}, PLAIN[1]],
+    ],
+)
+def test_what_follows_or_calls_makes_one_turn_a_trace(messages):
+    _, segmentation = read_messages(messages)
+    assert segmentation.how == "agent"
+    assert len(segmentation) == 1
+    assert segmentation.why == "the conversation has 1 assistant turn"
+
+
+def test_bad_ways():
+    with pytest.raises(UnknownNameError, match="way to split"):
+        read_messages(TRACE, how="turn")
+    with pytest.raises(UsageError, match="needs a marker"):
+        read_messages(PLAIN, how="marker")
+    with pytest.raises(InputError, match="only the marker") as caught:
+        read_messages(
+            [PLAIN[0], {"role": "assistant", "content": "ки"}], how="marker", marker="ки", where="f:3"
+        )
+    assert caught.value.where == "f:3"
+
+
+# --- bad messages ---------------------------------------------------------------------------------------------
+
+USER = {"role": "user", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "field", "message"),
+    [
+        ("hello", "messages", "expected a list of messages, found a string"),
+        ({"role": "user"}, "messages", "found an object"),
+        (None, "messages", "found nothing"),
+        ([], "messages", "at least one assistant message.*0 messages"),
+        ([USER], "messages", "at least one assistant message"),
+        ([USER, "hi"], "messages[1]", "expected a message.*found a string"),
+        ([USER, {"content": "x"}], "messages[1].role", "expected one of system.*found nothing"),
+        ([USER, {"role": "function", "content": "x"}], "messages[1].role", "found 'function'"),
+        ([USER, {"role": 3, "content": "x"}], "messages[1].role", "found int 3"),
+        ([{"role": "user"}], "messages[0].content", "expected a string or a list of text parts"),
+        ([{"role": "user", "content": 5}], "messages[0].content", "found int 5"),
+        ([{"role": "user", "content": ["x"]}], "messages[0].content[0]", "found a string"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            "messages[0].content[1].type",
+            "found 'image_url'",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "messages[0].content[0].text",
+            "expected a string",
+        ),
+        ([USER, {"role": "assistant", "content": None}], "messages[1]", "found neither"),
+        ([USER, {"role": "assistant"}], "messages[1]", "found neither"),
+        ([USER, {"role": "assistant", "content": " \n", "tool_calls": []}], "messages[1]", "found neither"),
+        ([{"role": "assistant", "content": "x"}], "messages", "expected a problem"),
+        (
+            [{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}],
+            "messages",
+            "expected a problem",
+        ),
+        ([USER, {"role": "assistant", "tool_calls": "f()"}], "messages[1].tool_calls", "found a string"),
+        ([USER, {"role": "assistant", "tool_calls": ["f"]}], "messages[1].tool_calls[0]", "found a string"),
+        (
+            [USER, {"role": "assistant", "tool_calls": [{}]}],
+            "messages[1].tool_calls[0].function",
+            "found nothing",
+        ),
+        (
+            [USER, {"role": "assistant", "tool_calls": [call("", "{}")]}],
+            "messages[1].tool_calls[0].function.name",
+            "function's name",
+        ),
+        (
+            [USER, {"role": "assistant", "tool_calls": [call("f", "{}"), call("f", {"a": 1})]}],
+            "messages[1].tool_calls[1].function.arguments",
+            "found an object.*json.dumps",
+        ),
+        ([{**USER, "tool_calls": [call("f", "{}")]}], "messages[0].tool_calls", "in a user message"),
+        ([{"role": "tool", "content": "x", "name": 3}], "messages[0].name", "expected a string"),
+        (
+            [USER, {"role": "assistant", "content": "x", "reasoning_content": "hm"}],
+            "messages[1].reasoning_content",
+            "move its text into 'content'",
+        ),
+        (
+            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
+            "messages[1].function_call",
+            "tool_calls",
+        ),
+    ],
+)
+def test_bad_messages_are_named(messages, field, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_messages(messages, where="rows.jsonl:7")
+    assert caught.value.field == field
+    assert caught.value.where == "rows.jsonl:7"
+    assert str(caught.value).startswith(f"rows.jsonl:7, field {field!r}: ")
+
+
+def test_empty_fields_of_servers_are_no_error():
+    messages = [
+        USER,
+        {"role": "assistant", "content": "x", "refusal": None, "function_call": None, "audio": None},
+    ]
+    assert read_messages(messages)[1].texts == ("x",)
+
+
+# --- whatever the conversation --------------------------------------------------------------------------------
+
+WORDS = st.text(alphabet="ab \n\t:.$`é", max_size=12)
+SPOKEN = WORDS.filter(str.strip)
+TURNS = st.one_of(
+    SPOKEN.map(lambda s: {"role": "assistant", "content": s}),
+    st.tuples(st.one_of(st.none(), WORDS), SPOKEN, WORDS).map(
+        lambda t: {"role": "assistant", "content": t[0], "tool_calls": [call(t[1], t[2])]}
+    ),
+)
+ANSWERS = st.one_of(
+    WORDS.map(lambda s: {"role": "user", "content": s}),
+    st.tuples(WORDS, st.one_of(st.none(), SPOKEN)).map(
+        lambda t: {"role": "tool", "content": t[0], "name": t[1]}
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    problem=SPOKEN,
+    turns=st.lists(st.tuples(TURNS, st.lists(ANSWERS, max_size=3)), min_size=1, max_size=4),
+)
+def test_every_trace_rejoins_and_nothing_is_lost(problem, turns):
+    messages = [{"role": "user", "content": problem}]
+    for turn, answers in turns:
+        messages += [turn, *answers]
+    read, segmentation = read_messages(messages, how="agent")
+    assert read.text == problem
+    assert len(segmentation) == len(turns)
+    assert segmentation.rejoin() == segmentation.text
+    for step, (turn, answers) in zip(segmentation, turns, strict=True):
+        assert step.text == step.text.strip() != ""
+        assert step.start is not None
+        assert segmentation.text[step.start : step.start + len(step.text)] == step.text
+        whole = step.lead + step.text + step.observation + step.tail
+        assert (turn["content"] or "") in whole
+        for spoken in turn.get("tool_calls", []):
+            written = f"{spoken['function']['name']}({spoken['function']['arguments']})"
+            assert written.strip() in step.text
+        # An observation if and only if something answered, holding each answer in order.
+        assert bool(step.observation) == bool(answers)
+        at = 0
+        for answer in answers:
+            at = step.observation.index(answer["content"], at)
+            assert answer["role"].capitalize() in step.observation
