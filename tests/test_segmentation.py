@@ -145,8 +145,8 @@ def test_an_unclosed_environment_does_not_take_the_end_of_another():
 
 
 def test_an_environment_closes_over_one_that_is_left_open_inside_it():
-    text = "\\begin{a}\n\\begin{x}\n\np\n\\end{a}\nq"
-    assert texts(text, "line") == ["\\begin{a}\n\\begin{x}\n\np\n\\end{a}", "q"]
+    text = "\\begin{a}\n\nm\n\\begin{x}\n\np\n\\end{a}\nq"
+    assert texts(text, "line") == ["\\begin{a}\n\nm\n\\begin{x}\n\np\n\\end{a}", "q"]
 
 
 def test_fences_close_only_with_their_own_kind_and_length():
