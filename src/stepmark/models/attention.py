@@ -157,7 +157,7 @@ class _TreeAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query, key, value, out, lse = ctx.saved_tensors
         d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
         kv_heads, dim = key.shape[1], key.shape[3]
@@ -246,9 +246,14 @@ def _unmasked(
     return part.reshape(1, kv_heads * groups, rows, dim), part_lse.reshape(1, kv_heads * groups, rows)
 
 
+def _has_kernel(query: Tensor) -> bool:
+    """Whether the kernel below takes it; forward and backward must go the same way."""
+    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
 def _flash(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Attention and its log-sum-exp: [b, heads, rows, dim] and [b, heads, rows], same heads everywhere."""
-    if query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16):
+    if _has_kernel(query):
         # The kernel behind scaled_dot_product_attention on CPU; called by name because only it returns
         # the log-sum-exp.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -275,7 +280,7 @@ def _flash_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of one block, float32, from the final output and log-sum-exp of its queries."""
-    if query.device.type == "cpu":
+    if _has_kernel(query):
         parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad.contiguous(), query, key, value, out, lse.contiguous(), 0.0, causal, scale=scale
         )

@@ -75,7 +75,9 @@ class Engine:
         with torch.inference_mode():
             for i, part in enumerate(parts):
                 after = parts[i + 1].carried if i + 1 < len(parts) else np.empty(0, dtype=np.int64)
-                carried = self._chunk(tree, part, carried, after, opening if i == 0 else None, rows, receive)
+                # Of the chunks, the one with the token after the opening has the whole opening at hand.
+                kept = opening if part.start <= shared < part.end else None
+                carried = self._chunk(tree, part, carried, after, kept, rows, receive)
         return tree
 
     def _chunk(

@@ -1,0 +1,484 @@
+"""The engine: each distinct prefix token is computed once, bounded in memory, and nothing changes by it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_language_model import tiny_tokenizer
+from transformers import AutoModel, LlamaConfig, Qwen2Config
+
+from stepmark.errors import InputError, MarkerInTextError, TooLongError
+from stepmark.models import attention
+from stepmark.models.encoding import Encoder
+from stepmark.models.engine import Engine, windows
+from stepmark.models.local import HeadPRM, ImplicitPRM
+from stepmark.models.prm import Ledger
+from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
+from stepmark.records import Refusal, Solution, StepScores
+
+torch.set_num_threads(1)
+
+SIZES = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "head_dim": 8,
+    # Wide weights: attention that is far from uniform, so that a wrong path would be seen.
+    "initializer_range": 0.25,
+    "pad_token_id": None,
+}
+
+
+@functools.cache
+def tiny(layers=2, vocabulary=40, config_class=LlamaConfig, seed=0):
+    attention.register()
+    torch.manual_seed(seed)
+    config = config_class(**SIZES, num_hidden_layers=layers, vocab_size=vocabulary)
+    return AutoModel.from_config(config, attn_implementation=attention.NAME).eval()
+
+
+class Watched:
+    """A backbone that notes how many tokens each forward pass had, and how many keys came from before."""
+
+    def __init__(self, model):
+        self.model, self.config = model, model.config
+        self.sizes, self.carried = [], []
+
+    def __call__(self, *, input_ids, position_ids, use_cache, stepmark_plan):
+        self.sizes.append(input_ids.shape[1])
+        self.carried.append(max((k.shape[2] for k, _ in stepmark_plan.carried.values()), default=0))
+        return self.model(
+            input_ids=input_ids, position_ids=position_ids, use_cache=use_cache, stepmark_plan=stepmark_plan
+        )
+
+
+def engine(model=None, *, budget, device="cpu"):
+    return Engine(Watched(model or tiny()), device=device, token_budget=budget, ledger=Ledger())
+
+
+def hidden(runs, sequences, reads):
+    """What the engine gives for the tokens at `reads[i]` of sequence i: a dict by (i, position)."""
+    found = {}
+
+    def take(tree):
+        def receive(indices, states):
+            for index, state in zip(indices.tolist(), states, strict=True):
+                assert index not in found, "an index came twice"
+                found[index] = state
+
+        return receive
+
+    def wanted(tree):
+        return np.unique([int(path[r]) for path, rs in zip(tree.paths, reads, strict=True) for r in rs])
+
+    tree = runs.run([np.asarray(s) for s in sequences], wanted, take)
+    assert sorted(found) == wanted(tree).tolist()
+    return {
+        (i, r): found[int(path[r])]
+        for i, (path, rs) in enumerate(zip(tree.paths, reads, strict=True))
+        for r in rs
+    }
+
+
+def alone(model, sequence, dtype=None):
+    """Hidden states of one sequence in a forward pass of its own, by transformers' attention."""
+    model.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        states = model(torch.tensor([sequence]), use_cache=False).last_hidden_state[0]
+    model.set_attn_implementation(attention.NAME)
+    return states
+
+
+def assert_equals_alone(found, model, sequences, close=1e-5):
+    states = [alone(model, s) for s in sequences]
+    for (i, r), state in found.items():
+        torch.testing.assert_close(state.cpu(), states[i][r], rtol=close, atol=close)
+
+
+def prefixes(sequences):
+    return {tuple(s[:n]) for s in sequences for n in range(1, len(s) + 1)}
+
+
+def shared_start(sequences):
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False))
+    return tuple(column[0] for column in columns)
+
+
+def words(rng, count):
+    return tuple(rng.randint(0, 40, count).tolist())
+
+
+# A call: candidates, each a tail after one problem of two, and where each is read, as parts of its length.
+CALLS = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from([(0,), (0, 1), (1, 1, 1)]),
+            st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple),
+            st.lists(st.floats(0, 1), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(CALLS, st.sampled_from([1, 3, 1000]))
+def test_every_distinct_token_is_computed_once(calls, budget):
+    """Counted with sets; and of a call, what it shares with the kept opening is not computed again."""
+    runs = engine(tiny(layers=1), budget=budget)
+    template = (5, 6, 7, 8)
+    kept = ()
+    for call in calls:
+        sequences = [template + problem + tail for problem, tail, _ in call]
+        reads = [
+            sorted({min(int(part * len(s)), len(s) - 1) for part in parts})
+            for s, (_, _, parts) in zip(sequences, call, strict=True)
+        ]
+        before = runs.ledger.tokens_computed
+        found = hidden(runs, sequences, reads)
+        opening = shared_start(sequences)[: min(r for rs in reads for r in rs)]
+        again = len(shared_start([kept, opening]))
+        assert runs.ledger.tokens_computed - before == len(prefixes(sequences)) - again
+        kept = opening
+        assert_equals_alone(found, tiny(layers=1), sequences)
+    everything = sum(len(template + problem + tail) for call in calls for problem, tail, _ in call)
+    assert runs.ledger.tokens_in == everything
+    assert runs.ledger.tokens_distinct == runs.ledger.tokens_computed == sum(runs.backbone.sizes)
+    assert runs.ledger.cache_hits == everything - sum(runs.backbone.sizes)
+    assert max(runs.backbone.sizes) <= budget
+
+
+@pytest.mark.parametrize("budget", [1000, 7])
+def test_the_opening_is_computed_once_in_a_run(budget):
+    rng = np.random.RandomState(0)
+    template, first, second = words(rng, 30), words(rng, 10), words(rng, 10)
+    runs = engine(budget=budget)
+
+    def computed(problem, *lengths):
+        tails = [(i, *words(rng, length - 1)) for i, length in enumerate(lengths)]
+        sequences = [template + problem + tail for tail in tails]
+        before = runs.ledger.tokens_computed
+        found = hidden(runs, sequences, [[len(s) - 1] for s in sequences])
+        assert_equals_alone(found, tiny(), sequences)
+        return runs.ledger.tokens_computed - before
+
+    assert computed(first, 5, 5) == 30 + 10 + 5 + 5
+    assert computed(first, 6, 7) == 6 + 7  # the template and the problem are at hand
+    assert computed(second, 4, 3) == 10 + 4 + 3  # another problem: the template still is
+    assert computed(second, 8, 2) == 8 + 2
+    assert computed(first, 1, 1) == 10 + 1 + 1
+
+
+def test_a_read_inside_the_shared_opening_is_answered_every_time():
+    """What is kept are keys and values, not hidden states: a token that is read is computed again."""
+    runs = engine(budget=100)
+    sequences = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6)]
+    for _ in range(2):
+        found = hidden(runs, sequences, [[2, 4], [2, 4]])
+        assert_equals_alone(found, tiny(), sequences)
+    assert runs.ledger.tokens_computed == 6 + 4
+
+
+def test_nothing_wanted_is_nothing_computed():
+    runs = engine(budget=100)
+    assert hidden(runs, [(1, 2), (1, 3)], [[], []]) == {}
+    assert runs.backbone.sizes == []
+    assert runs.ledger == Ledger()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")),
+    ],
+)
+def test_a_tree_of_many_budgets_runs_in_chunks(device):
+    """40 times the budget: no forward pass is larger, and what it carries is one path, not the tree."""
+    rng, budget = np.random.RandomState(1), 16
+    trunk = words(rng, 40)
+    sequences = [trunk[: rng.randint(1, 40)] + words(rng, rng.randint(1, 30)) for _ in range(44)]
+    distinct = len(prefixes(sequences))
+    assert distinct >= 40 * budget
+    model = tiny(config_class=Qwen2Config).to(device)
+    runs = engine(model, budget=budget, device=device)
+    found = hidden(runs, sequences, [[len(s) // 2, len(s) - 1] for s in sequences])
+    assert max(runs.backbone.sizes) == budget
+    assert len(runs.backbone.sizes) == math.ceil(distinct / budget)
+    assert sum(runs.backbone.sizes) == runs.ledger.tokens_computed == distinct
+    # Beside the path to its first token, a chunk needs what it branches off: never more than two paths.
+    assert max(runs.backbone.carried) <= max(len(s) for s in sequences)
+    assert_equals_alone(found, model.to("cpu"), sequences, 1e-5 if device == "cpu" else 1e-3)
+
+
+def test_bfloat16_is_near_float32():
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES | {"initializer_range": 0.1}, num_hidden_layers=2, vocab_size=40)
+    attention.register()
+    model = AutoModel.from_config(config, attn_implementation=attention.NAME).eval()
+    rng = np.random.RandomState(2)
+    trunk = words(rng, 20)
+    sequences = [trunk + words(rng, 5) for _ in range(3)]
+    reads = [[10, 24]] * 3
+    exact = hidden(engine(model, budget=9), sequences, reads)
+    rounded = hidden(engine(model.to(torch.bfloat16), budget=9), sequences, reads)
+    for key, state in exact.items():
+        assert rounded[key].dtype == torch.bfloat16
+        # 8 bits of mantissa through two layers; hidden states after the final norm are of size 1.
+        assert 0 < (rounded[key].float() - state).abs().max().item() < 0.1
+
+
+ITEMS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60)), max_size=30)
+
+
+@given(ITEMS, st.integers(1, 50))
+def test_windows_lose_nothing_and_are_bounded(items, budget):
+    marked = [(key, tokens, (key, tokens, i)) for i, (key, tokens) in enumerate(items)]
+    groups = list(windows(marked, budget))
+    assert [item for group in groups for item in group] == [item for _, _, item in marked]
+    for group in groups:
+        assert group
+        # It stops at the latest with the item that passes 16 budgets.
+        assert sum(tokens for _, tokens, _ in group[:-1]) < 16 * budget
+    for group, after in itertools.pairwise(groups):
+        size = sum(tokens for _, tokens, _ in group)
+        if group[-1][0] == after[0][0]:
+            assert size >= 16 * budget, "a problem was torn apart though it is no giant"
+        else:
+            assert size >= budget, "a group ended early"
+        # It ended at the first chance: without its last run of one key it was not yet full.
+        earlier = list(itertools.dropwhile(lambda item, key=group[-1][0]: item[0] == key, reversed(group)))
+        assert sum(tokens for _, tokens, _ in earlier) < budget
+
+
+def test_windows_by_hand():
+    items = [("p", 4, "p1"), ("p", 4, "p2"), ("p", 4, "p3"), ("q", 1, "q1"), ("r", 9, "r1"), ("s", 1, "s1")]
+    assert list(windows(items, 10)) == [["p1", "p2", "p3"], ["q1", "r1"], ["s1"]]
+    giant = [("p", 50, i) for i in range(5)]
+    assert list(windows(giant, 10)) == [[0, 1, 2, 3], [4]]  # cut once 160 tokens are passed
+    assert list(windows([], 10)) == []
+
+
+SPEC = ScoringSpec(
+    family="test",
+    summary="",
+    source="",
+    layout=TextLayout(opening="solve: {problem}\n", mark=" <end>\n"),
+    readout=Readout(head=LinearHead(), activation="sigmoid"),
+    score_kind="probability",
+    aggregate="min",
+    threshold=0.5,
+)
+
+
+def grader(*, budget=64, max_tokens=None, truncate=False):
+    """A PRM with random weights: a tiny Llama and a one-unit head."""
+    tokenizer = tiny_tokenizer()
+    model = Watched(tiny(vocabulary=len(tokenizer)))
+    weight = torch.randn(1, 32, generator=torch.Generator().manual_seed(3))
+    return HeadPRM(
+        name="tiny",
+        spec=SPEC,
+        encoder=Encoder(tokenizer, SPEC.layout, max_tokens=max_tokens, truncate=truncate),
+        engine=Engine(model, device="cpu", token_budget=budget, ledger=Ledger()),
+        head=lambda rows: rows @ weight.T,
+        neutral="positive",
+    )
+
+
+def expected(prm, solution):
+    """The same scores by one plain forward pass of the solution, positions found by tokenising prefixes."""
+    text = f"solve: {solution.problem.text}\n"
+    ends = []
+    for step in solution.texts:
+        text += f"{step} <end>\n"
+        ends.append(len(prm.encoder.tokenizer(text)["input_ids"]) - 1)
+    states = alone(prm.engine.backbone.model, prm.encoder.tokenizer(text)["input_ids"])
+    return torch.sigmoid(prm.head(states[ends])[:, 0]).tolist()
+
+
+def some_solutions(problems=4, candidates=5, seed=0):
+    rng = np.random.RandomState(seed)
+    return [
+        Solution.of(
+            f"problem {p}: 2 + {p} = ?",
+            tuple(f"step {rng.randint(0, 2)}: the sum is {rng.randint(0, 2)}." for _ in range(1 + c % 4)),
+            id=f"{p}.{c}",
+        )
+        for p in range(problems)
+        for c in range(candidates)
+    ]
+
+
+@pytest.mark.parametrize("budget", [5, 64, 4096])
+def test_score_many_equals_plain_forward_passes(budget):
+    prm, solutions = grader(budget=budget), some_solutions()
+    results = list(prm.score_many(solutions))
+    assert len(results) == len(solutions)
+    for solution, result in zip(solutions, results, strict=True):
+        assert result.scores == pytest.approx(expected(prm, solution), abs=1e-5)
+        assert result.kind == "probability"
+    assert len({round(s, 3) for r in results for s in r.scores}) > 10, "the scores should differ"
+    assert prm.ledger.solutions == len(solutions)
+    assert prm.ledger.steps == sum(len(s.steps) for s in solutions)
+    assert max(prm.engine.backbone.sizes) <= budget
+
+
+def test_one_at_a_time_equals_all_at_once():
+    solutions = some_solutions()
+    together = [r.scores for r in grader().score_many(solutions)]
+    one_by_one = grader()
+    for solution, scores in zip(solutions, together, strict=True):
+        assert one_by_one.score(solution.problem.text, solution.texts) == pytest.approx(scores, abs=1e-5)
+
+
+def test_equal_input_gives_equal_output():
+    """Bit for bit, where the engine starts from the same state; to rounding, where its cache is warmer."""
+    solutions = some_solutions()
+    first, second = grader(), grader()
+    results = list(first.score_many(solutions))
+    assert results == list(second.score_many(solutions))
+    for again, result in zip(first.score_many(solutions), results, strict=True):
+        assert again.scores == pytest.approx(result.scores, abs=1e-5)
+    twins = [some_solutions()[3]] * 2
+    one, other = grader().score_many(twins)
+    assert one == other
+
+
+def endless(same_problem, pulled):
+    for i in itertools.count():
+        pulled.append(i)
+        yield Solution.of(
+            "one" if same_problem else f"problem {i}", [f"step {i}: yes.", "the sum is correct."]
+        )
+
+
+@pytest.mark.parametrize(("same_problem", "windows_of"), [(False, 4), (True, 16 * 4)])
+def test_an_endless_stream_is_answered_as_it_comes(same_problem, windows_of):
+    """A window holds 4 budgets of tokens, and 16 times that of one problem; no more is read ahead."""
+    prm, pulled = grader(budget=32), []
+    results = prm.score_many(endless(same_problem, pulled))
+    assert pulled == []
+    shortest = len(prm.encoder.encode(Solution.of("one", ["step 0: yes.", "the sum is correct."])).ids)
+    for _ in range(3):
+        assert isinstance(next(results), StepScores)
+        assert len(pulled) <= windows_of * 32 / shortest + 2
+
+
+def bad_rows():
+    good = some_solutions(problems=1, candidates=1)[0]
+    return [
+        (Solution.of("p", ["is it <end> correct"], id="marked"), MarkerInTextError, "<end>"),
+        (Solution.of("p", ["yes", "  "], id="blank"), InputError, "step 2 of 2 is empty"),
+        (Solution.of(" ", ["yes"], id="no problem"), InputError, "problem is empty"),
+        (Solution.of("p", (), id="no steps"), InputError, "no steps"),
+        (Solution.of("p", ["yes. " * 90], id="long"), TooLongError, "this model reads 80"),
+        (good, None, None),
+    ]
+
+
+def test_keep_going_yields_a_refusal_in_its_place():
+    good, rows = some_solutions(problems=2, candidates=2), bad_rows()
+    solutions = [s for row, g in zip(rows, good * 2, strict=False) for s in (row[0], g)]
+    prm = grader(max_tokens=80)
+    results = list(prm.score_many(solutions, keep_going=True))
+    assert len(results) == len(solutions)
+    for (bad, kind, message), result in zip(rows, results[::2], strict=False):
+        if kind is None:
+            assert isinstance(result, StepScores)
+            continue
+        assert isinstance(result, Refusal)
+        assert result.solution is bad
+        assert type(result.error) is kind
+        assert message in str(result.error)
+        assert repr(bad.id) in str(result.error)
+    for solution, result in zip(solutions[1::2], results[1::2], strict=True):
+        assert result.scores == pytest.approx(expected(prm, solution), abs=1e-5)
+    assert prm.ledger.solutions == sum(isinstance(r, StepScores) for r in results)
+
+
+@pytest.mark.parametrize(("bad", "kind", "message"), bad_rows()[:-1])
+def test_without_keep_going_it_raises(bad, kind, message):
+    with pytest.raises(kind, match=message):
+        list(grader(max_tokens=80).score_many([*some_solutions(1, 1), bad]))
+
+
+def test_a_window_of_refusals_only():
+    results = list(grader().score_many([Solution.of("p", [" "])] * 3, keep_going=True))
+    assert [type(r) for r in results] == [Refusal] * 3
+
+
+def test_truncated_steps_have_no_score_and_the_others_their_own():
+    solution = Solution.of("p", ["yes it is correct.", "the sum is 5.", "no. " * 40])
+    prm = grader(max_tokens=60, truncate=True)
+    (result,) = prm.score_many([solution])
+    whole = expected(prm, solution)
+    assert result.scores[2] is None
+    assert result.scores[:2] == pytest.approx(whole[:2], abs=1e-5)
+    assert grader(max_tokens=2, truncate=True).score("p", solution.texts) == [None, None, None]
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
+    """More answer tokens than one slice of vocabulary logits (256), with branches, against plain sums."""
+    tokenizer = tiny_tokenizer()
+    models = [tiny(vocabulary=len(tokenizer), seed=s) for s in (0, 1)]
+    outputs = [
+        torch.randn(len(tokenizer), 32, generator=torch.Generator().manual_seed(s)) / 4 for s in (2, 3)
+    ]
+    layout = TextLayout(opening="{problem}\n", mark="\n")
+    rule = LogRatioHead(beta=0.5, per_step=per_step)
+    spec = ScoringSpec(
+        family="implicit",
+        summary="",
+        source="",
+        layout=layout,
+        readout=Readout(head=rule, activation="identity"),
+        score_kind="log-ratio",
+        aggregate="min",
+    )
+    policy, reference = (
+        (Engine(m, device="cpu", token_budget=budget, ledger=Ledger()), w)
+        for m, w in zip(models, outputs, strict=True)
+    )
+    prm = ImplicitPRM(
+        name="tiny",
+        spec=spec,
+        encoder=Encoder(tokenizer, layout, max_tokens=None),
+        policy=policy,
+        reference=reference,
+    )
+    rng = np.random.RandomState(4)
+    words = ["correct", "wrong", "the", "sum", "is", "5"]
+    steps = [" ".join(words[i] for i in rng.randint(0, 6, 60)) for _ in range(6)]
+    solutions = [Solution.of("which?", steps[:4]), Solution.of("which?", [*steps[:2], *steps[4:]])]
+    for solution, result in zip(solutions, prm.score_many(solutions), strict=True):
+        text, ends = "which?\n", []
+        start = len(tokenizer(text)["input_ids"])
+        for step in solution.texts:
+            text += step + "\n"
+            ends.append(len(tokenizer(text)["input_ids"]))
+        ids = tokenizer(text)["input_ids"]
+        logprobs = [
+            torch.log_softmax((alone(m, ids) @ w.T).double(), -1)[torch.arange(len(ids) - 1), ids[1:]]
+            for m, w in zip(models, outputs, strict=True)
+        ]
+        ratio = 0.5 * (logprobs[0] - logprobs[1])  # entry t is of token t + 1
+        sums = [float(ratio[start - 1 : end - 1].sum()) for end in ends]
+        wanted = np.diff([0.0, *sums]).tolist() if per_step else sums
+        assert result.scores == pytest.approx(wanted, abs=2e-4)
+        assert max(abs(w) for w in wanted) > 1
+    assert policy[0].ledger.tokens_distinct == policy[0].ledger.tokens_computed
+    assert policy[0].ledger.tokens_computed > 256

@@ -1,0 +1,172 @@
+"""The packed prefix tree: every distinct prefix stands once, and attention's pieces cover the paths exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepmark.models.tree import blocks, chunks, common_prefix, pack
+
+# Few letters, so that prefixes are shared, whole sequences repeat, and one is often the prefix of another.
+FORESTS = st.lists(
+    st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple), min_size=1, max_size=12
+) | st.builds(
+    lambda opening, rests: [opening + rest for rest in rests],
+    st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple),
+    st.lists(st.lists(st.integers(0, 1), max_size=6).map(tuple), min_size=1, max_size=8),
+)
+
+
+def prefixes(sequences):
+    return {tuple(s[:n]) for s in sequences for n in range(1, len(s) + 1)}
+
+
+def spelled(tree):
+    """The prefix that each packed token stands for, read from the parents alone."""
+    result = []
+    for i in range(len(tree)):
+        parent = int(tree.parents[i])
+        result.append((*(result[parent] if parent >= 0 else ()), int(tree.ids[i])))
+    return result
+
+
+def ancestors_or_self(tree):
+    """How often each token has to see each other one: 1 for its path and itself, else 0. [tokens, tokens]."""
+    pairs = np.zeros((len(tree), len(tree)), dtype=int)
+    for i in range(len(tree)):
+        at = i
+        while at >= 0:
+            pairs[i, at] = 1
+            at = int(tree.parents[at])
+    return pairs
+
+
+def seen_in_chunks(tree, parts):
+    """How often each token sees each other one through the chunks' chains and blocks."""
+    pairs = np.zeros((len(tree), len(tree)), dtype=int)
+    for part in parts:
+        keys = np.concatenate([part.carried, np.arange(part.start, part.end)])
+        for start, end in part.chains:
+            for i in range(start, end):
+                pairs[part.start + i, part.start + start : part.start + i + 1] += 1
+        for block in part.blocks:
+            pairs[np.ix_(part.start + block.queries, keys[block.keys])] += 1
+    return pairs
+
+
+@given(FORESTS)
+def test_each_distinct_prefix_stands_once(sequences):
+    tree = pack(sequences)
+    assert len(tree) == len(prefixes(sequences))
+    assert set(spelled(tree)) == prefixes(sequences)
+    assert tree.depths.tolist() == [len(prefix) - 1 for prefix in spelled(tree)]
+
+
+@given(FORESTS)
+def test_paths_spell_the_sequences(sequences):
+    tree = pack(sequences)
+    for sequence, path in zip(sequences, tree.paths, strict=True):
+        assert tuple(tree.ids[path].tolist()) == sequence
+        assert tree.depths[path].tolist() == list(range(len(sequence)))
+        assert tree.parents[path].tolist() == [-1, *path[:-1].tolist()]
+
+
+@given(FORESTS)
+def test_chains_and_blocks_are_the_ancestors_and_nothing_else(sequences):
+    tree = pack(sequences)
+    pairs = np.zeros((len(tree), len(tree)), dtype=int)
+    for chain in tree.chains:
+        for i in range(chain.start, chain.end):
+            pairs[i, chain.start : i + 1] += 1
+    for block in blocks(tree.chains):
+        pairs[np.ix_(block.queries, block.keys)] += 1
+    np.testing.assert_array_equal(pairs, ancestors_or_self(tree))
+
+
+@given(FORESTS)
+def test_one_block_for_each_token_that_chains_hang_on(sequences):
+    tree = pack(sequences)
+    hung_on = [int(block.keys[-1]) for block in blocks(tree.chains)]
+    assert len(hung_on) == len(set(hung_on))
+    assert set(hung_on) == {int(c.above[-1]) for c in tree.chains if len(c.above)}
+
+
+@given(FORESTS, st.integers(1, 20))
+def test_chunks_of_any_budget_see_the_same(sequences, budget):
+    tree = pack(sequences)
+    parts = chunks(tree, budget)
+    assert [i for part in parts for i in range(part.start, part.end)] == list(range(len(tree)))
+    assert all(part.end - part.start <= budget for part in parts)
+    np.testing.assert_array_equal(seen_in_chunks(tree, parts), ancestors_or_self(tree))
+
+
+@given(FORESTS, st.integers(1, 7))
+def test_what_a_chunk_carries_was_at_hand_in_the_chunk_before(sequences, budget):
+    at_hand = set()
+    for part in chunks(pack(sequences), budget):
+        carried = part.carried.tolist()
+        assert carried == sorted(set(carried))
+        assert set(carried) <= at_hand
+        at_hand = {*carried, *range(part.start, part.end)}
+
+
+@given(FORESTS, st.integers(1, 9), st.data())
+def test_skipped_tokens_are_carried_and_not_computed(sequences, budget, data):
+    tree = pack(sequences)
+    shared = min(common_prefix(np.asarray(sequences[0]), np.asarray(s)) for s in sequences)
+    skip = data.draw(st.integers(0, shared))
+    parts = chunks(tree, budget, skip=skip)
+    assert [i for part in parts for i in range(part.start, part.end)] == list(range(skip, len(tree)))
+    wanted = ancestors_or_self(tree)
+    wanted[:skip] = 0
+    np.testing.assert_array_equal(seen_in_chunks(tree, parts), wanted)
+    if parts and skip:
+        assert parts[0].carried.tolist() == list(range(skip))
+
+
+def test_a_forest_by_hand():
+    #  7 8 9        as given: [7 8 9], [7 8 5 5], [7 8], [4]; sorted: [4], [7 8], [7 8 5 5], [7 8 9]
+    #      5 5
+    #  4
+    tree = pack([[7, 8, 9], [7, 8, 5, 5], [7, 8], [4]])
+    assert tree.ids.tolist() == [4, 7, 8, 5, 5, 9]
+    assert tree.depths.tolist() == [0, 0, 1, 2, 3, 2]
+    assert tree.parents.tolist() == [-1, -1, 1, 2, 3, 2]
+    assert [p.tolist() for p in tree.paths] == [[1, 2, 5], [1, 2, 3, 4], [1, 2], [0]]
+    assert [(c.start, c.end, c.above.tolist()) for c in tree.chains] == [
+        (0, 1, []),
+        (1, 3, []),
+        (3, 5, [1, 2]),
+        (5, 6, [1, 2]),
+    ]
+    (block,) = blocks(tree.chains)
+    assert (block.queries.tolist(), block.keys.tolist()) == ([3, 4, 5], [1, 2])
+    first, second = chunks(tree, 4)
+    assert (first.start, first.end, first.carried.tolist()) == (0, 4, [])
+    # Token 4 continues the chain that was cut after token 3, so it needs 3 as well; 5 does not.
+    assert (second.start, second.end, second.carried.tolist()) == (4, 6, [1, 2, 3])
+    assert second.chains == ((0, 1), (1, 2))
+    assert [(b.queries.tolist(), b.keys.tolist()) for b in second.blocks] == [([0], [0, 1, 2]), ([1], [0, 1])]
+
+
+@pytest.mark.parametrize("sequences", [[], [[]], [[1, 2], []]])
+def test_nothing_to_pack_is_an_error(sequences):
+    with pytest.raises(ValueError, match="at least one sequence, and none empty"):
+        pack(sequences)
+
+
+def test_a_budget_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="at least 1, found 0"):
+        chunks(pack([[1]]), 0)
+
+
+def test_common_prefix():
+    def shared(a, b):
+        return common_prefix(np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64))
+
+    assert shared([1, 2, 3], [1, 2, 4]) == 2
+    assert shared([1, 2], [1, 2, 4]) == 2
+    assert shared([3], [1]) == 0
+    assert shared([], [1]) == 0
