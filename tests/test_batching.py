@@ -246,8 +246,9 @@ def test_an_error_of_one_method_does_not_lose_the_replies_of_the_others():
         finally:
             closed.append(True)
 
+    held = closing()  # a reference, so that closing it is not left to the garbage collector
     with pytest.raises(ZeroDivisionError, match="mine"):
-        results([closing(), failing()], Machine(), store=store)
+        results([held, failing()], Machine(), store=store)
     assert closed == [True]
     again = Machine()
     results([asks(write("good"))], again, store=store)

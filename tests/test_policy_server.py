@@ -311,6 +311,12 @@ def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():
     assert [body["n"] for body in fake.asked] == [5, 3, 1]
 
 
+def test_a_server_that_gives_more_samples_is_cut_to_what_was_asked():
+    with Fake(lambda path, body: raw("a", "b", "c")) as fake:
+        [samples] = connect(fake).write([Write(prompt="p", n=2, temperature=1.0)])
+    assert [sample.text for sample in samples] == ["a", "b"]
+
+
 def test_many_requests_keep_their_order_and_are_reported_as_they_come():
     def reply(path, body):
         number = int(body["prompt"].removeprefix("p"))
