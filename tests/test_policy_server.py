@@ -457,7 +457,7 @@ def test_waits_grow_and_are_drawn_from_the_given_generator(monkeypatch):
     waits = []
     monkeypatch.setattr("stepmark.models.policies.transport.time.sleep", waits.append)
     patience = Patience(retries=4, first_wait=1.0, max_wait=5.0)
-    dice, twin = random.Random(3), random.Random(3)  # noqa: S311
+    dice, twin = random.Random(3), random.Random(3)
     draws = [twin.random() for _ in range(4)]
     with Fake(lambda path, body: (500, {}, b"")) as fake, pytest.raises(BackendError):
         connect(fake, patience=patience, rng=dice).write([Write(prompt="p")])

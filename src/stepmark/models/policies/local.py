@@ -270,7 +270,7 @@ class LocalPolicy:
         *,
         keep: int,
         cache: object = None,
-    ) -> Any:  # noqa: ANN401 (the output class is the model's own)
+    ) -> Any:
         """One pass; logits of at least the last `keep` positions."""
         extra = {"logits_to_keep": keep} if self._short_logits else {}
         return self._model(

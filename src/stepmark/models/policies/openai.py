@@ -87,7 +87,7 @@ class OpenAIPolicy:
             base_url,
             api_key_env=api_key_env,
             patience=patience or Patience(),
-            rng=rng or random.Random(0),  # noqa: S311 (jitter, not a secret)
+            rng=rng or random.Random(0),
         )
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
         self._concurrency = concurrency
