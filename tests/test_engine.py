@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_language_model import tiny_tokenizer
 from transformers import AutoModel, LlamaConfig, Qwen2Config
 
 from stepmark.errors import InputError, MarkerInTextError, TooLongError
@@ -22,6 +21,7 @@ from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
 from stepmark.records import Refusal, Solution, StepScores
+from tiny_language_model import tiny_tokenizer
 
 torch.set_num_threads(1)
 

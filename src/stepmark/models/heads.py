@@ -43,13 +43,16 @@ def build_head(
     hidden = int(backbone.config.hidden_size)
     if isinstance(head, LinearHead):
         weight = _shaped(source.get(head.weight), head.weight, (None, hidden))
-        bias = source.get(head.bias) if head.bias is not None and head.bias in source else None
+        bias = None
+        if head.bias is not None and head.bias in source:
+            bias = _shaped(source.get(head.bias), head.bias, (weight.shape[0],))
         return lambda rows: torch.nn.functional.linear(rows, weight, bias)
     if isinstance(head, MlpHead):
         first, last = f"{head.prefix}.0", f"{head.prefix}.2"
         w1 = _shaped(source.get(f"{first}.weight"), f"{first}.weight", (None, hidden))
         w2 = _shaped(source.get(f"{last}.weight"), f"{last}.weight", (2, w1.shape[0]))
-        b1, b2 = source.get(f"{first}.bias"), source.get(f"{last}.bias")
+        b1 = _shaped(source.get(f"{first}.bias"), f"{first}.bias", (w1.shape[0],))
+        b2 = _shaped(source.get(f"{last}.bias"), f"{last}.bias", (2,))
         linear = torch.nn.functional.linear
         return lambda rows: linear(torch.relu(linear(rows, w1, b1)), w2, b2)
     if isinstance(head, EnsembleHead):
@@ -94,7 +97,13 @@ def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, devi
         raise CheckpointError(
             f"the verdicts {head.candidates} end in the same token; this tokenizer cannot serve this PRM"
         )
-    weight = output_rows(source, backbone)[torch.tensor(ids, device=device)].float()
+    hidden = int(backbone.config.hidden_size)
+    every = _shaped(output_rows(source, backbone), "lm_head.weight", (None, hidden))
+    if max(ids) >= len(every):
+        raise CheckpointError(
+            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(every)} rows"
+        )
+    weight = every[torch.tensor(ids, device=device)].float()
     return lambda rows: torch.nn.functional.linear(rows, weight)
 
 
@@ -128,10 +137,12 @@ def step_scores(
         neutral: whether a neutral step counts as good (Lightman et al. 2023, Table 4).
 
     Raises:
-        CheckpointError: the head has another number of classes than its spec says, or gave NaN.
+        CheckpointError: the head has another number of classes than its spec says, or gave NaN or an infinity.
     """
-    if torch.isnan(logits).any():
-        raise CheckpointError("the model gave NaN; try --dtype float32, or check the checkpoint")
+    if not torch.isfinite(logits).all():
+        raise CheckpointError(
+            "the model gave NaN or an infinity; try --dtype float32, or check the checkpoint"
+        )
     classes = logits.shape[1]
     if readout.activation == "sigmoid":
         _classes(classes, 1)
@@ -140,6 +151,8 @@ def step_scores(
         _classes(classes, 1)
         return logits[:, 0].tolist(), None
     if readout.activation == "sigmoid-mean":
+        if classes == 0:
+            raise CheckpointError("the ensemble has no members")
         return torch.sigmoid(logits).mean(-1).tolist(), None
     # In float64, so that a sum of class probabilities does not pass 1 by a rounding.
     p = torch.softmax(logits.double(), -1)
