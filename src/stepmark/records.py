@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ScoreKind = Literal["probability", "margin", "log-ratio", "unbounded"]
 """What a step score is.
@@ -179,18 +183,25 @@ class Refusal:
 Record = TypeVar("Record")
 
 
+@cache
+def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, TypeAdapter, with_config
+
+    return TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
+
+
 def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | None = None) -> Record:
     """Read a record strictly from plain data (as JSON gives it).
 
     Raises:
         InputError: a field is missing, has a wrong type, or is unknown; the error names it.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+    from pydantic import ValidationError
 
     try:
-        adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
         # Through JSON: strict mode then takes a list for a tuple field and still refuses "3" for 3.
-        return adapter.validate_json(json.dumps(data))
+        record: Record = _adapter(type_).validate_json(json.dumps(data))
+        return record
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])

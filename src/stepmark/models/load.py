@@ -64,6 +64,8 @@ def load_prm(
         and "/" not in name_or_path
     ):
         factory = NAMES.load(name_or_path)
+        if not callable(factory):
+            raise UsageError(f"{name_or_path} is a {type(factory).__name__}; expected a function or class whose call gives a PRM")
         made: PRM = factory()
         return made
     if family in GENERATIVE:

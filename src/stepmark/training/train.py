@@ -46,6 +46,8 @@ class Train:
     epochs: int = 1
     token_budget: int = 2048
     """Distinct tokens a step."""
+    limit_tokens: int | None = None
+    """Distinct tokens an epoch, the same number from each source; None takes everything."""
     max_tokens: int = 512
     """Longer examples are left out and counted."""
     coarsen: float = 0.5
@@ -178,11 +180,24 @@ class Trainer:
         self, groups: Sequence[Sequence[Example]], number: int, refused: list[Any]
     ) -> list[list[LabelledTree]]:
         """The batches of one epoch: the same for the same seed, so that a run can resume inside it."""
-        seed = self.settings.seed * 1000 + number
-        coarse = [[coarsen(e, self.settings.coarsen, seed) for e in group] for group in groups]
-        budget = self.settings.token_budget
-        items = list(trees(coarse, self.encoder, budget=budget, refused=refused))
-        return batches(items, budget=budget, rng=random.Random(seed))
+        settings = self.settings
+        seed = settings.seed * 1000 + number
+        rng = random.Random(seed)
+        sources: dict[str | None, list[Sequence[Example]]] = {}
+        for group in groups:
+            sources.setdefault(group[0].solution.problem.source, []).append(group)
+        limit = math.inf if settings.limit_tokens is None else settings.limit_tokens / len(sources)
+        items: list[LabelledTree] = []
+        for members in sources.values():
+            rng.shuffle(members)
+            coarse = ([coarsen(e, settings.coarsen, seed) for e in group] for group in members)
+            size = 0
+            for item in trees(coarse, self.encoder, budget=settings.token_budget, refused=refused):
+                if size >= limit:
+                    break
+                items.append(item)
+                size += len(item.tree)
+        return batches(items, budget=settings.token_budget, rng=rng)
 
     def run(
         self,
@@ -197,7 +212,7 @@ class Trainer:
         total = sum(len(e) for e in plan)
         self._resume()
         self.model.train()
-        began, tokens = time.monotonic(), 0
+        began, tokens, first = time.monotonic(), 0, self.done
         for step, batch in enumerate((b for e in plan for b in e), start=1):
             if step <= self.done:
                 continue
@@ -223,6 +238,7 @@ class Trainer:
                     "labels": len(labels),
                     "gradient": float(norm),
                     "tokens_per_second": tokens / seconds,
+                    "seconds_per_step": seconds / (step - first),
                     "refused": len(refused),
                 }
             )

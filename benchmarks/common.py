@@ -1,0 +1,63 @@
+"""What every benchmark shares: real data when it is there, the matrix-product peak, the last line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def data_folder() -> Path | None:
+    """The folder of development data: `$STEPMARK_DATA`, else `shared/data` beside the checkout; None if absent."""
+    named = os.environ.get("STEPMARK_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    """All rows of a gzipped JSON lines file."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def seconds(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of a call, and its result."""
+    start = time.perf_counter()
+    result = run()
+    return time.perf_counter() - start, result
+
+
+def matmul_peak(dtype: torch.dtype) -> float:
+    """Floating-point operations a second of a bare matrix product, 4096x576x1536: the best of 20."""
+    a, b = torch.randn(4096, 576, dtype=dtype), torch.randn(1536, 576, dtype=dtype)
+    with torch.inference_mode():
+        best = min(seconds(lambda: torch.nn.functional.linear(a, b))[0] for _ in range(20))
+    return 2 * 4096 * 576 * 1536 / best
+
+
+def finish(name: str, figures: Mapping[str, float], aims: Mapping[str, float]) -> None:
+    """Print the figures beside their aims, and the machine-readable last line."""
+    for key, value in figures.items():
+        aim = f"   (aim {aims[key]:g})" if key in aims else ""
+        print(f"{key:36} {value:10.3f}{aim}")
+    machine = {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    line = {
+        "benchmark": name,
+        "figures": {k: round(v, 4) for k, v in figures.items()},
+        "aims": dict(aims),
+        "machine": machine,
+    }
+    print(json.dumps(line))

@@ -1,0 +1,1 @@
+"""Station 3: judgements of steps."""

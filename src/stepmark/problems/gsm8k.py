@@ -1,0 +1,52 @@
+"""GSM8K: problems with worked solutions whose calculations are written out.
+
+Source: Cobbe et al. 2021; a row has `question` and `answer`, whose lines hold `<<48/2=24>>` before each result
+and which ends in `#### 24`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepmark.errors import InputError
+from stepmark.records import Problem, read_record
+from stepmark.store import read_rows
+
+_END = re.compile(r"\n?#### *(\S.*?)\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worked:
+    """A problem and its worked solution, a line a step, the calculations still marked `<<…>>`."""
+
+    problem: Problem
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    question: str
+    answer: str
+
+
+def read_gsm8k(path: str | Path) -> Iterator[Worked]:
+    """The worked problems of a GSM8K file.
+
+    Raises:
+        InputError: a row that is not of this form, with file and line.
+    """
+    for row in read_rows(str(path)):
+        found = read_record(_Row, row.data, where=row.where)
+        end = _END.search(found.answer)
+        if end is None:
+            raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
+        lines = tuple(line.strip() for line in found.answer[: end.start()].split("\n") if line.strip())
+        if not lines:
+            raise InputError("the answer has no step before '####'", where=row.where, field="answer")
+        yield Worked(
+            problem=Problem(text=found.question, answer=end.group(1), id=row.where, source="GSM8K"),
+            lines=lines,
+        )

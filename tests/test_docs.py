@@ -1,0 +1,71 @@
+"""The documentation says only what is so: its code runs, its commands exist, every public name is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import stepmark
+from stepmark.catalog import Catalog
+from stepmark.cli import COMMANDS
+from stepmark.models.families import FAMILIES
+from stepmark.models.generative import GENERATIVE
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+_FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.M | re.S)
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return [body for found, body in _FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = _blocks(page, "python")
+    if not blocks:
+        pytest.skip("no Python on this page")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for number, block in enumerate(blocks, start=1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102
+
+
+def test_every_command_is_documented() -> None:
+    for command in COMMANDS:
+        assert f"stepmark {command}" in TEXT, f"no page shows `stepmark {command}`"
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    shown = {m for page in PAGES for block in _blocks(page, "console") for m in re.findall(r"^\$ stepmark (\w+)", block, re.M)}
+    assert shown
+    assert shown <= set(COMMANDS)
+
+
+def test_every_family_is_documented() -> None:
+    for name in [*FAMILIES, *GENERATIVE]:
+        assert f"`{name}`" in TEXT, f"no page names the family {name}"
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in stepmark.__all__:
+        if not name.startswith("__"):
+            assert re.search(rf"\b{name}\b", TEXT), f"no page names stepmark.{name}"
+
+
+def test_the_pages_are_in_the_table_of_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.M), f"docs/index.md leaves out {page.name}"
+
+
+def test_every_way_into_a_catalog_is_real() -> None:
+    from stepmark.models.load import NAMES
+
+    assert isinstance(NAMES, Catalog)
+    for name in NAMES:
+        assert callable(NAMES.load(name))
