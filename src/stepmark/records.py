@@ -7,10 +7,10 @@ refuses a wrong type and an unknown key and says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from stepmark.errors import InputError
 
@@ -123,8 +123,8 @@ class StepScores:
     """What a PRM says of one solution: one entry a step, in order."""
 
     scores: tuple[float | None, ...]
-    """In the range of `kind`. None only for a step that was not read: cut off by `truncate`, or not the
-    last step when an outcome reward model reads."""
+    """In the range of `kind`. None only for a step that was not read: cut off by `truncate`, not the last step
+    when an outcome reward model reads, or past the error at which a critique stopped."""
     kind: ScoreKind
     classes: tuple[tuple[float, ...] | None, ...] | None = None
     """Class probabilities a step, for PRMs with more than two classes, in the order of `class_names`."""
@@ -166,7 +166,7 @@ class ScoredSolution:
             kind=self.steps.kind,
             first_error=self.first_error,
             threshold=self.threshold,
-            outcome=self.outcome,
+            outcome=None if self.outcome is None else f"{self.outcome_model or 'outcome'} {self.outcome:.3f}",
             headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
         )
 
@@ -184,10 +184,10 @@ Record = TypeVar("Record")
 
 
 @cache
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
+def _adapter(type_: Hashable) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    return TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
+    return TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(cast(type[Any], type_)))
 
 
 def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | None = None) -> Record:
