@@ -36,6 +36,8 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
                 dtype=dtype,
                 attn_implementation=attention.NAME,
                 trust_remote_code=False,
+                # So that a wrong shape is reported to us; it is an error below.
+                ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
     except Exception as error:  # whatever a corrupt file makes transformers or safetensors raise

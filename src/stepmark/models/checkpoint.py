@@ -19,6 +19,21 @@ from stepmark.models.base import BASE_NAME, base_folder
 BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
 """What an adapter of ours names as its base: the model that is made from the installed package."""
 
+# Settings of PEFT's LoraConfig that change what the adapter computes.
+_VARIANTS = (
+    "use_dora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "trainable_token_indices",
+    "use_qalora",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+)
 _WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
 
 
@@ -87,9 +102,12 @@ class Tensors:
     def _bin(self, file: Path) -> dict[str, Tensor]:
         if file not in self._loaded:
             try:
-                self._loaded[file] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             except Exception as error:  # torch raises many kinds for a corrupt or an unsafe file
                 raise CheckpointError(f"{file} cannot be read with weights_only=True: {error}") from error
+            if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
+                raise CheckpointError(f"{file} should hold tensors by name, and nothing else")
+            self._loaded[file] = loaded
         return self._loaded[file]
 
     @property
@@ -131,14 +149,9 @@ def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
         The adapter's other tensors, by name: a head that was saved with it.
 
     Raises:
-        CheckpointError: a variant of LoRA that this does not implement, or a layer that the base lacks.
+        CheckpointError: a variant of LoRA that this does not implement, or a tensor that the base has no place for.
     """
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    for option in ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern"):
-        if config.get(option):
-            raise CheckpointError(
-                f"{folder}: the adapter uses {option}, which stepmark does not merge; merge it with peft"
-            )
+    config = adapter_config(folder)
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
     tensors = Tensors(folder)
     others: dict[str, Tensor] = {}
@@ -158,4 +171,44 @@ def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
                 weight.copy_((weight.float() + scale * (up @ down).to(weight.device)).to(weight.dtype))
         elif not bare.endswith(".lora_B.weight"):
             others[bare] = tensors.get(name)
-    return others
+    return {name: t for name, t in others.items() if not _replaced(backbone, name, t, folder)}
+
+
+def _replaced(backbone: Any, name: str, tensor: Tensor, folder: Path) -> bool:
+    """Put a tensor that the adapter holds whole (PEFT's `modules_to_save`) into the backbone; False for a head's."""
+    target = name.removeprefix("model.")
+    if target.split(".")[0] not in dict(backbone.named_children()) and "lora_" not in name:
+        return False
+    weight = dict(backbone.named_parameters()).get(target)
+    if weight is None or weight.shape != tensor.shape:
+        raise CheckpointError(
+            f"{folder}: the adapter holds {name!r} of shape {tuple(tensor.shape)}, which stepmark cannot put into the "
+            "base; merge it with peft"
+        )
+    with torch.no_grad():
+        weight.copy_(tensor)
+    return True
+
+
+def adapter_config(folder: Path) -> dict[str, Any]:
+    """`adapter_config.json`, known to be of a LoRA adapter that `merge_adapter` can merge.
+
+    Raises:
+        CheckpointError: not JSON, another kind of adapter, a variant of LoRA, or no rank or scale.
+    """
+    file = folder / "adapter_config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{file}: expected peft_type LORA; merge another kind of adapter with peft")
+    for option in _VARIANTS:
+        if config.get(option):
+            raise CheckpointError(
+                f"{folder}: the adapter uses {option}, which stepmark does not merge; merge it with peft"
+            )
+    for key in ("r", "lora_alpha"):
+        if not isinstance(config.get(key), int | float) or config[key] <= 0:
+            raise CheckpointError(f"{file}: {key} should be a number above 0, found {config.get(key)!r}")
+    return config

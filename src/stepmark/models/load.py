@@ -65,7 +65,9 @@ def load_prm(
     ):
         factory = NAMES.load(name_or_path)
         if not callable(factory):
-            raise UsageError(f"{name_or_path} is a {type(factory).__name__}; expected a function or class whose call gives a PRM")
+            raise UsageError(
+                f"{name_or_path} is a {type(factory).__name__}; expected a function or class whose call gives a PRM"
+            )
         made: PRM = factory()
         return made
     if family in GENERATIVE:
@@ -237,17 +239,21 @@ def _local(
 
 def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
-    import json
-
     from transformers import AutoTokenizer
 
     from stepmark.models.backbone import load_backbone, read_config
-    from stepmark.models.checkpoint import BUILT_IN_BASE, Tensors, find_checkpoint, merge_adapter
+    from stepmark.models.checkpoint import (
+        BUILT_IN_BASE,
+        Tensors,
+        adapter_config,
+        find_checkpoint,
+        merge_adapter,
+    )
 
     adapter = folder / "adapter_config.json"
     base, wants_bfloat16 = folder, False
     if adapter.is_file():
-        named = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        named = adapter_config(folder).get("base_model_name_or_path")
         if not isinstance(named, str):
             raise CheckpointError(f"{adapter} names no base_model_name_or_path")
         base = find_checkpoint(named)
