@@ -5,7 +5,7 @@ from __future__ import annotations
 project = "stepmark"
 author = "the stepmark developers"
 copyright = "2026, the stepmark developers"  # noqa: A001
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "stepmark"
 html_static_path = ["_static"]

@@ -1,7 +1,7 @@
-"""stepmark: process reward models that grade reasoning step by step.
+r"""stepmark: process reward models that grade reasoning step by step.
 
     >>> import stepmark
-    >>> [step.text for step in stepmark.split("2 + 3 = 5\\n5 * 2 = 10")]
+    >>> [step.text for step in stepmark.split("2 + 3 = 5\n5 * 2 = 10")]
     ['2 + 3 = 5', '5 * 2 = 10']
     >>> stepmark.aggregate([0.9, 0.5], "product")
     0.45

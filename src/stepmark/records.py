@@ -7,10 +7,9 @@ refuses a wrong type and an unknown key and says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
 
@@ -183,11 +182,15 @@ class Refusal:
 Record = TypeVar("Record")
 
 
-@cache
-def _adapter(type_: Hashable) -> TypeAdapter[Any]:
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    return TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(cast(type[Any], type_)))
+    if type_ not in _ADAPTERS:
+        _ADAPTERS[type_] = TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
+    return _ADAPTERS[type_]
 
 
 def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | None = None) -> Record:
