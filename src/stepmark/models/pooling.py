@@ -66,7 +66,12 @@ class PoolingPRM(WindowedPRM):
 
     def _only_model(self) -> str:
         data = self._ask("GET", "/v1/models", None)
-        names = [entry.get("id") for entry in data.get("data", []) if isinstance(entry, dict)]
+        listed = data.get("data")
+        names = (
+            [entry.get("id") for entry in listed if isinstance(entry, dict)]
+            if isinstance(listed, list)
+            else []
+        )
         if len(names) != 1 or not isinstance(names[0], str):
             raise BackendError(f"{self._name} serves {names}; name one with --model")
         return names[0]
@@ -91,12 +96,12 @@ class PoolingPRM(WindowedPRM):
                 f"{self._name}/pooling: {len(encoded)} solutions sent, "
                 f"{len(data) if isinstance(data, list) else 'no list'} answered"
             )
-        by_index = {entry.get("index"): entry for entry in data if isinstance(entry, dict)}
+        by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
         result = []
         for i, e in enumerate(encoded):
-            if i not in by_index:
+            if str(i) not in by_index:
                 raise BackendError(f"{self._name}/pooling: no answer has index {i}")
-            result.append(self._read(e, by_index[i].get("data")))
+            result.append(self._read(e, by_index[str(i)].get("data")))
             tokens = len(e.ids)
             self._ledger.tokens_in += tokens
             self._ledger.tokens_distinct += tokens
@@ -109,7 +114,7 @@ class PoolingPRM(WindowedPRM):
             return StepScores(scores=(None,) * len(e.reads), kind=self.spec.score_kind)
         try:
             logits = torch.tensor(rows, dtype=torch.float32)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise BackendError(
                 f"{self._name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
             ) from error
@@ -120,7 +125,10 @@ class PoolingPRM(WindowedPRM):
             )
         if len(logits) == len(e.ids):
             logits = logits[torch.tensor(reads)]
-        scores, classes = step_scores(self.spec.readout, logits, self._neutral)
+        try:
+            scores, classes = step_scores(self.spec.readout, logits, self._neutral)
+        except CheckpointError as error:  # here it is the server that gave what the family cannot have
+            raise BackendError(f"{self._name}/pooling: {error}") from error
         rank = {read: i for i, read in enumerate(reads)}
         picked = [None if r is None else rank[r] for r in e.reads]
         return StepScores(

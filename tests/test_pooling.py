@@ -1,0 +1,353 @@
+"""A PRM behind `/pooling`: a real HTTP server on this machine that answers as vLLM does, and as it should not."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+
+from stepmark import load_prm
+from stepmark.errors import BackendError, CheckpointError, InputError, UsageError
+from stepmark.models.encoding import Encoder
+from stepmark.models.families import FAMILIES
+from stepmark.models.pooling import PoolingPRM
+from stepmark.records import Refusal, Solution, StepScores
+
+torch.set_num_threads(1)
+
+SOLUTIONS = [
+    Solution.of(
+        "Ann has 3 boxes of 12 pens. How many pens?", ["3 * 12 = 36 pens.", "The answer is 36."], id="a"
+    ),
+    Solution.of("Ann has 3 boxes of 12 pens. How many pens?", ["3 * 12 = 36 pens.", "She has 6."], id="b"),
+    Solution.of("2x + 5 = 17", ["2x = 12.", "x = 6.", "So x = 6."], id="c"),
+    Solution.of("How far in 4 hours?", ["240 / 60 = 4, so it is 240."], id="d"),
+]
+
+
+@pytest.fixture(autouse=True)
+def straight_to_the_server(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Server:
+    """An HTTP server in a thread. `pooling(body)` gives a JSON object, or (status, bytes)."""
+
+    def __init__(self, pooling, models=("tiny-prm",)):
+        self.bodies, self.asked = [], []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                server.asked.append(self.path)
+                listed = models if isinstance(models, dict) else {"data": [{"id": m} for m in models]}
+                self.answer(listed if self.path == "/v1/models" else (404, b"no such page"))
+
+            def do_POST(self):
+                server.asked.append(self.path)
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.bodies.append(body)
+                self.answer(pooling(body) if self.path == "/pooling" else (404, b"no such page"))
+
+            def answer(self, reply):
+                status, data = reply if isinstance(reply, tuple) else (200, json.dumps(reply).encode())
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+def answered(rows, *, reverse=False):
+    """vLLM's reply: one entry a sequence, each a list of rows."""
+    data = [{"index": i, "object": "pooling", "data": r} for i, r in enumerate(rows)]
+    return {
+        "id": "pool-1",
+        "object": "list",
+        "created": 1,
+        "model": "tiny-prm",
+        "data": data[::-1] if reverse else data,
+        "usage": {"prompt_tokens": 1, "total_tokens": 1},
+    }
+
+
+def as_vllm(built, *, every_token, reverse=False):
+    """What vLLM computes for Qwen2ForProcessRewardModel, with plain torch: logits at <extra_0>, or everywhere."""
+    tag = built.tokenizer.convert_tokens_to_ids("<extra_0>")
+    head = built.head
+
+    def pooling(body):
+        assert body["task"] == "token_classify"
+        assert body["use_activation"] is False
+        rows = []
+        for ids in body["input"]:
+            with torch.inference_mode():
+                states = built.network(torch.tensor([ids])).last_hidden_state[0]
+                inner = torch.relu(states @ head["score.0.weight"].T + head["score.0.bias"])
+                logits = inner @ head["score.2.weight"].T + head["score.2.bias"]
+            rows.append((logits if every_token else logits[torch.tensor(ids) == tag]).tolist())
+        return answered(rows, reverse=reverse)
+
+    return pooling
+
+
+@pytest.fixture
+def built(zoo):
+    return zoo["qwen-prm"]
+
+
+@pytest.fixture
+def here(built):
+    return load_prm(str(built.folder), dtype="float32", device="cpu")
+
+
+def client(server, built, family="qwen-prm", **settings):
+    """A PRM behind the server that does not wait before it tries again."""
+    spec = FAMILIES[family]
+    encoder = Encoder(
+        built.tokenizer,
+        spec.layout,
+        max_tokens=settings.pop("max_tokens", None),
+        truncate=settings.pop("truncate", False),
+    )
+    url = server if isinstance(server, str) else server.url
+    return PoolingPRM(url, spec, encoder, pause=0.001, timeout=5.0, **settings)
+
+
+@pytest.mark.parametrize("every_token", [False, True])
+def test_a_server_gives_the_scores_of_the_model_in_process(built, here, every_token):
+    expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
+    with Server(as_vllm(built, every_token=every_token)) as server:
+        prm = load_prm(server.url, tokenizer=str(built.folder))
+        assert prm.name == server.url
+        assert (prm.score_kind, prm.default_aggregate, prm.default_threshold) == (
+            "probability",
+            "product",
+            0.5,
+        )
+        assert prm.score(SOLUTIONS[0].problem.text, SOLUTIONS[0].texts) == pytest.approx(
+            expected[0], abs=1e-5
+        )
+        results = list(prm.score_many(SOLUTIONS))
+    for result, scores in zip(results, expected, strict=True):
+        assert result.kind == "probability"
+        assert result.scores == pytest.approx(scores, abs=1e-5)
+    assert max(s for scores in expected for s in scores) - min(s for scores in expected for s in scores) > 0.1
+
+
+def test_token_ids_are_sent_and_no_text(built, here):
+    with Server(as_vllm(built, every_token=False)) as server:
+        list(client(server, built).score_many(SOLUTIONS))
+        (body,) = server.bodies
+    assert body["model"] == "tiny-prm"
+    assert body["input"] == [here.encoder.encode(s).ids.tolist() for s in SOLUTIONS]
+    assert all(type(token) is int for ids in body["input"] for token in ids)
+    assert set(body) == {"model", "input", "task", "use_activation"}
+
+
+def test_answers_in_another_order_and_in_several_batches(built, here):
+    expected = [here.score(s.problem.text, s.texts) for s in SOLUTIONS]
+    with Server(as_vllm(built, every_token=False, reverse=True)) as server:
+        prm = client(server, built, batch=3)
+        results = list(prm.score_many(SOLUTIONS))
+        assert [len(body["input"]) for body in server.bodies] == [3, 1]
+    for result, scores in zip(results, expected, strict=True):
+        assert result.scores == pytest.approx(scores, abs=1e-5)
+    tokens = sum(len(ids) for body in server.bodies for ids in body["input"])
+    # Whatever a server reuses, it does not tell: every token counts as computed.
+    assert (prm.ledger.tokens_in, prm.ledger.tokens_computed) == (tokens, tokens)
+    assert (prm.ledger.solutions, prm.ledger.steps) == (4, 8)
+
+
+def test_a_refused_solution_is_not_sent(built, here):
+    marked = Solution.of("p", ["one <extra_0> two"])
+    with Server(as_vllm(built, every_token=False)) as server:
+        refusal, result = client(server, built).score_many([marked, SOLUTIONS[3]], keep_going=True)
+        assert isinstance(refusal, Refusal)
+        assert isinstance(result, StepScores)
+        assert [len(body["input"]) for body in server.bodies] == [1]
+        with pytest.raises(InputError, match="<extra_0>"):
+            client(server, built).score("p", marked.texts)
+
+
+@pytest.mark.parametrize("every_token", [False, True])
+def test_truncated_steps_have_no_score(built, here, every_token):
+    solution = SOLUTIONS[2]
+    reads = here.encoder.encode(solution).reads
+    whole = here.score(solution.problem.text, solution.texts)
+    with Server(as_vllm(built, every_token=every_token)) as server:
+        prm = client(server, built, max_tokens=reads[1] + 1, truncate=True)
+        (result,) = prm.score_many([solution])
+        assert result.scores[:2] == pytest.approx(whole[:2], abs=1e-5)
+        assert result.scores[2] is None
+        prm = client(server, built, max_tokens=3, truncate=True)
+        assert prm.score(solution.problem.text, solution.texts) == [None, None, None]
+
+
+def test_three_classes_by_hand(zoo):
+    """Logits 0, ln 2, 0 for negative, neutral, positive: 1/4, 1/2, 1/4."""
+    rows = [[0.0, math.log(2), 0.0], [0.0, 0.0, math.log(2)]]
+    built = zoo["reasoneval"]
+    with Server(lambda body: answered([rows])) as server:
+        for neutral, scores in (("positive", [0.75, 0.75]), ("negative", [0.25, 0.5])):
+            prm = client(server, built, "reasoneval", neutral=neutral)
+            (result,) = prm.score_many([SOLUTIONS[0]])
+            assert result.scores == pytest.approx(scores)
+            assert result.classes == (pytest.approx((0.25, 0.5, 0.25)), pytest.approx((0.25, 0.25, 0.5)))
+            assert result.class_names == ("negative", "neutral", "positive")
+
+
+# Servers that fail
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_busy_server_is_asked_again(built, here, status):
+    good, times = as_vllm(built, every_token=False), []
+
+    def busy_twice(body):
+        times.append(1)
+        return (status, b"busy") if len(times) <= 2 else good(body)
+
+    with Server(busy_twice) as server:
+        scores = client(server, built).score(SOLUTIONS[3].problem.text, SOLUTIONS[3].texts)
+    assert scores == pytest.approx(here.score(SOLUTIONS[3].problem.text, SOLUTIONS[3].texts), abs=1e-5)
+    assert len(times) == 3
+
+
+def test_a_server_that_stays_busy_is_given_up(built):
+    with Server(lambda body: (503, b"busy")) as server:
+        prm = client(server, built)
+        with pytest.raises(BackendError, match=r"/pooling: no answer after 4 tries, the last: HTTP 503"):
+            prm.score("p", ["s"])
+        assert len(server.bodies) == 4
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+def test_a_request_that_is_refused_is_not_repeated(built, status):
+    with Server(lambda body: (status, b"the reason is this")) as server:
+        prm = client(server, built)
+        with pytest.raises(BackendError, match=rf"/pooling: HTTP {status}: the reason is this"):
+            prm.score("p", ["s"])
+        assert len(server.bodies) == 1
+
+
+def test_a_dead_server(built):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers, and nobody else comes here
+        with pytest.raises(
+            BackendError, match=r"/v1/models: no answer after 4 tries, the last: ConnectError"
+        ):
+            client(f"http://127.0.0.1:{taken.getsockname()[1]}", built)
+
+
+def test_a_server_that_dies_between_two_solutions(built):
+    with Server(as_vllm(built, every_token=False)) as server:
+        prm = client(server, built)
+        prm.score("p", ["s"])
+    with pytest.raises(BackendError, match="no answer after 4 tries"):
+        # A failing server is no bad row: it ends the run also where bad rows do not.
+        list(prm.score_many(SOLUTIONS, keep_going=True))
+
+
+ROW = [0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (answered([[ROW]]), r"expected 2 rows \(one a step\) or \d+ \(one a token\).*step tag"),
+        (answered([[ROW] * 3]), r"expected 2 rows.*\(3, 2\)"),
+        (answered([[]]), "expected 2 rows"),
+        (answered([[0.5, 0.5]]), r"expected 2 rows.*\(2,\)"),
+        (answered([[ROW, [0.5]]]), "rows of numbers expected"),
+        (answered([[["a", "b"]] * 2]), "rows of numbers expected"),
+        (answered([None]), "rows of numbers expected"),
+        (answered(["QUJD"]), "rows of numbers expected"),
+        (answered([[[None, 1.0]] * 2]), "rows of numbers expected"),
+        (answered([[[math.nan, 1.0]] * 2]), "NaN or an infinity"),
+        (answered([[[1e999, 1.0]] * 2]), "NaN or an infinity"),
+        (answered([[[10**400, 1]] * 2]), "rows of numbers expected"),
+        (answered([[[0.1, 0.2, 0.3]] * 2]), "2 classes, the checkpoint's has 3"),
+        (answered([]), "1 solutions sent, 0 answered"),
+        (answered([[ROW] * 2] * 2), "1 solutions sent, 2 answered"),
+        ({"data": [{"index": 4, "data": [ROW] * 2}]}, "no answer has index 0"),
+        ({"data": [{"index": [], "data": [ROW] * 2}]}, "no answer has index 0"),
+        ({"data": [None]}, "no answer has index 0"),
+        ({"data": {"0": [ROW] * 2}}, "no list answered"),
+        ({"error": "x"}, "no list answered"),
+        ((200, b"<html>welcome</html>"), "not JSON: '<html>welcome"),
+        ((200, b""), "not JSON"),
+        ((200, b"\xff\xfe"), "not JSON"),
+        ((200, b"[1, 2]"), "an object expected, found list"),
+    ],
+)
+def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
+    with Server(lambda body: reply) as server:
+        prm = client(server, built)
+        with pytest.raises(BackendError, match=message):
+            prm.score("2 + 2 = ?", ["2 + 2 = 4", "so 4"])
+        assert prm.ledger.solutions == 0
+
+
+# Which model, which tokenizer
+
+
+def test_several_served_models_need_a_name(built):
+    with Server(as_vllm(built, every_token=False), models=("one", "two")) as server:
+        with pytest.raises(BackendError, match=r"serves \['one', 'two'\]; name one with --model"):
+            load_prm(server.url, tokenizer=str(built.folder))
+        prm = load_prm(server.url, tokenizer=str(built.folder), model="two")
+        prm.score("p", ["s"])
+        assert server.bodies[-1]["model"] == "two"
+        assert server.asked.count("/v1/models") == 1
+
+
+@pytest.mark.parametrize(
+    "models", [(), {}, {"data": None}, {"data": [7]}, {"data": [{"id": None}]}, {"data": {}}]
+)
+def test_a_server_without_a_model(built, models):
+    with (
+        Server(as_vllm(built, every_token=False), models=models) as server,
+        pytest.raises(BackendError, match="name one"),
+    ):
+        client(server, built)
+
+
+def test_a_slash_at_the_end_of_an_address(built):
+    with Server(as_vllm(built, every_token=False)) as server:
+        client(server.url + "/", built).score("p", ["s"])
+        assert server.asked == ["/v1/models", "/pooling"]
+
+
+def test_a_server_needs_a_tokenizer_here():
+    with pytest.raises(UsageError, match="--tokenizer"):
+        load_prm("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("family", ["math-shepherd", "implicit", "rlhflow"])
+def test_families_that_read_the_language_model_head_are_refused(built, family):
+    encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
+    with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
+        PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder)
