@@ -91,6 +91,13 @@ class Solution:
         """A solution from plain strings."""
         return cls(problem=Problem(text=problem), steps=tuple(Step(text=s) for s in steps), id=id)
 
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import steps_fragment
+
+        return steps_fragment(
+            self.texts, problem=self.problem.text, headline=f"{len(self.steps)} steps, not graded"
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
@@ -115,6 +122,24 @@ class LabelledSolution:
 
     solution: Solution
     judgements: tuple[tuple[Judgement, ...], ...]
+
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import steps_fragment
+
+        return steps_fragment(
+            self.solution.texts,
+            problem=self.solution.problem.text,
+            headline=f"{sum(map(len, self.judgements))} judgements",
+            notes=[", ".join(_words(j) for j in step) for step in self.judgements],
+        )
+
+
+def _words(judgement: Judgement) -> str:
+    if judgement.rating is not None:
+        return {-1: "wrong", 0: "neutral", 1: "right"}[judgement.rating]
+    if judgement.trials is not None:
+        return f"{judgement.successes} of {judgement.trials}"
+    return "unrated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import Piece, pieces
 from stepmark.show.text import check_solution, first_error_words, number, visible
@@ -103,6 +104,41 @@ def solution_fragment(
         'line-height:1.5;font-family:system-ui,sans-serif">'
         f'<div style="white-space:pre-wrap;overflow-wrap:anywhere;margin-bottom:.4em" dir="auto">{_plain(problem)}</div>'
         f'<div style="font-weight:600;margin-bottom:.4em">{facts}</div>'
+        f"{''.join(rows)}</div>"
+    )
+
+
+def steps_fragment(
+    steps: Sequence[str], *, headline: str, problem: str | None = None, notes: Sequence[str] = ()
+) -> str:
+    """Steps that carry no score, for a notebook: numbered, with a word beside each where there is one.
+
+    Args:
+        steps: their texts.
+        headline: what stands above, such as how the text was cut.
+        problem: its text, if it is to be shown.
+        notes: one word a step, possibly empty ("right", "wrong"); or none at all.
+
+    Raises:
+        InputError: notes are given, and not one a step.
+    """
+    if notes and len(notes) != len(steps):
+        raise InputError(f"{len(steps)} steps and {len(notes)} notes", field="notes")
+    rows = [
+        '<div style="display:flex;gap:.8em;padding:.3em .7em;margin:3px 0;border-left:4px solid rgba(128,128,128,.5)">'
+        f'<span style="min-width:1.5em;text-align:right">{at}</span>'
+        + (f'<span style="min-width:4.2em"><b>{esc(notes[at - 1])}</b></span>' if notes else "")
+        + f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{_plain(step)}</span></div>'
+        for at, step in enumerate(steps, start=1)
+    ]
+    shown = (
+        ""
+        if problem is None
+        else f'<div style="white-space:pre-wrap;margin-bottom:.4em" dir="auto">{_plain(problem)}</div>'
+    )
+    return (
+        '<div class="stepmark-solution tex2jax_ignore mathjax_ignore" style="max-width:60rem;margin:.5em 0;line-height:1.5;'
+        f'font-family:system-ui,sans-serif">{shown}<div style="font-weight:600;margin-bottom:.4em">{esc(headline)}</div>'
         f"{''.join(rows)}</div>"
     )
 

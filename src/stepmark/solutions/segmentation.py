@@ -71,6 +71,11 @@ class Segmentation(Sequence[Step]):
     why: str
     """Why this way: "asked for", or what `auto` saw in the text; and what must be said of the outcome."""
 
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import steps_fragment
+
+        return steps_fragment(self.texts, headline=f"{len(self.steps)} steps by {self.how!r}: {self.why}")
+
     def rejoin(self) -> str:
         """The original text, put together from the steps."""
         return "".join(step.raw for step in self.steps)
