@@ -10,6 +10,7 @@ JOBS ?= 2
 .PHONY: demo test check docs slow clean
 
 demo: $(VENV)/.demo
+	@mkdir -p demo
 	$(BIN)/stepmark grade examples/solutions.jsonl --orm default --out demo/graded.jsonl --report demo/report.html --show 5
 	@echo "The graded rows are in demo/graded.jsonl, the report is demo/report.html: open it in a browser."
 
