@@ -84,6 +84,27 @@ def load_config(folder: Path) -> Any:
         raise CheckpointError(
             f"{folder}: transformers has no architecture {model_type!r}, and stepmark runs no remote code"
         ) from error
+    except Exception as error:  # a setting of a wrong type or value: the config classes raise what they like
+        raise CheckpointError(f"{folder}/config.json: {error}") from error
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: there is none, or its files cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    # Without these, transformers makes an empty tokenizer for some model types and says nothing.
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise CheckpointError(f"{folder} holds no tokenizer (no tokenizer.json); fetch the whole checkpoint")
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever a corrupt file makes transformers or tokenizers raise
+        raise CheckpointError(
+            f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error}); fetch it again"
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

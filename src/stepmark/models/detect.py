@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
@@ -44,11 +45,12 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
             f"{folder} holds neither config.json nor {SPEC_FILE}; an adapter alone does not tell its family: name one "
             f"with --family, of: {', '.join(FAMILIES)}"
         )
-    architectures = read_config(folder).get("architectures") or []
+    config = read_config(folder)
+    architectures = config.get("architectures") or []
     tensors = Tensors(folder)
-    for spec in FAMILIES.values():
-        if set(spec.architectures) & set(architectures) or set(spec.tensors) & tensors.names:
-            return spec
+    told = _by_contents(folder, architectures, config, tensors)
+    if told is not None:
+        return told
     for architecture in architectures:
         if architecture.endswith("ForTokenClassification"):
             return _classifier(folder, tensors, "token-classification", 2)
@@ -72,6 +74,26 @@ def _by_name(name: str) -> ScoringSpec | None:
     for spec in FAMILIES.values():
         if any(base == known.rsplit("/", 1)[-1].lower() for known in spec.checkpoints):
             return spec
+    return None
+
+
+def _by_contents(
+    folder: Path, architectures: list[str], config: dict[str, Any], tensors: Tensors
+) -> ScoringSpec | None:
+    """The family that the architecture means, or else a setting, or else a head's tensor."""
+    specs = FAMILIES.values()
+    for claims in (
+        [spec for spec in specs if set(spec.architectures) & set(architectures)],
+        [spec for spec in specs if set(spec.settings) & set(config)],
+        [spec for spec in specs if set(spec.tensors) & tensors.names],
+    ):
+        if len(claims) > 1:
+            # ReasonEval's two sizes have the same tensors and are read at different tokens.
+            raise UnknownFamilyError(
+                f"{folder} may be of several families: {', '.join(spec.family for spec in claims)}. Name one with --family"
+            )
+        if claims:
+            return claims[0]
     return None
 
 

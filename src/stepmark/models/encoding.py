@@ -83,11 +83,31 @@ class Encoder:
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
 
+    def check(self) -> None:
+        """Find out before the first solution that the tokenizer cannot serve this layout.
+
+        Raises:
+            CheckpointError: a chat template that cannot be used, or a visible mark that is not one token: it would
+                be cut into pieces and the last of them read, a plausible number.
+        """
+        if isinstance(self.layout, ChatLayout | DialogueLayout):
+            _ = self._chat_frames
+        mark = _visible_mark(self.layout)
+        ids = self.tokenizer(mark, add_special_tokens=False)["input_ids"] if mark else []
+        if mark and (len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id):
+            raise CheckpointError(
+                f"this PRM is read at {mark!r}, which is not one token here but {self.tokenizer.convert_ids_to_tokens(ids)}; "
+                "use the tokenizer that was published with the PRM, or name the right --family"
+            )
+
     @cached_property
     def _chat_frames(self) -> list[str]:
         """The template's own text around its contents: for `chat` 3 frames, for `dialogue` 5 (two turns)."""
         if not self.tokenizer.chat_template:
-            raise CheckpointError("this PRM is read through a chat template and its tokenizer has none")
+            raise CheckpointError(
+                "this PRM is read through a chat template and its tokenizer has none; fetch the checkpoint's "
+                "chat_template.jinja (or its tokenizer_config.json), or name another --family"
+            )
         layout = self.layout
         assert isinstance(layout, ChatLayout | DialogueLayout)
         turns = 1 if isinstance(layout, ChatLayout) else 2
@@ -97,10 +117,18 @@ class Encoder:
         messages += [
             {"role": "assistant" if i % 2 else "user", "content": slot} for i, slot in enumerate(slots)
         ]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        except Exception as error:  # a template is a program: it raises what it likes
+            raise CheckpointError(
+                f"the chat template, through which this PRM is read, fails ({type(error).__name__}: {error}); fetch "
+                "the checkpoint's tokenizer again, or name another --family"
+            ) from error
         frames = re.split("\ue000\\d+\ue001", text)
-        if len(frames) != 2 * turns + 1:
-            raise CheckpointError("the chat template does not show every turn once; this PRM cannot be read")
+        if len(frames) != 2 * turns + 1 or (layout.system or "").strip() not in text:
+            raise CheckpointError(
+                "the chat template does not show the system message and every turn once; this PRM cannot be read"
+            )
         if turns == 2 and frames[1] != frames[3]:
             raise CheckpointError("the chat template frames later verdicts otherwise than the first")
         return frames
@@ -132,6 +160,7 @@ class Encoder:
 
     def _texts(self, solution: Solution) -> list[str]:
         where = _name(solution)
+        _refuse_halves(solution, where)
         if not solution.problem.text.strip():
             raise InputError("the problem is empty", where=where, field="problem")
         if not solution.steps:
@@ -199,8 +228,7 @@ class Encoder:
         return Encoded(ids=np.asarray(ids[: last + 1], dtype=np.int64), reads=tuple(reads), answer=answer)
 
     def _refuse_marks(self, problem: str, texts: list[str], where: str | None) -> None:
-        mark = "" if isinstance(self.layout, DialogueLayout) else self.layout.mark.strip()
-        if not mark:
+        if not (mark := _visible_mark(self.layout)):
             return
         for text, field in [(problem, "problem"), *((t, f"steps[{i}]") for i, t in enumerate(texts))]:
             if mark in text:
@@ -322,6 +350,24 @@ class Encoder:
                     where=where,
                     field="problem" if piece.owner == _PROBLEM else f"steps[{piece.owner}]",
                 )
+
+
+def _visible_mark(layout: Layout) -> str:
+    """The mark without the white space around it; empty where there is none."""
+    return "" if isinstance(layout, DialogueLayout) else layout.mark.strip()
+
+
+def _refuse_halves(solution: Solution, where: str | None) -> None:
+    texts = {"problem": solution.problem.text}
+    texts |= {f"steps[{i}]": step.text + step.observation for i, step in enumerate(solution.steps)}
+    for field, text in texts.items():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            message = (
+                f"the text holds half of a surrogate pair ({text[error.start]!a}), which is no character"
+            )
+            raise InputError(message, where=where, field=field) from error
 
 
 def _fill(template: str, problem: str, first_step: str | None = None) -> list[_Piece]:

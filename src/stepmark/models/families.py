@@ -104,6 +104,8 @@ _reasoneval = ScoringSpec(
     aggregate="min",
     aggregate_source="the paper: validity is the minimum over steps",
     threshold=0.5,
+    architectures=("ReasonEval_7B",),
+    settings=("score_dimension",),
     tensors=("score_head.weight",),
     checkpoints=("GAIR/ReasonEval-7B",),
 )
@@ -198,7 +200,8 @@ _ALL = (
         family="reasoneval-34b",
         summary="ReasonEval-34B: as reasoneval, read at the last token of each step",
         layout=PieceLayout(opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n", bos=True),
-        tensors=(),
+        architectures=("ReasonEval_34B",),
+        settings=("score_dim",),
         checkpoints=("GAIR/ReasonEval-34B",),
     ),
     ScoringSpec(

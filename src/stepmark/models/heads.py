@@ -107,8 +107,16 @@ def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, devi
     return lambda rows: torch.nn.functional.linear(rows, weight)
 
 
-def output_rows(source: _Source | Tensors, backbone: Any) -> Tensor:
-    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied."""
+def output_rows(
+    source: _Source | Tensors, backbone: Any, extra: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied.
+
+    Args:
+        extra: what came with an adapter; a head among it takes the place of the base's.
+    """
+    if extra is not None and "lm_head.weight" in extra:
+        return extra["lm_head.weight"]
     names = source.names if isinstance(source, Tensors) else source
     if "lm_head.weight" in names:
         return source.get("lm_head.weight")

@@ -146,9 +146,7 @@ def _served(
     tokenizer: str | None,
     outcome: bool,
 ) -> PRM:
-    from transformers import AutoTokenizer
-
-    from stepmark.models.backbone import load_config, token_limit
+    from stepmark.models.backbone import load_config, load_tokenizer, token_limit
     from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
@@ -164,12 +162,13 @@ def _served(
     if outcome:
         spec = replace(spec, outcome_only=True, aggregate="last")
     encoder = Encoder(
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        load_tokenizer(folder),
         spec.layout,
         max_tokens=spec.max_tokens or token_limit(load_config(folder)),
         truncate=truncate,
         outcome_only=spec.outcome_only,
     )
+    encoder.check()
     return PoolingPRM(address, spec, encoder, model=model, neutral=neutral)
 
 
@@ -198,6 +197,11 @@ def _local(
     folder = NAMES.load(name)() if name in NAMES else find_checkpoint(name)
     spec = spec_of(folder, name, family)
     if outcome:
+        if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:
+            raise UsageError(
+                f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
+                "whole; read the outcome with --family implicit, whose last score is the sum of them all"
+            )
         spec = replace(spec, outcome_only=True, aggregate="last")
     if reference is not None and not isinstance(spec.readout.head, LogRatioHead):
         raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
@@ -211,12 +215,15 @@ def _local(
         truncate=truncate,
         outcome_only=spec.outcome_only,
     )
+    encoder.check()
     engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
     if isinstance(spec.readout.head, LogRatioHead):
         other = reference or spec.readout.head.reference
         if other is None:
             raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with --reference")
-        their_backbone, their_tokens, their_source, _ = _assemble(find_checkpoint(other), dtype, place)
+        their_backbone, their_tokens, their_source, their_extra = _assemble(
+            find_checkpoint(other), dtype, place
+        )
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
                 f"the reference {other} has another vocabulary than {name}; their tokens cannot be compared"
@@ -227,10 +234,10 @@ def _local(
             name=name,
             spec=spec,
             encoder=encoder,
-            policy=(engine, output_rows(source, backbone).to(place, backbone.dtype)),
+            policy=(engine, output_rows(source, backbone, extra).to(place, backbone.dtype)),
             reference=(
                 their_engine,
-                output_rows(their_source, their_backbone).to(place, their_backbone.dtype),
+                output_rows(their_source, their_backbone, their_extra).to(place, their_backbone.dtype),
             ),
         )
     head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
@@ -239,9 +246,7 @@ def _local(
 
 def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
-    from transformers import AutoTokenizer
-
-    from stepmark.models.backbone import load_backbone, read_config
+    from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
     from stepmark.models.checkpoint import (
         BUILT_IN_BASE,
         Tensors,
@@ -267,7 +272,7 @@ def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Map
     source = Tensors(base)
     extra = merge_adapter(backbone, folder) if adapter.is_file() else {}
     has_own = (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
-    tokenizer = AutoTokenizer.from_pretrained(folder if has_own else base, trust_remote_code=False)
+    tokenizer = load_tokenizer(folder if has_own else base)
     return backbone, tokenizer, source, extra
 
 

@@ -182,7 +182,9 @@ class ScoringSpec:
     """None: the backbone's own limit."""
     architectures: tuple[str, ...] = ()
     """`config.json` architectures that mean this family and no other."""
+    settings: tuple[str, ...] = ()
+    """Keys of `config.json` that mean this family when the architecture does not decide."""
     tensors: tuple[str, ...] = ()
-    """Head tensors that mean this family when the architecture does not decide."""
+    """Head tensors that mean this family when neither decides."""
     checkpoints: tuple[str, ...] = ()
     """Hub names known to be of this family."""
