@@ -358,16 +358,13 @@ def _visible_mark(layout: Layout) -> str:
 
 
 def _refuse_halves(solution: Solution, where: str | None) -> None:
-    texts = {"problem": solution.problem.text}
-    texts |= {f"steps[{i}]": step.text + step.observation for i, step in enumerate(solution.steps)}
-    for field, text in texts.items():
+    steps = {f"steps[{i}]": step.text + step.observation for i, step in enumerate(solution.steps)}
+    for field, text in {"problem": solution.problem.text, **steps}.items():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            message = (
-                f"the text holds half of a surrogate pair ({text[error.start]!a}), which is no character"
-            )
-            raise InputError(message, where=where, field=field) from error
+            half = f"half of a surrogate pair ({text[error.start]!a}) in the text: that is no character"
+            raise InputError(half, where=where, field=field) from error
 
 
 def _fill(template: str, problem: str, first_step: str | None = None) -> list[_Piece]:
