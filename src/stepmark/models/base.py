@@ -7,12 +7,15 @@ way of `gguf`; the safetensors copy that is kept loads in a tenth of a second an
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from stepmark.errors import CheckpointError, MissingExtraError
+
+_log = logging.getLogger(__name__)
 
 BASE_NAME = "smollm2-135m-instruct"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -36,24 +39,29 @@ def base_folder() -> Path:
     if target.is_dir():
         return target
     source = _gguf_file()
-    if importlib.util.find_spec("gguf") is None:
-        raise MissingExtraError("the default PRM needs gguf: pip install 'stepmark[default]'")
+    _log.warning("converting the base model once into %s (about 20 seconds)", target)
+    for needed in ("gguf", "accelerate"):
+        if importlib.util.find_spec(needed) is None:
+            raise MissingExtraError(f"the default PRM needs {needed}: pip install 'stepmark[default]'")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from stepmark.models.backbone import quiet_loading
 
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{BASE_NAME}-", dir=target.parent))
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source.parent, gguf_file=source.name, dtype=torch.float32
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        # The numbers are plain now, but transformers still takes the model for a quantised one.
-        model.hf_quantizer = None
-        if "quantization_config" in model.config.to_dict():
-            del model.config.quantization_config
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
+        with quiet_loading():
+            model = AutoModelForCausalLM.from_pretrained(
+                source.parent, gguf_file=source.name, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+            # The numbers are plain now, but transformers still takes the model for a quantised one.
+            model.hf_quantizer = None
+            if "quantization_config" in model.config.to_dict():
+                del model.config.quantization_config
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
         try:
             work.rename(target)
         except OSError:
