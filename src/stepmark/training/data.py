@@ -12,7 +12,7 @@ import numpy as np
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoder
 from stepmark.models.tree import PackedTree, pack
-from stepmark.records import LabelledSolution, Solution, Step
+from stepmark.records import Judgement, LabelledSolution, Solution, Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,19 +45,19 @@ def label_of(judgements: Sequence[object], *, neutral: str = "positive") -> floa
 
 
 def examples(labelled: Iterable[LabelledSolution], *, neutral: str = "positive") -> list[Example]:
-    """Training examples up to the first error.
+    """Training examples up to the first error, each labelled at its last step.
 
-    An example whose earlier steps hold a known error is left out: what follows an error has no clear
-    label. Which earlier steps are known to be wrong is told by the other rows of the same problem.
+    Of a row, the judgements of its last step count. Rows with the same steps are one example; where their
+    judgements disagree there is none. An example whose earlier steps hold a known error is left out: what
+    follows an error has no clear label. Which earlier steps are known to be wrong is told by the other rows of
+    the same problem.
     """
     rows = list(labelled)
-    rated: dict[tuple[str, ...], float | None] = {}
+    judged: dict[tuple[str, ...], list[Judgement]] = {}
     for row in rows:
         key = (row.solution.problem.text, *row.solution.texts)
-        label = label_of(row.judgements[-1], neutral=neutral)
-        if key in rated and rated[key] != label:
-            label = None if label is not None and rated[key] is not None else (label or rated[key])
-        rated[key] = label
+        judged.setdefault(key, []).extend(row.judgements[-1])
+    rated = {key: label_of(judgements, neutral=neutral) for key, judgements in judged.items()}
     result, seen = [], set()
     for row in rows:
         key = (row.solution.problem.text, *row.solution.texts)

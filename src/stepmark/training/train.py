@@ -107,7 +107,11 @@ class Trainer:
         base: folder of the base model.
         spec: how solutions are read; its layout encodes the training rows.
         settings: see `Train`.
-        out: folder for the state while running; `finish` writes the checkpoint there.
+        out: folder for the state while running.
+
+    Raises:
+        CheckpointError: the base cannot be loaded, or its tokenizer lacks the layout's mark.
+        UsageError: `frozen_layers` leaves nothing to train.
     """
 
     def __init__(
@@ -131,13 +135,19 @@ class Trainer:
             spec.layout,
             max_tokens=min(settings.max_tokens, limit or settings.max_tokens),
         )
+        layers = backbone.config.num_hidden_layers
+        if settings.frozen_layers >= layers:
+            # peft takes an empty list of layers for all of them.
+            raise UsageError(
+                f"frozen_layers is {settings.frozen_layers}, and the base has {layers} layers: none is left to train"
+            )
         self.model: Any = get_peft_model(
             backbone,
             LoraConfig(
                 r=settings.rank,
                 lora_alpha=settings.alpha,
                 target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-                layers_to_transform=list(range(settings.frozen_layers, backbone.config.num_hidden_layers)),
+                layers_to_transform=list(range(settings.frozen_layers, layers)),
                 layers_pattern="layers",
             ),
             # The adapter computes in the base's precision; the optimizer keeps float32 copies below.
