@@ -12,27 +12,36 @@ import ast
 import random
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from fractions import Fraction
 
 from stepmark.problems.gsm8k import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 
 _FORMULA = re.compile(r"<<([^<>=]+)=([^<>=]+)>>")
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
-_SIGN = re.compile(r"(?<=[\d)\s])[-+*/x×÷]")
+_CALCULATION = re.compile(r"[0-9.+\-*/()\s]+")
+_THOUSANDS = r"[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])"
+_NUMBER = re.compile(rf"(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+")
+_SIGN = re.compile(r"(?<=[0-9)\s])[-+*/x×÷]")
+_TIMES = re.compile(r"[0-9)]\s*([*x×])\s*[$(]*[0-9.]")
+_TRIES = 8
 _OPERATIONS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
 def compute(expression: str) -> Fraction | None:
     """The value of an expression of numbers, + - * / and brackets; None if it is anything else.
 
-    Integers may be written with thousands commas. Division by zero gives None.
+    Numbers may be written with thousands commas, not with exponents. Division by zero gives None, and so do more
+    than 200 characters.
     """
     if len(expression) > 200:
         return None
+    source = re.sub(rf"(?<![0-9.,]){_THOUSANDS}", lambda m: m[0].replace(",", ""), expression).strip()
+    # Python knows more numbers than people write: 1e999999999 would be computed, exactly, for ever.
+    if not _CALCULATION.fullmatch(source):
+        return None
     try:
-        tree = ast.parse(expression.replace(",", "").strip(), mode="eval")
-        return _value(tree.body, expression.replace(",", "").strip())
+        return _value(ast.parse(source, mode="eval").body, source)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
         return None
 
@@ -55,7 +64,7 @@ def _value(node: ast.expr, source: str) -> Fraction:
 
 def plain(line: str) -> str:
     """A worked line as people write it: without its `<<…>>`."""
-    return re.sub(r"<<[^<>]*>>", "", line)
+    return re.sub(r"<<.*?>>", "", line)
 
 
 def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolution]:
@@ -71,17 +80,19 @@ def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolutio
         altered and judged wrong. The last step is the answer, "The answer is …".
     """
     right = [plain(line) for line in worked.lines]
+    style = "\n".join(right)
     answer = worked.problem.answer
     assert answer is not None
     for k, line in enumerate(worked.lines):
         yield _labelled(worked, right[:k], right[k], 1)
-        wrong = wrong_copy(line, rng)
+        wrong = wrong_copy(line, rng, style=style)
         if wrong is not None:
             yield _labelled(worked, right[:k], wrong, -1)
     yield _labelled(worked, right, f"The answer is {answer}.", 1)
     value = compute(answer)
-    if value is not None:
-        yield _labelled(worked, right, f"The answer is {_write(_other(value, rng))}.", -1)
+    if value is not None and _NUMBER.fullmatch(answer.removeprefix("-")):
+        wrong = _replace("", answer, value, _other(value, rng), style)
+        yield _labelled(worked, right, f"The answer is {wrong}.", -1)
 
 
 def _labelled(worked: Worked, before: list[str], last: str, rating: int) -> LabelledSolution:
@@ -97,53 +108,93 @@ def _labelled(worked: Worked, before: list[str], last: str, rating: int) -> Labe
     )
 
 
-def wrong_copy(line: str, rng: random.Random) -> str | None:
+def wrong_copy(line: str, rng: random.Random, *, style: str | None = None) -> str | None:
     """A worked line made wrong in one of its calculations; None if none of them can be altered surely.
 
-    The altered result is never the right one, and it replaces every mention of the right one after the
-    calculation in that line, as a solver's slip would.
+    A calculation can be altered if its result follows it as the next number. The altered result is never the right one, and it replaces every mention of the right one after the calculation in that
+    line, as a solver's slip would. It is written as the right one was, and a whole one stays whole: neither
+    decimals nor commas tell the copy from the original.
+
+    Args:
+        line: with its calculations still marked.
+        rng: chooses the error.
+        style: text that shows whether commas part thousands and which sign stands for times; None for the line.
     """
-    found = [
-        m for m in _FORMULA.finditer(line) if compute(m[1]) is not None and compute(m[1]) == compute(m[2])
-    ]
+    style = plain(line) if style is None else style
+    found = [m for m in _FORMULA.finditer(line) if _alterable(m)]
     if not found:
         return None
     formula = rng.choice(found)
-    expression, result = formula[1], formula[2]
-    value = compute(expression)
+    value = compute(formula[1])
     assert value is not None
     before, after = plain(line[: formula.start()]), plain(line[formula.end() :])
-    shown = _shown(expression, before)
     kind = rng.choice(("result", "result", "number", "operation"))
-    if kind != "result" and shown is not None:
+    # "1 mile" cannot become "2 mile": there the calculation is altered and the result stays.
+    singular = value == 1 and re.match(r"[ $]*1 [a-z]", after) is not None
+    if singular or not _operates(formula[1]):
+        kind = "number" if singular else "result"
+    shown = None if kind == "result" else _shown(formula[1], before)
+    if shown is not None:
         start, end = shown
-        altered = _alter(before[start:end], kind, rng)
-        new = compute(_as_written(altered)) if altered is not None else None
-        if altered is not None and new is not None and new != value and _writable(new):
-            return before[:start] + altered + before[end:] + _replace(after, result, _write(new, like=result))
-    wrong = _write(_other(value, rng), like=result)
-    return before + _replace(after, result, wrong) if result in after else None
+        for _ in range(_TRIES):
+            altered = _alter(before[:start], before[start:end], kind, rng, style)
+            new = compute(_as_written(altered)) if altered is not None else None
+            if altered is None or new is None or new == value:
+                continue
+            head = before[:start] + altered + before[end:]
+            if singular:
+                return head + after
+            if _fits(new, value):
+                return head + _replace(head, after, value, new, style)
+    if singular:
+        return None
+    return before + _replace(before, after, value, _other(value, rng), style)
+
+
+def _alterable(formula: re.Match[str]) -> bool:
+    value = compute(formula[1])
+    after = _NUMBER.search(plain(formula.string[formula.end() :]))
+    return (
+        value is not None
+        and value == compute(formula[2])
+        and (_operates(formula[1]) or _solved(plain(formula.string[: formula.start()])))
+        and after is not None
+        and not after.string[: after.start()].strip(" $-")
+        and _number(after[0]) == abs(value)
+    )
+
+
+def _operates(expression: str) -> bool:
+    return re.search(r"[0-9)]\s*[-+*/]", expression) is not None
+
+
+def _solved(before: str) -> bool:
+    """Whether a bare number after this text is a result ("so x =") and not a choice ("let x =") or a given."""
+    return before.rstrip(" $").endswith("=") and not re.search(r"\b(?:let|assum|suppos|say|if)", before, re.I)
 
 
 def _shown(expression: str, before: str) -> tuple[int, int] | None:
     """Where the calculation stands in the text before it: signs for money and spaces may come between."""
-    tokens = re.findall(r"\d[\d,]*(?:\.\d+)?|\.\d+|[-+*/()]", expression)
+    tokens = re.findall(rf"{_NUMBER.pattern}|[-+*/()]", expression)
     pattern = r"[\s$]*".join("[*x×]" if t == "*" else "[/÷]" if t == "/" else re.escape(t) for t in tokens)
-    places = list(re.finditer(pattern, before)) if tokens else []
+    # Whole numbers only: 2*3 does not stand in 12*35.
+    places = list(re.finditer(rf"(?<![0-9.])(?<![0-9],){pattern}(?![0-9]|[.,][0-9])", before))
     return places[-1].span() if places else None
 
 
-def _alter(shown: str, kind: str, rng: random.Random) -> str | None:
+def _alter(before: str, shown: str, kind: str, rng: random.Random, style: str) -> str | None:
     """A calculation as it stands in the text with one number or one sign changed, its spacing kept."""
     places = list((_NUMBER if kind == "number" else _SIGN).finditer(shown))
     if not places:
         return None
     place = rng.choice(places)
+    head, tail = shown[: place.start()], shown[place.end() :]
     if kind == "number":
-        new = _write(_other(Fraction(place[0].replace(",", "")), rng))
-    else:
-        new = rng.choice([s for s in "+-*/" if s != _as_written(place[0])])
-    return shown[: place.start()] + new + shown[place.end() :]
+        old = _number(place[0])
+        return head + _replace(before + head, place[0], old, _other(old, rng), style) + tail
+    new = rng.choice([s for s in "+-*/" if s != _as_written(place[0])])
+    times = _TIMES.search(style)
+    return head + (times[1] if new == "*" and times is not None else new) + tail
 
 
 def _as_written(shown: str) -> str:
@@ -151,33 +202,68 @@ def _as_written(shown: str) -> str:
     return re.sub(r"[$\s]", "", shown).replace("x", "*").replace("×", "*").replace("÷", "/")
 
 
+def _number(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
+
+
 def _other(value: Fraction, rng: random.Random) -> Fraction:
     """A different number of the kind that slips make: off by a little, a digit changed, a factor of ten."""
+    if value < 0:
+        return -_other(-value, rng)
     whole = int(value)
-    options = [value + d for d in (-10, -2, -1, 1, 2, 10)] + [value * 10, value * 2]
-    digits = str(abs(whole))
+    options = [value + d for d in (-10, -2, -2, -1, -1, 1, 2, 10)] + [
+        value * 10,
+        value * 2,
+        value / 10,
+        value / 2,
+    ]
+    digits = str(whole)
     if len(digits) > 1:
         at = rng.randrange(len(digits))
         digit = rng.choice([d for d in "0123456789" if d != digits[at] and not (at == 0 and d == "0")])
-        options += [Fraction(digits[:at] + digit + digits[at + 1 :]) + abs(value) - abs(whole)] * 4
-        swapped = Fraction(digits[:-2] + digits[-1] + digits[-2])
-        options.append(swapped + abs(value) - abs(whole))
-    return rng.choice([o for o in options if o != value and o >= 0 and _writable(o)] or [value + 1])
+        options += [Fraction(digits[:at] + digit + digits[at + 1 :]) + value - whole] * 4
+        options.append(Fraction(digits[:-2] + digits[-1] + digits[-2]) + value - whole)
+    return rng.choice([o for o in options if o != value and _fits(o, value)] or [value + 1])
 
 
-def _writable(value: Fraction) -> bool:
-    return value >= 0 and 10**4 % value.denominator == 0 and value < 10**9
+def _fits(new: Fraction, old: Fraction) -> bool:
+    """Whether a number may stand for another unnoticed: its sign, about its size, whole for whole."""
+    places = _places(old)
+    return (
+        new * (1 if old >= 0 else -1) > 0
+        and abs(new) != 1  # "1 apples" would tell
+        and (old == 0 or abs(old) <= 10 * abs(new) <= 100 * abs(old))
+        and _places(new) <= (0 if places == 0 else max(2, min(places, 8)))
+    )
 
 
-def _write(value: Fraction, *, like: str = "") -> str:
-    """A number in digits, with at least as many decimals as `like` has."""
-    text = str(value.numerator) if value.denominator == 1 else f"{float(value):.4f}".rstrip("0")
-    decimals = len(like.partition(".")[2])
-    have = len(text.partition(".")[2])
-    if decimals > have:
-        text += ("" if have else ".") + "0" * (decimals - have)
-    return text
+def _places(value: Fraction) -> int:
+    """Decimals that a number needs; 9 if they are more than 8 or never end."""
+    return next((places for places in range(9) if 10**places % value.denominator == 0), 9)
 
 
-def _replace(text: str, old: str, new: str) -> str:
-    return re.sub(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)", new, text)
+def _replace(before: str, text: str, old: Fraction, new: Fraction, style: str) -> str:
+    """Text with every mention of a number replaced by another, each written as the mention was; signs stay."""
+
+    def write(mention: re.Match[str]) -> str:
+        if _number(mention[0]) != abs(old):
+            return mention[0]
+        money = (before + text[: mention.start()]).rstrip().endswith("$")
+        commas = "," in mention[0] or (
+            abs(old) < 1000 and re.search(rf"(?<![0-9]){_THOUSANDS}", style) is not None
+        )
+        return _write(abs(new), mention[0], money=money, commas=commas)
+
+    return _NUMBER.sub(write, text)
+
+
+def _write(value: Fraction, like: str, *, money: bool, commas: bool) -> str:
+    """A number in digits, with the final zeros of `like`, or of money, and without a zero before the point as there."""
+    digits = Decimal(value.numerator) / Decimal(value.denominator)
+    text = f"{digits:,f}" if commas else f"{digits:f}"
+    have, want = len(text.partition(".")[2]), len(like.partition(".")[2])
+    if money and have == 1 and want != 1:
+        want = 2
+    if have < want and (like.endswith("0") or (have and want == 2)):
+        text += ("" if have else ".") + "0" * (want - have)
+    return text.removeprefix("0") if like.startswith(".") and have else text
