@@ -259,7 +259,9 @@ def test_an_outcome_model_reads_beside_the_prm():
     assert isinstance(graded[1], Refusal) and "odd" in str(graded[1].error)
     assert isinstance(graded[2], Refusal) and isinstance(graded[2].error, TooLongError)
     with pytest.raises(InputError, match="odd"):
-        list(grade(solutions, ScriptedPRM(TABLE), orm=CannedPRM([canned(0.1, 0.1), canned(0.1), canned(0.1)])))
+        list(
+            grade(solutions, ScriptedPRM(TABLE), orm=CannedPRM([canned(0.1, 0.1), canned(0.1), canned(0.1)]))
+        )
 
 
 @pytest.mark.parametrize(
@@ -362,3 +364,17 @@ def test_an_infinite_score_has_no_row():
         assert math.isinf(scored.score)
         with pytest.raises(InputError, match=found):
             to_row(scored, {})
+
+
+def test_a_stream_is_not_held_in_memory() -> None:
+    def living() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Solution) for thing in gc.get_objects())
+
+    before = living()
+    graded = grade(
+        (Solution.of("p", [f"step {i}"]) for i in range(200)), ScriptedPRM(lambda problem, steps: 0.5)
+    )
+    for _ in range(150):
+        next(graded)
+    assert living() - before < 20

@@ -75,8 +75,11 @@ def grade(
 def _grade(
     solutions: Iterator[Solution], prm: PRM, settings: Grade, orm: PRM | None, keep_going: bool
 ) -> Iterator[ScoredSolution | Refusal]:
-    for_prm, for_orm = tee(solutions)
-    verdicts = None if orm is None else _score(for_orm, orm, keep_going)
+    verdicts = None
+    for_prm = solutions
+    if orm is not None:  # else nothing would read the second branch, and it would hold every solution
+        for_prm, for_orm = tee(solutions)
+        verdicts = _score(for_orm, orm, keep_going)
     for solution, steps in _score(for_prm, prm, keep_going):
         # Ask the second model even where the first refused: the two streams must stay abreast.
         verdict = None if verdicts is None else next(verdicts)[1]  # `_score` answers for every solution
