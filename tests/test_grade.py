@@ -1,5 +1,6 @@
 """Grading with a PRM whose scores are known, and the scripted PRM itself."""
 
+import gc
 import json
 import math
 from itertools import count, islice

@@ -18,5 +18,7 @@ def default_folder() -> Path:
     """
     folder = Path(__file__).parent / "checkpoints" / "default"
     if not (folder / "adapter_model.safetensors").is_file():
-        raise CheckpointError(f"this installation of stepmark lacks its default PRM ({folder}); install it again")
+        raise CheckpointError(
+            f"this installation of stepmark lacks its default PRM ({folder}); install it again"
+        )
     return folder
