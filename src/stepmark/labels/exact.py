@@ -262,8 +262,8 @@ def _write(value: Fraction, like: str, *, money: bool, commas: bool) -> str:
     digits = Decimal(value.numerator) / Decimal(value.denominator)
     text = f"{digits:,f}" if commas else f"{digits:f}"
     have, want = len(text.partition(".")[2]), len(like.partition(".")[2])
-    if money and have == 1 and want != 1:
-        want = 2
-    if have < want and (like.endswith("0") or (have and want == 2)):
+    cents = money and have == 1 and want != 1
+    want = 2 if cents else want
+    if have < want and (like.endswith("0") or cents):
         text += ("" if have else ".") + "0" * (want - have)
     return text.removeprefix("0") if like.startswith(".") and have else text
