@@ -36,10 +36,12 @@ def read_gsm8k(path: str | Path) -> Iterator[Worked]:
     """The worked problems of a GSM8K file.
 
     Raises:
-        InputError: a row that is not of this form, with file and line.
+        InputError: a row that is not of this form, with file, line and field.
     """
     for row in read_rows(str(path)):
         found = read_record(_Row, row.data, where=row.where)
+        if not found.question.strip():
+            raise InputError("the question is empty", where=row.where, field="question")
         end = _END.search(found.answer)
         if end is None:
             raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")

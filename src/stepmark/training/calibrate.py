@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from stepmark.errors import UsageError
@@ -25,21 +24,37 @@ class FirstErrors:
 
 
 def platt(logits: Sequence[float], labels: Sequence[float]) -> tuple[float, float]:
-    """The scale and shift that make sigmoid(scale * logit + shift) most likely (Platt 1999).
+    """The scale and shift that make sigmoid(scale * logit + shift) most likely (Platt 1999, section 2.2).
+
+    The targets are Platt's, (right + 1) / (right + 2) and 1 / (wrong + 2) for 1 and 0: without them no scale is the
+    best one where the logits part right from wrong without fault.
 
     Args:
         logits: raw logits.
         labels: 0 or 1, or fractions; as many.
 
     Raises:
-        UsageError: no labels, or only one class.
+        UsageError: no labels, or only one class; logits that are all the same or not finite.
     """
     y = torch.tensor(labels, dtype=torch.float64)
     if len(y) == 0 or not 0 < float(y.mean()) < 1:
         raise UsageError("calibration needs right and wrong held-out steps")
     x = torch.tensor(logits, dtype=torch.float64)
+    if not bool(torch.isfinite(x).all()) or float(x.min()) == float(x.max()):
+        raise UsageError(
+            f"calibration needs finite logits that differ, found {float(x.min()):g} to {float(x.max()):g}; the model did "
+            "not learn to tell steps apart"
+        )
+    right, wrong = float(y.sum()), float(len(y) - y.sum())
+    y = y * (right + 1) / (right + 2) + (1 - y) / (wrong + 2)
     parameters = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [parameters],
+        max_iter=200,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
@@ -75,8 +90,15 @@ def first_errors(scores: Sequence[Sequence[float]], truth: Sequence[int], thresh
 
 
 def best_threshold(scores: Sequence[Sequence[float]], truth: Sequence[int]) -> FirstErrors:
-    """The threshold with the highest F1 on these solutions, of 199 evenly spaced ones; the lowest on a tie."""
+    """The threshold with the highest F1 on these solutions, of 199 evenly spaced ones from 0.005 to 0.995.
+
+    On a tie the one nearest to 0.5, and of two the lower: at the edge of what ties, a step a little worse than
+    these would be on the other side.
+
+    Raises:
+        UsageError: no wrong or no right solution.
+    """
     return max(
-        (first_errors(scores, truth, float(t)) for t in np.linspace(0.005, 0.995, 199)),
-        key=lambda result: (result.f1, -result.threshold),
+        (first_errors(scores, truth, n / 200) for n in range(1, 200)),
+        key=lambda result: (result.f1, -round(abs(result.threshold - 0.5), 3)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,8 @@ def train_marker_prm(
         report: receives the figures of every step.
 
     Raises:
-        UsageError: `out` exists, or no example is left after filtering.
+        UsageError: `out` exists, no example is left after filtering, all held-out steps are right or all are wrong,
+            or `<out>.run` is of another run.
     """
     if out.exists():
         raise UsageError(f"{out} exists; delete it or choose another --out")
@@ -108,12 +110,23 @@ def train_marker_prm(
         raise UsageError(
             f"{len(ready)} judged examples of {len(training) + len(held_out)} problems are too few to train on"
         )
+    if len({label for group in held_out for e in group for label in e.labels if label is not None}) < 2:
+        # Known now, and not after hours of training, when calibration would need them.
+        raise UsageError(
+            f"the {len(held_out)} held-out problems have no right or no wrong step; hold out more, or label more"
+        )
     state = out.with_name(f"{out.name}.run")
     trainer = Trainer(find_checkpoint(base), MARKER_SPEC, settings, state)
     trainer.run(training, report=report)
     measured = measure(list(trainer.predict(held_out)))
-    write_checkpoint(trainer, out, base_name=base)
-    best = calibrate(out, [e for group in held_out for e in group])
+    # Made beside the state and moved when it is whole: `out` is calibrated or not there.
+    made = state / "checkpoint"
+    shutil.rmtree(made, ignore_errors=True)
+    folder = Path(base).expanduser()
+    write_checkpoint(trainer, made, base_name=str(folder.resolve()) if folder.is_dir() else base)
+    best = calibrate(made, [e for group in held_out for e in group])
+    made.rename(out)
+    shutil.rmtree(state)
     return Trained(
         folder=out,
         held_out=measured,

@@ -8,6 +8,7 @@ weights, and one label a distinct step instead of one a row.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -127,7 +128,7 @@ class Trainer:
         from transformers import AutoTokenizer
 
         torch.manual_seed(settings.seed)
-        self.settings, self.spec, self.out = settings, spec, out
+        self.base, self.settings, self.spec, self.out = base, settings, spec, out
         backbone = load_backbone(base, dtype=dtype, device="cpu")
         limit = token_limit(backbone.config)
         self.encoder = Encoder(
@@ -216,11 +217,16 @@ class Trainer:
         report: Callable[[dict[str, float]], None],
         save_every: int = 50,
     ) -> None:
-        """Train, resuming from the saved state of an interrupted run in `out` if there is one."""
+        """Train, resuming from the saved state of an interrupted run in `out` if there is one.
+
+        Raises:
+            UsageError: that state is of a run with other settings, another base or other rows.
+        """
         refused: list[Any] = []
         plan = [self.epoch(groups, n, refused) for n in range(self.settings.epochs)]
         total = sum(len(e) for e in plan)
-        self._resume()
+        run = self._identity(plan)
+        self._resume(run)
         self.model.train()
         began, tokens, first = time.monotonic(), 0, self.done
         for step, batch in enumerate((b for e in plan for b in e), start=1):
@@ -253,7 +259,7 @@ class Trainer:
                 }
             )
             if step % save_every == 0:
-                self._save_state()
+                self._save_state(run)
 
     def _schedule(self, step: int, total: int) -> float:
         warm = max(1, round(total * self.settings.warmup))
@@ -278,12 +284,22 @@ class Trainer:
     def _state(self) -> Path:
         return self.out / "state.pt"
 
-    def _save_state(self) -> None:
+    def _identity(self, plan: Sequence[Sequence[Sequence[LabelledTree]]]) -> str:
+        """What a run is told by: a state goes on with the same batches or with none."""
+        rows = hashlib.sha256()
+        for item in (item for epoch in plan for batch in epoch for item in batch):
+            for numbers in (item.tree.ids, item.tree.parents, item.reads, item.labels):
+                rows.update(np.asarray(numbers, dtype=np.float64).tobytes())
+        return json.dumps(
+            {"settings": asdict(self.settings), "base": str(self.base), "rows": rows.hexdigest()}
+        )
+
+    def _save_state(self, run: str) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         temporary = self._state().with_suffix(".part")
         torch.save(
             {
-                "settings": json.dumps(asdict(self.settings)),
+                "run": run,
                 "done": self.done,
                 "parameters": self.masters,
                 "optimizer": self.optimizer.state_dict(),
@@ -292,13 +308,14 @@ class Trainer:
         )
         temporary.rename(self._state())
 
-    def _resume(self) -> None:
+    def _resume(self, run: str) -> None:
         if not self._state().is_file():
             return
         state = torch.load(self._state(), weights_only=True)
-        if state["settings"] != json.dumps(asdict(self.settings)):
+        if state.get("run") != run:
             raise UsageError(
-                f"{self._state()} is of a run with other settings; delete it or choose another folder"
+                f"{self._state()} is of a run with other settings, another base or other rows; delete it or choose "
+                "another folder"
             )
         for master, saved in zip(self.masters, state["parameters"], strict=True):
             master.copy_(saved)
