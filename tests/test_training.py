@@ -91,9 +91,18 @@ def test_examples_stop_at_the_first_error():
         row("p", "abcd", -1),
         row("p", "ax", 0),
         row("p", "axc", -1),
+        row("p", "z", -1),
+        row("p", "zb", 1),  # after an error at the very first step
         row("q", "abc", 1),  # another problem, in which nothing is known of a b
     ]
-    kept = [("p", "a", 1.0), ("p", "ab", 0.0), ("p", "ax", 1.0), ("p", "axc", 0.0), ("q", "abc", 1.0)]
+    kept = [
+        ("p", "a", 1.0),
+        ("p", "ab", 0.0),
+        ("p", "ax", 1.0),
+        ("p", "axc", 0.0),
+        ("p", "z", 0.0),
+        ("q", "abc", 1.0),
+    ]
     assert labelled(rows) == kept
     assert sorted(labelled(rows[::-1])) == sorted(kept)
     # Where neutral is bad, x is an error, and what follows it goes.
@@ -101,6 +110,7 @@ def test_examples_stop_at_the_first_error():
         ("p", "a", 1.0),
         ("p", "ab", 0.0),
         ("p", "ax", 0.0),
+        ("p", "z", 0.0),
         ("q", "abc", 1.0),
     ]
 

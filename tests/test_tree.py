@@ -99,6 +99,10 @@ def test_chunks_of_any_budget_see_the_same(sequences, budget):
     parts = chunks(tree, budget)
     assert [i for part in parts for i in range(part.start, part.end)] == list(range(len(tree)))
     assert all(part.end - part.start <= budget for part in parts)
+    for part in parts:
+        runs = [i for start, end in part.chains for i in range(start, end)]
+        assert runs == list(range(part.end - part.start))
+        assert all(start < end for start, end in part.chains)
     np.testing.assert_array_equal(seen_in_chunks(tree, parts), ancestors_or_self(tree))
 
 
