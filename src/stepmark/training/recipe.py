@@ -55,7 +55,8 @@ def labelled_rows(files: Sequence[Path], *, seed: int) -> Iterator[LabelledSolut
     if not files:
         raise UsageError("name at least one file of step labels")
     for file in files:
-        keys = set(next(iter(read_rows(file))).data)
+        first = next(iter(read_rows(file)))
+        keys = set(first.data)
         if "instruction" in keys:
             yield from read_prm800k(file)
         elif {"question", "answer"} <= keys:
@@ -65,7 +66,7 @@ def labelled_rows(files: Sequence[Path], *, seed: int) -> Iterator[LabelledSolut
             raise InputError(
                 f"expected PRM800K (instruction, responses, next_response, rating) or GSM8K (question, answer), found the keys "
                 f"{sorted(keys)}",
-                where=f"{file}:1",
+                where=first.where,
             )
 
 
