@@ -464,7 +464,7 @@ class Interrupted(Exception):
     pass
 
 
-def run(base, folder, *, stop=None, **more):
+def run(base, folder, *, stop=None, problems=4, **more):
     """Train on a few problems; returns the trainer and the steps that it reported."""
     trainer = Trainer(base, MARKER_SPEC, settings(epochs=3, token_budget=150, coarsen=0.5, **more), folder)
     steps = []
@@ -474,7 +474,7 @@ def run(base, folder, *, stop=None, **more):
         if figures["step"] == stop:
             raise Interrupted
 
-    groups = list(by_problem(some_examples(4)).values())
+    groups = list(by_problem(some_examples(problems)).values())
     with contextlib.suppress(Interrupted):
         trainer.run(groups, report=report, save_every=3)
     return trainer, steps
@@ -499,6 +499,8 @@ def test_a_state_of_other_settings_is_refused(base, tmp_path):
     run(base, tmp_path, stop=4)
     with pytest.raises(UsageError, match=r"state\.pt is of a run with other settings"):
         run(base, tmp_path, seed=7)
+    with pytest.raises(UsageError, match=r"state\.pt is of a run with .*other rows"):
+        run(base, tmp_path, problems=5)
 
 
 # A rule that can be learnt
