@@ -228,6 +228,9 @@ def _local(
             raise CheckpointError(
                 f"the reference {other} has another vocabulary than {name}; their tokens cannot be compared"
             )
+        if spec.max_tokens is None:
+            limits = (token_limit(backbone.config), token_limit(their_backbone.config))
+            encoder.max_tokens = min((limit for limit in limits if limit is not None), default=None)
         # The reference reads the same tokens; its cost is not the solution's, so it keeps a ledger of its own.
         their_engine = Engine(their_backbone, device=place, token_budget=budget, ledger=Ledger())
         return ImplicitPRM(

@@ -1,0 +1,390 @@
+"""The encoder: one strictly rising read position a step, prefixes of ids, and no character lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import string
+import unicodedata
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import processors
+
+import checkpoints
+from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
+from stepmark.models.encoding import Encoder
+from stepmark.models.families import FAMILIES
+from stepmark.models.spec import ChatLayout, DialogueLayout, PieceLayout, TextLayout
+from stepmark.records import Problem, Solution, Step
+
+TOKENIZERS = {
+    "qwen-prm": checkpoints.chatml_tokenizer,
+    "reasonflux-prm": checkpoints.chatml_tokenizer,
+    "skywork": checkpoints.bos_tokenizer,
+    "math-shepherd": checkpoints.sentencepiece_tokenizer,
+    "rlhflow": checkpoints.headers_tokenizer,
+    "implicit": checkpoints.chatml_tokenizer,
+    "implicit-per-step": checkpoints.chatml_tokenizer,
+    "token-classification": checkpoints.bos_tokenizer,
+    "pure": checkpoints.chatml_tokenizer,
+    "versaprm": checkpoints.headers_tokenizer,
+    "reasoneval": checkpoints.sentencepiece_tokenizer,
+    "reasoneval-34b": checkpoints.sentencepiece_tokenizer,
+    "actprm": checkpoints.chatml_tokenizer,
+    "three-class": checkpoints.headers_tokenizer,
+    "orm": checkpoints.chatml_tokenizer,
+}
+
+
+@cache
+def tokenizer_of(name: str):
+    return TOKENIZERS[name]()
+
+
+def encoder_of(name: str, **settings) -> Encoder:
+    spec = FAMILIES[name]
+    settings.setdefault("max_tokens", None)
+    return Encoder(tokenizer_of(name), spec.layout, outcome_only=spec.outcome_only, **settings)
+
+
+# Letters, digits, marks of other scripts, emoji with modifiers, combining characters, every kind of white space.
+ALPHABET = st.one_of(
+    st.sampled_from(string.ascii_letters + string.digits + string.punctuation),
+    st.sampled_from(" \n\n\n\t\r\x0b\x0c\x85\xa0\u2003\u2028\u3000"),
+    st.sampled_from(
+        "éßñкиже数学步骤العربية🙂👍🏽\u200d\u0301\u0300\u0315\u0338\u1100\u1161\ufb01\u212b\ue000\ue001"
+    ),
+    st.characters(exclude_categories=["Cs"]),
+)
+# Halves of markers and control tokens, and what layouts put around texts.
+FRAGMENTS = st.sampled_from(
+    [
+        *["<extra_0>", "<extra", "_0>", "<|im_end|>", "<|im_", "end|>", "</s>", "<s", "<|eot_", "id|>", "ки", "+", "-", "Step", "{problem}", "{step}", "{i}"],
+        *(" \n\n\n\n", "\n\n", "\n", ". ", "▁", "<0x0A>", "assistant\n", "x", "12", " 1:", "Step 2: "),
+    ]
+)
+TEXT = st.one_of(
+    st.text(ALPHABET, min_size=1, max_size=25), st.lists(FRAGMENTS, min_size=1, max_size=6).map("".join)
+).filter(str.strip)
+STEPS = st.lists(TEXT, min_size=1, max_size=5)
+
+
+def try_encode(encoder: Encoder, problem: str, steps: list[str]):
+    """Encoded, or None for a text that the layout rightly refuses: a mark or control token, a step too short."""
+    try:
+        return encoder.encode(Solution.of(problem, tuple(steps)))
+    except MarkerInTextError:
+        marks = [str(token) for token in encoder.tokenizer.added_tokens_decoder.values()]
+        if not isinstance(encoder.layout, DialogueLayout) and encoder.layout.mark.strip():
+            marks.append(encoder.layout.mark.strip())
+        assert any(mark in as_kept(encoder, text) for text in (problem, *steps) for mark in marks)
+    except InputError as error:
+        assert "too short" in error.message
+        assert encoder.layout.read_back > 0
+    return None
+
+
+def decoded(encoder: Encoder, ids) -> str:
+    """The text of some ids, with control tokens left in."""
+    return encoder.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+
+def as_kept(encoder: Encoder, text: str) -> str:
+    """What a tokenizer keeps of a text: Qwen's composes characters, and sentencepiece takes ▁ for a space."""
+    text = text.strip()
+    for waste in encoder.layout.scrub if isinstance(encoder.layout, TextLayout) else ():
+        text = text.replace(waste, "")
+    if encoder.tokenizer.backend_tokenizer.normalizer is None:
+        return text
+    if encoder.tokenizer.backend_tokenizer.pre_tokenizer is None:
+        return text.replace("▁", " ")
+    return unicodedata.normalize("NFC", text)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(problem=TEXT, steps=STEPS)
+@example(problem="p", steps=["a\n\n\n\nb", " c ", "\n\nd"])
+@example(problem="1+1\n\n", steps=["x.\n", "\ty", "…", "12"])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_step_has_one_place_and_prefixes_stay_prefixes(name, problem, steps):
+    encoder = encoder_of(name)
+    whole = try_encode(encoder, problem, steps)
+    assume(whole is not None)
+    reads = [r for r in whole.reads if r is not None]
+    assert len(whole.reads) == len(steps)
+    assert len(reads) == (1 if encoder.outcome_only else len(steps))
+    assert all(a < b for a, b in itertools.pairwise(reads))
+    back = encoder.layout.read_back if isinstance(encoder.layout, PieceLayout) else 0
+    assert len(whole.ids) == reads[-1] + 1
+    assert 0 <= whole.answer <= reads[0] + back
+    if not encoder.outcome_only:
+        for k in range(1, len(steps)):
+            part = encoder.encode(Solution.of(problem, tuple(steps[:k])))
+            assert part.reads == whole.reads[:k]
+            assert part.ids.tolist() == whole.ids[: len(part.ids)].tolist()
+            assert part.answer == whole.answer
+    prefix = "" if isinstance(encoder.layout, DialogueLayout) else encoder.layout.prefix.replace("{i}", "1")
+    if back == 0:
+        text, at = decoded(encoder, whole.ids), 0
+        for piece in (as_kept(encoder, t) for t in (problem, *steps)):
+            assert piece in text[at:]
+            at = text.index(piece, at) + len(piece)
+        answer = decoded(encoder, whole.ids[whole.answer :]).lstrip(" ")
+        assert answer.startswith((as_kept(encoder, steps[0]).lstrip(" "), prefix or "\0"))
+
+
+MARKS = {
+    name: spec.layout.mark for name, spec in FAMILIES.items() if not isinstance(spec.layout, DialogueLayout)
+}
+
+
+@pytest.mark.parametrize("name", [name for name, mark in MARKS.items() if mark])
+def test_each_step_is_read_where_its_mark_ends(name):
+    encoder = encoder_of(name)
+    encoded = encoder.encode(Solution.of("How many?", ("One and two.", "So 3\n\nin all", "Done")))
+    for step, read in zip(("One and two.", "in all", "Done"), encoded.reads, strict=True):
+        assert decoded(encoder, encoded.ids[: read + 1]).endswith(step + MARKS[name])
+
+
+def test_the_whole_text_of_a_chat():
+    encoder = encoder_of("qwen-prm")
+    encoded = encoder.encode(Solution.of(" How many?\n", ("One. ", "\nTwo.")))
+    assert decoded(encoder, encoded.ids) == (
+        "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+        "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\nOne.<extra_0>Two.<extra_0>"
+    )
+    assert decoded(encoder, encoded.ids[encoded.answer :]) == "One.<extra_0>Two.<extra_0>"
+
+
+def test_the_whole_text_of_a_dialogue():
+    encoder = encoder_of("rlhflow")
+    encoded = encoder.encode(Solution.of("How many?", ("One.", "Two.")))
+    header = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    assert decoded(encoder, encoded.ids) == (
+        "<|begin_of_text|>" + header.format("system") + "Today is a day.<|eot_id|>"
+        + header.format("user") + "How many? One.<|eot_id|>" + header.format("assistant") + "+<|eot_id|>"
+        + header.format("user") + "Two.<|eot_id|>" + header.format("assistant")
+    )  # fmt: skip
+    # What comes after the last read, the verdict itself, is not computed.
+    assert encoded.reads[1] == len(encoded.ids) - 1
+
+
+def test_the_whole_text_of_math_shepherd():
+    encoder = encoder_of("math-shepherd")
+    encoded = encoder.encode(Solution.of("How many?", ("One.", "Step 2: Two.", "Step 2: Three.")))
+    # A step that brings its number keeps it; one that brings another number is numbered all the same.
+    assert decoded(encoder, encoded.ids) == (
+        "<s> How many? Step 1: One. ки\nStep 2: Two. ки\nStep 3: Step 2: Three. ки"
+    )
+
+
+def test_bos_stands_once_where_tokenizer_or_template_adds_it():
+    for name in ("math-shepherd", "versaprm", "rlhflow", "reasoneval", "skywork", "token-classification"):
+        encoder = encoder_of(name)
+        ids = encoder.encode(Solution.of("How many?", ("One two.", "Two three."))).ids.tolist()
+        assert ids[0] == encoder.tokenizer.bos_token_id
+        assert ids.count(ids[0]) == 1
+    for name in ("pure", "three-class"):
+        encoder = encoder_of(name)
+        ids = encoder.encode(Solution.of("How many?", ("One.",))).ids.tolist()
+        bos = encoder.tokenizer.bos_token_id
+        # PURE's has none to add; the three-class text lets the tokenizer add what it adds.
+        assert (bos is None) if name == "pure" else ids[0] == bos
+
+
+def test_an_eos_that_the_tokenizer_adds_is_left_out():
+    tokenizer = checkpoints.headers_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A <|eot_id|>",
+        special_tokens=[(t, tokenizer.convert_tokens_to_ids(t)) for t in ("<|begin_of_text|>", "<|eot_id|>")],
+    )
+    spec = FAMILIES["versaprm"]
+    solution = Solution.of("How many?", ("One.", "Two."))
+    found = Encoder(tokenizer, spec.layout, max_tokens=None).encode(solution)
+    expected = encoder_of("versaprm").encode(solution)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.reads == expected.reads
+
+
+def test_versaprm_deletes_its_mark_from_texts():
+    """As its authors do; what is left is read without a trace of it."""
+    encoder = encoder_of("versaprm")
+    dirty = encoder.encode(Solution.of("How \n\n\n\nmany?", ("One \n\n\n\ntwo.", "Three.")))
+    clean = encoder.encode(Solution.of("Howmany?", ("Onetwo.", "Three.")))
+    assert dirty.ids.tolist() == clean.ids.tolist()
+    assert dirty.reads == clean.reads
+    tag = encoder.tokenizer.encode(" \n\n\n\n", add_special_tokens=False)
+    assert dirty.ids.tolist().count(tag[0]) == 2
+
+
+def test_an_observation_is_context_of_the_next_step_only():
+    encoder = encoder_of("qwen-prm")
+    steps = (Step(text="call the tool", observation=" 42 \n"), Step(text="so it is 42"))
+    seen = encoder.encode(Solution(problem=Problem(text="p"), steps=steps))
+    assert decoded(encoder, seen.ids[seen.answer :]) == "call the tool<extra_0>42\n\nso it is 42<extra_0>"
+    other = (Step(text="call the tool", observation="43"), Step(text="so it is 42"))
+    unlike = encoder.encode(Solution(problem=Problem(text="p"), steps=other))
+    n = seen.reads[0] + 1
+    assert unlike.reads[0] == seen.reads[0]
+    assert unlike.ids[:n].tolist() == seen.ids[:n].tolist()
+    assert unlike.ids.tolist() != seen.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("problem", "steps", "field", "message"),
+    [
+        (" \n", ("a",), "problem", "the problem is empty"),
+        ("p", (), "steps", "no steps"),
+        ("p", ("a", " \n\t", "b"), "steps[1]", "step 2 of 3 is empty"),
+        ("p \ud83d", ("a",), "problem", "surrogate"),
+        ("p", ("a", "b \udc00"), "steps[1]", "surrogate"),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen-prm", "skywork", "math-shepherd", "rlhflow", "reasoneval"])
+def test_what_cannot_be_graded_is_named(name, problem, steps, field, message):
+    with pytest.raises(InputError, match=message) as caught:
+        encoder_of(name).encode(Solution.of(problem, steps, id="s7"))
+    assert caught.value.where == "solution 's7'"
+    assert caught.value.field == field
+
+
+def test_a_step_too_short_for_reasoneval_is_named():
+    with pytest.raises(InputError, match="step 2 is too short") as caught:
+        encoder_of("reasoneval").encode(Solution.of("p", ("one two", "1"), id="s"))
+    assert caught.value.field == "steps[1]"
+    assert encoder_of("reasoneval-34b").encode(Solution.of("p", ("one two", "1"))).reads[1] is not None
+
+
+def test_encode_many_keeps_places_and_raises_without_a_taker():
+    encoder = encoder_of("qwen-prm")
+    solutions = [Solution.of("p", ("a",)), Solution.of("p", ("",)), Solution.of("p", ("b",))]
+    refused = []
+    found = encoder.encode_many(solutions, on_error=lambda i, error: refused.append((i, error.field)))
+    assert [e is None for e in found] == [False, True, False]
+    assert refused == [(1, "steps[0]")]
+    with pytest.raises(InputError, match="is empty"):
+        encoder.encode_many(solutions)
+
+
+LONG = Solution.of("How many?", ("One.", "Two and three.", "Four."), id="s1")
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n not in ("orm", "reasoneval")])
+def test_a_limit_cuts_between_steps_and_leaves_the_rest_as_it_was(name):
+    whole = encoder_of(name).encode(LONG)
+    for fits, limit in [(3, len(whole.ids)), *((k, whole.reads[k]) for k in range(3))]:
+        if fits == 3:
+            # A limit that is just enough is no limit.
+            assert encoder_of(name, max_tokens=limit).encode(LONG).reads == whole.reads
+            continue
+        with pytest.raises(TooLongError) as caught:
+            encoder_of(name, max_tokens=limit).encode(LONG)
+        assert caught.value.where == "solution 's1'"
+        for part in (f"{len(whole.ids)} tokens", f"reads {limit} ", f"({fits} of 3 steps fit)", "--truncate"):
+            assert part in str(caught.value)
+        cut = encoder_of(name, max_tokens=limit, truncate=True).encode(LONG)
+        assert cut.reads == (*whole.reads[:fits], *(None,) * (3 - fits))
+        assert len(cut.ids) <= limit
+        assert cut.ids.tolist() == whole.ids[: len(cut.ids)].tolist()
+
+
+def test_an_outcome_that_does_not_fit_is_no_outcome():
+    whole = encoder_of("orm").encode(LONG)
+    assert whole.reads[:2] == (None, None)
+    cut = encoder_of("orm", max_tokens=len(whole.ids) - 1, truncate=True).encode(LONG)
+    assert cut.reads == (None, None, None)
+
+
+# ---- tokenizers and templates that cannot serve --------------------------------------------------------------
+
+
+def check(layout, tokenizer):
+    Encoder(tokenizer, layout, max_tokens=None).check()
+
+
+def test_every_family_passes_the_check_with_its_own_tokenizer():
+    for name in FAMILIES:
+        check(FAMILIES[name].layout, tokenizer_of(name))
+
+
+def test_a_slow_tokenizer_is_refused():
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        Encoder(Slow(), TextLayout(mark="\n"), max_tokens=None)
+
+
+@pytest.mark.parametrize("name", ["qwen-prm", "actprm", "math-shepherd"])
+def test_a_marker_that_the_tokenizer_lacks_is_refused(name):
+    """Cut into pieces it would be read at the last of them: a plausible number."""
+    with pytest.raises(CheckpointError, match="not one token") as caught:
+        check(FAMILIES[name].layout, checkpoints.chatml_tokenizer(marker="<other>"))
+    assert repr(FAMILIES[name].layout.mark.strip()) in str(caught.value)
+
+
+def test_a_tokenizer_told_to_split_control_tokens_is_refused():
+    tokenizer = checkpoints.chatml_tokenizer()
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    tokenizer.split_special_tokens = True
+    with pytest.raises(CheckpointError, match="not one token"):
+        check(FAMILIES["qwen-prm"].layout, tokenizer)
+
+
+def dropping(turn: str) -> str:
+    return checkpoints.CHATML.replace(
+        "{{ m.content }}", "{% if m.role != '" + turn + "' %}{{ m.content }}{% endif %}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "template", "message"),
+    [
+        (ChatLayout(mark="<extra_0>"), None, "its tokenizer has none; fetch"),
+        (ChatLayout(mark="<extra_0>"), "{% for %}", "fails .TemplateSyntaxError"),
+        (ChatLayout(mark="<extra_0>"), "{{ raise_exception('no system here') }}", "no system here"),
+        (ChatLayout(mark="<extra_0>"), dropping("assistant"), "every turn once"),
+        (ChatLayout(mark="<extra_0>"), checkpoints.CHATML * 2, "every turn once"),
+        (
+            ChatLayout(mark="<extra_0>", system="Judge."),
+            checkpoints.CHATML.replace("{{ messages[0].content }}", ""),
+            "system message",
+        ),
+        (DialogueLayout(), dropping("user"), "every turn once"),
+        (
+            DialogueLayout(),
+            checkpoints.CHATML.replace("{{ m.role }}", "{{ m.role }}{{ loop.index }}"),
+            "frames later verdicts otherwise",
+        ),
+    ],
+)
+def test_a_template_that_cannot_serve_is_refused(layout, template, message):
+    with pytest.raises(CheckpointError, match=message):
+        check(layout, checkpoints.chatml_tokenizer(template=template))
+
+
+def test_settings_in_a_tokenizer_file_neither_cut_nor_pad(tmp_path):
+    """A tokenizer.json can carry the truncation and padding of the run that saved it."""
+    from transformers import AutoTokenizer
+
+    checkpoints.save_tokenizer(tmp_path, checkpoints.chatml_tokenizer(), "PreTrainedTokenizerFast")
+    file = tmp_path / "tokenizer.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["truncation"] = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    settings["padding"] = {
+        "strategy": {"Fixed": 300},
+        "direction": "Left",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    encoder = Encoder(AutoTokenizer.from_pretrained(tmp_path), FAMILIES["qwen-prm"].layout, max_tokens=None)
+    expected = encoder_of("qwen-prm").encode(LONG)
+    found = encoder.encode(LONG)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.reads == expected.reads
