@@ -43,10 +43,14 @@ def matmul_peak(dtype: torch.dtype) -> float:
 
 
 def finish(name: str, figures: Mapping[str, float], aims: Mapping[str, float]) -> None:
-    """Print the figures beside their aims, and the machine-readable last line."""
+    """Print the figures beside their aims, and the machine-readable last line.
+
+    Raises:
+        ValueError: a figure is not a finite number.
+    """
     for key, value in figures.items():
         aim = f"   (aim {aims[key]:g})" if key in aims else ""
-        print(f"{key:36} {value:10.3f}{aim}")
+        print(f"{key:44} {value:10.3f}{aim}")
     machine = {
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -56,8 +60,9 @@ def finish(name: str, figures: Mapping[str, float], aims: Mapping[str, float]) -
     }
     line = {
         "benchmark": name,
-        "figures": {k: round(v, 4) for k, v in figures.items()},
+        # Six digits and not four decimals: a difference of 2e-5 is not none.
+        "figures": {k: float(f"{v:.6g}") for k, v in figures.items()},
         "aims": dict(aims),
         "machine": machine,
     }
-    print(json.dumps(line))
+    print(json.dumps(line, allow_nan=False))

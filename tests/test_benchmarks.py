@@ -1,0 +1,222 @@
+"""The benchmarks' own parts against other ways to count, and a whole run of each on something tiny."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from stepmark import load_prm
+from stepmark.training.publish import write_checkpoint
+from stepmark.training.recipe import MARKER_SPEC
+from stepmark.training.train import Train, Trainer
+from tiny_language_model import tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the repository and is not installed
+
+from benchmarks import common, default_prm, grade  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def last_line(text):
+    return json.loads(text.strip().splitlines()[-1])
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=12))
+def test_distinct_prefixes_are_a_set_of_tuples(sequences):
+    assert grade.distinct_prefixes(sequences) == len(
+        {tuple(s[:n]) for s in sequences for n in range(1, len(s) + 1)}
+    )
+
+
+def test_distinct_prefixes_by_hand():
+    assert grade.distinct_prefixes([]) == 0
+    assert grade.distinct_prefixes([[1, 2, 3], [1, 2, 4], [2, 2, 3], [1, 2]]) == 3 + 1 + 3
+
+
+def test_generated_candidates_are_right_up_to_a_first_error_and_never_after():
+    solutions = grade.generated_candidates(3, candidates=40)
+    assert solutions == grade.generated_candidates(3, candidates=40)
+    groups = defaultdict(list)
+    for solution in solutions:
+        groups[solution.problem.text].append(solution)
+    assert [len(group) for group in groups.values()] == [40, 40, 40]
+    for question, group in groups.items():
+        values = [int(n) for n in re.findall(r"\d+", question)]
+        wrong = 0
+        for solution in group:
+            total, erred = values[0], False
+            *days, end = solution.texts
+            assert len(days) == len(values) - 1
+            for day, (value, step) in enumerate(zip(values[1:], days, strict=True), start=2):
+                said = re.fullmatch(
+                    r"After day (\d+) the shop has sold (\d+) \+ (\d+) = (\d+) apples\.", step
+                )
+                number, before, added, after = map(int, said.groups())
+                assert (number, before, added) == (day, total, value)  # carried on from the step before
+                true = before + added == after
+                assert not (erred and true)
+                erred, total = erred or not true, after
+            assert end == f"So the shop sells {total} apples in all."
+            assert (total == sum(values)) == (not erred)
+            wrong += erred
+        assert 0 < wrong < len(group)
+        # They begin alike and part ways.
+        assert len({s.texts[0] for s in group}) < len({s.texts for s in group})
+
+
+def test_seconds_gives_the_result_and_a_time():
+    took, result = common.seconds(lambda: sum(range(1000)))
+    assert result == 499500
+    assert 0 < took < 10
+
+
+def test_the_data_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path))
+    assert common.data_folder() == tmp_path
+    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path / "none"))
+    assert common.data_folder() is None
+    assert grade.real_candidates(3) is None
+
+
+def test_the_last_line_is_json(capsys):
+    common.finish("name", {"speed": 3.14159265, "difference": 0.0000212, "tokens": 1234567.0}, {"speed": 3.0})
+    printed = capsys.readouterr().out
+    line = last_line(printed)
+    assert list(line) == ["benchmark", "figures", "aims", "machine"]
+    assert line["benchmark"] == "name"
+    assert line["figures"] == pytest.approx(
+        {"speed": 3.14159265, "difference": 2.12e-5, "tokens": 1234567}, rel=1e-5
+    )
+    assert line["aims"] == {"speed": 3.0}
+    assert line["machine"]["torch"] == torch.__version__
+    assert line["machine"]["cores"] >= 1 and line["machine"]["threads"] == 1
+    assert re.search(r"^speed +3\.142 +\(aim 3\)$", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_figure_is_a_number(value):
+    with pytest.raises(ValueError, match="JSON"):
+        common.finish("name", {"speed": value}, {})
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_help_is_there():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.grade", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--quick" in done.stdout and "--dtype" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A base of two layers and an adapter with a head over it, both random: (base folder, PRM folder)."""
+    base, out = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("out")
+    words = tiny_tokenizer()
+    words.add_special_tokens({"additional_special_tokens": ["<file_sep>"]})
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.25,
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(base)
+    words.save_pretrained(base)
+    trainer = Trainer(base, MARKER_SPEC, Train(rank=2, frozen_layers=0), out, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in trainer.parameters:
+            parameter.copy_(0.2 * torch.randn(parameter.shape))
+    write_checkpoint(trainer, out / "prm", base_name=str(base))
+    return base, out / "prm"
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_the_three_ways_of_grading_agree(tiny, monkeypatch, capsys):
+    """The whole benchmark on a tiny PRM: its peers compute the same scores, so what it times is the same work."""
+    base, folder = tiny
+    monkeypatch.setenv("STEPMARK_DATA", str(folder / "none"))
+    monkeypatch.setattr(grade, "find_checkpoint", lambda name: base)
+    monkeypatch.setattr(grade, "default_folder", lambda: folder)
+    monkeypatch.setattr(grade, "load_prm", lambda name, dtype: load_prm(str(folder), dtype=dtype))
+    monkeypatch.setattr(grade, "matmul_peak", lambda dtype: 1e12)
+    monkeypatch.setattr(sys, "argv", ["grade", "--quick", "--dtype", "float32", "--problems", "1"])
+    grade.main()
+    line = last_line(capsys.readouterr().out)
+    figures = line["figures"]
+    assert line["benchmark"] == "grade"
+    assert line["aims"].keys() <= figures.keys()
+    # Every distinct token once, but for the few of the format's own opening, which is at hand.
+    assert 0.995 < figures["tokens_computed_over_distinct"] <= 1.0
+    assert 0.995 < figures["tokens_computed_over_distinct_64_generated"] <= 1.0
+    assert figures["padded_over_distinct_tokens"] > 2
+    assert figures["largest_score_difference"] < 1e-5
+    # The scores are not all alike, else agreement would mean little.
+    prm = load_prm(str(folder), dtype="float32")
+    scores = [s for result in prm.score_many(grade.generated_candidates(1, 8)) for s in result.scores]
+    assert max(scores) - min(scores) > 0.05
+
+
+def packed(file, rows):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(file, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_the_default_prms_figures_by_hand(monkeypatch, capsys, tmp_path):
+    true, false = "1 + 1 = 2", "1 + 1 = 3"
+    row = {"problem": "p"}
+    gsm8k = [
+        {**row, "id": "a", "steps": [true, false, true], "label": 1},  # found
+        {**row, "id": "b", "steps": [false, false], "label": 1},  # found too early
+        {**row, "id": "c", "steps": [true], "label": -1},  # none, and none found
+        {**row, "id": "d", "steps": [true, false], "label": -1},  # none, and one found
+        {**row, "id": "e", "steps": [true, true], "label": -1},
+        {**row, "id": "f", "steps": [true], "label": -1},
+    ]
+    packed(tmp_path / "processbench" / "gsm8k.dev.jsonl.gz", gsm8k)
+    packed(tmp_path / "processbench" / "math.dev.jsonl.gz", gsm8k[:1] + gsm8k[2:3])
+    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["default_prm", "--prm", "scripted_prms:arithmetic"])
+    default_prm.main()
+    line = last_line(capsys.readouterr().out)
+    assert line["benchmark"] == "default_prm"
+    assert line["aims"] == {"f1_gsm8k": 47.9}
+    figures = line["figures"]
+    assert figures["error_accuracy_gsm8k"] == 50.0
+    assert figures["correct_accuracy_gsm8k"] == 75.0
+    assert figures["f1_gsm8k"] == pytest.approx(60.0)
+    assert figures["f1_oracle_gsm8k"] == pytest.approx(60.0)
+    assert figures["f1_math"] == 100.0
+
+
+def test_without_data_the_default_prm_is_skipped_by_name(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "argv", ["default_prm"])
+    default_prm.main()
+    assert capsys.readouterr().out.startswith("skipped: no development data; set STEPMARK_DATA")
