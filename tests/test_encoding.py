@@ -62,7 +62,25 @@ ALPHABET = st.one_of(
 # Halves of markers and control tokens, and what layouts put around texts.
 FRAGMENTS = st.sampled_from(
     [
-        *["<extra_0>", "<extra", "_0>", "<|im_end|>", "<|im_", "end|>", "</s>", "<s", "<|eot_", "id|>", "ки", "+", "-", "Step", "{problem}", "{step}", "{i}"],
+        *[
+            "<extra_0>",
+            "<extra",
+            "_0>",
+            "<|im_end|>",
+            "<|im_",
+            "end|>",
+            "</s>",
+            "<s",
+            "<|eot_",
+            "id|>",
+            "ки",
+            "+",
+            "-",
+            "Step",
+            "{problem}",
+            "{step}",
+            "{i}",
+        ],
         *(" \n\n\n\n", "\n\n", "\n", ". ", "▁", "<0x0A>", "assistant\n", "x", "12", " 1:", "Step 2: "),
     ]
 )

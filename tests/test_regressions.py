@@ -378,7 +378,7 @@ def test_an_aggregate_that_is_hard_coded(zoo):
         assert graded.score == aggregate(graded.steps.scores, AGGREGATES[family.name], kind=prm.score_kind)
         if family.name != "orm":
             last = next(grade([solution], prm, Grade(aggregate="last")))
-                assert (last.aggregate, last.score) == ("last", last.steps.scores[-1])
+            assert (last.aggregate, last.score) == ("last", last.steps.scores[-1])
 
 
 def test_sums_taken_for_shares(zoo):
