@@ -4,7 +4,7 @@ from __future__ import annotations
 
 project = "stepmark"
 author = "the stepmark developers"
-copyright = "2026, the stepmark developers"  # noqa: A001
+copyright = "2026, the stepmark developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "stepmark"
