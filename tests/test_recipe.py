@@ -173,9 +173,10 @@ def test_a_user_can_grade_with_it(whole, tmp_path, capsys):
     assert graded["scores"] == pytest.approx(scores)
 
 
-def test_what_the_command_says(base, data, tmp_path, capsys):
+def test_what_the_command_says(base, data, tmp_path, capsys, monkeypatch):
     out = tmp_path / "prm"
-    assert main(words(data, out, base, epochs=1, limit_tokens=3000)) == 0
+    monkeypatch.chdir(base.parent)
+    assert main(words(data, out, base.name, epochs=1, limit_tokens=3000)) == 0
     said = capsys.readouterr()
     noted = json.loads((out / "calibration.json").read_text())
     # 40 problems, a quarter held out; the sums and the pens each in both parts.
@@ -184,6 +185,8 @@ def test_what_the_command_says(base, data, tmp_path, capsys):
     assert f"threshold {noted['threshold']:.3f} (first-error F1 {noted['f1']:.3f}" in said.out
     assert "step 10 of " in said.err and "left out" in said.err
     assert json.loads((out / "train.json").read_text())["limit_tokens"] == 3000
+    # A base named from here is found from anywhere.
+    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
 
 
 # --- grading is what was trained --------------------------------------------------------------------------------------
