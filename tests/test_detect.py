@@ -305,6 +305,14 @@ def test_a_value_head_with_two_values(copy_of):
         load(folder).score("p", ["a"])
 
 
+def test_a_bin_of_an_old_torch(copy_of, zoo):
+    folder = copy_of("skywork")
+    file = folder / "pytorch_model.bin"
+    tensors = torch.load(file, weights_only=True)
+    torch.save(tensors, file, _use_new_zipfile_serialization=False)
+    assert load(folder).score("p", ["a"]) == load(zoo["skywork"].folder).score("p", ["a"])
+
+
 def test_no_language_model_head_and_none_tied(copy_of):
     folder = copy_of("rlhflow")
     drop("lm_head.weight")(folder)

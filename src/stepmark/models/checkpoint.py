@@ -6,6 +6,7 @@ Safetensors are preferred; a `.bin` is read with `weights_only=True`, which exec
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,9 @@ class Tensors:
     def _bin(self, file: Path) -> dict[str, Tensor]:
         if file not in self._loaded:
             try:
-                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+                # Files of before torch 1.6 are no zip archives, and only archives can be mapped.
+                mapped = zipfile.is_zipfile(file)
+                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
             except Exception as error:  # torch raises many kinds for a corrupt or an unsafe file
                 raise CheckpointError(f"{file} cannot be read with weights_only=True: {error}") from error
             if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
