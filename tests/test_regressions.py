@@ -243,6 +243,19 @@ def test_truncation_on_request_leaves_the_other_steps_as_they_were(short, zoo):
     assert third.scores == (None,)
 
 
+def test_an_attention_window_that_is_not_kept(zoo, tmp_path):
+    """The engine attends to everything; past the window of a Mistral it would read otherwise than in training."""
+    built = zoo["math-shepherd"]
+    target = shutil.copytree(built.folder, tmp_path / "windowed")
+    file = target / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**config, "sliding_window": 40}), encoding="utf-8")
+    prm = load_prm(str(target), family="math-shepherd", dtype="float32", device="cpu")
+    assert prm.score("p", ["a"]) == load(built, family="math-shepherd").score("p", ["a"])
+    with pytest.raises(TooLongError, match="this model reads 40"):
+        prm.score(ASK, ["12 * 3 = 36, because each of the 3 boxes holds 12 pens"])
+
+
 @pytest.mark.parametrize("shorter", ["policy", "reference"])
 def test_an_implicit_prm_reads_what_both_its_models_read(zoo, tmp_path, shorter):
     built = zoo["implicit"]
