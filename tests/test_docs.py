@@ -41,7 +41,12 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_command_that_is_shown_exists() -> None:
-    shown = {m for page in PAGES for block in _blocks(page, "console") for m in re.findall(r"^\$ stepmark (\w+)", block, re.M)}
+    shown = {
+        m
+        for page in PAGES
+        for block in _blocks(page, "console")
+        for m in re.findall(r"^\$ stepmark (\w+)", block, re.M)
+    }
     assert shown
     assert shown <= set(COMMANDS)
 
@@ -60,7 +65,9 @@ def test_every_public_name_is_documented() -> None:
 def test_the_pages_are_in_the_table_of_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
-        assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.M), f"docs/index.md leaves out {page.name}"
+        assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.M), (
+            f"docs/index.md leaves out {page.name}"
+        )
 
 
 def test_every_way_into_a_catalog_is_real() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModel, LlamaConfig, Qwen2Config
 
-from stepmark.errors import InputError, MarkerInTextError, TooLongError
+from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models import attention
 from stepmark.models.encoding import Encoder
 from stepmark.models.engine import Engine, windows
@@ -473,3 +473,12 @@ def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
         assert max(abs(w) for w in wanted) > 1
     assert policy[0].ledger.tokens_distinct == policy[0].ledger.tokens_computed
     assert policy[0].ledger.tokens_computed > 256
+
+
+def test_a_token_beyond_the_embedding_is_an_error_of_the_checkpoint() -> None:
+    engine = Engine(tiny(vocabulary=40), device="cpu", token_budget=8, ledger=Ledger())
+    beyond = 40
+    with pytest.raises(CheckpointError, match="the token 40 and the model has 40"):
+        engine.run(
+            [np.asarray([0, beyond])], lambda tree: np.asarray([0]), lambda tree: lambda rows, hidden: None
+        )

@@ -370,7 +370,7 @@ def test_an_infinite_score_has_no_row():
 def test_a_stream_is_not_held_in_memory() -> None:
     def living() -> int:
         gc.collect()
-        return sum(isinstance(thing, Solution) for thing in gc.get_objects())
+        return sum(type(thing) is Solution for thing in gc.get_objects())
 
     before = living()
     graded = grade(

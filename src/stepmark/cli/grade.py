@@ -139,7 +139,8 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
 def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
     from stepmark.models.load import load_prm
 
-    print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
     prm = load_prm(
         options.prm,
         family=options.family,

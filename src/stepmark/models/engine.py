@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.prm import Ledger
 from stepmark.models.tree import Chunk, Ints, PackedTree, chunks, common_prefix, pack
@@ -60,6 +61,12 @@ class Engine:
             The tree, whose `paths` tell which index is which sequence's token.
         """
         tree = pack(sequences)
+        known = int(self.backbone.config.vocab_size)
+        if int(tree.ids.max()) >= known:
+            # On a GPU this would be an assertion in a kernel, after which nothing works.
+            raise CheckpointError(
+                f"the tokenizer gives the token {int(tree.ids.max())} and the model has {known}: they are not of one checkpoint"
+            )
         rows = wanted(tree)
         receive = take(tree)
         if len(rows) == 0:

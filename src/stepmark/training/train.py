@@ -13,6 +13,7 @@ import json
 import math
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -142,18 +143,29 @@ class Trainer:
             raise UsageError(
                 f"frozen_layers is {settings.frozen_layers}, and the base has {layers} layers: none is left to train"
             )
-        self.model: Any = get_peft_model(
-            backbone,
-            LoraConfig(
-                r=settings.rank,
-                lora_alpha=settings.alpha,
-                target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-                layers_to_transform=list(range(settings.frozen_layers, layers)),
-                layers_pattern="layers",
-            ),
-            # The adapter computes in the base's precision; the optimizer keeps float32 copies below.
-            autocast_adapter_dtype=False,
-        )
+        with warnings.catch_warnings():
+            # peft 0.21 asks transformers a question that transformers means to rename.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            self.model: Any = get_peft_model(
+                backbone,
+                LoraConfig(
+                    r=settings.rank,
+                    lora_alpha=settings.alpha,
+                    target_modules=[
+                        "q_proj",
+                        "k_proj",
+                        "v_proj",
+                        "o_proj",
+                        "gate_proj",
+                        "up_proj",
+                        "down_proj",
+                    ],
+                    layers_to_transform=list(range(settings.frozen_layers, layers)),
+                    layers_pattern="layers",
+                ),
+                # The adapter computes in the base's precision; the optimizer keeps float32 copies below.
+                autocast_adapter_dtype=False,
+            )
         for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
