@@ -93,7 +93,7 @@ def train_command(
     done = train_marker_prm(labelled_rows(data, seed=seed), out, settings, base=base, report=report)
     print(
         f"{done.folder}: {done.examples} examples of {done.problems} problems; held out: {done.held_out.labels} steps, loss "
-        f"{done.held_out.loss:.3f}, accuracy {done.held_out.accuracy:.3f}, AUC {done.held_out.auc:.3f}; threshold "
-        f"{done.first_errors.threshold:.3f} (first-error F1 {done.first_errors.f1:.3f} where it was chosen)"
+        f"{done.held_out.loss:.3f}, accuracy {done.held_out.accuracy:.3f}, AUC {done.held_out.auc:.3f}; first-error F1 "
+        f"{done.first_errors.f1:.3f} at the threshold {done.first_errors.threshold:g}"
     )
     return 0

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from stepmark.errors import UsageError
+from stepmark.models.detect import read_spec
 from stepmark.models.load import load_prm
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
 from stepmark.records import Refusal, Solution
-from stepmark.training.calibrate import FirstErrors, best_threshold, platt
+from stepmark.training.calibrate import FirstErrors, best_threshold, first_errors, platt
 from stepmark.training.data import Example
 from stepmark.training.train import Trainer
 
@@ -64,41 +65,62 @@ def write_checkpoint(trainer: Trainer, folder: Path, *, base_name: str) -> None:
 
 
 def calibrate(folder: Path, held_out: Sequence[Example], *, name: str = "held-out problems") -> FirstErrors:
-    """Fit Platt scaling and the threshold on held-out problems and write both into the checkpoint's spec.
+    """Fit Platt scaling on held-out problems, write it into the checkpoint's spec, and measure first errors there.
+
+    The threshold stays the spec's (0.5: more likely wrong than right). The best one on the held-out problems is
+    measured and noted, not used: it moves with the length of steps and of solutions, which differ elsewhere.
 
     The held-out solutions are graded as a user would grade them. A solution counts as wrong where its last
-    judged step is wrong (training rows stop there), else as right.
+    judged step is wrong (training rows stop there). It counts as right where its last judged step is right and no
+    other right one goes on from it: a beginning of a solution has fewer chances to be suspected, and the threshold is
+    for whole solutions.
 
     Returns:
-        The first-error figures on those same solutions: optimistic, as the threshold was chosen on them.
+        The first-error figures on those same solutions at the spec's threshold.
     """
     spec_file = folder / SPEC_FILE
     prm = load_prm(str(folder))
-    rows, labels, truth = [], [], []
+    rows, labels = [], []
+    whole, truth = [], []
     solutions: list[Solution] = [e.solution for e in held_out]
+    beginnings = {
+        (e.solution.problem.text, *e.solution.texts[:n])
+        for e in held_out
+        if e.labels[-1] == 1.0
+        for n in range(1, len(e.solution.steps))
+    }
     for example, result in zip(held_out, prm.score_many(solutions, keep_going=True), strict=True):
         label = example.labels[-1]
         if isinstance(result, Refusal) or label is None:
             continue
         rows.append([s for s in result.scores if s is not None])
         labels.append(label)
-        truth.append(len(rows[-1]) - 1 if label < 0.5 else -1)
+        if label < 0.5 or (example.solution.problem.text, *example.solution.texts) not in beginnings:
+            whole.append(len(rows) - 1)
+            truth.append(len(rows[-1]) - 1 if label < 0.5 else -1)
     logits = [_logit(row[-1]) for row in rows]
     scale, shift = platt(logits, labels)
-    moved = [[_sigmoid(scale * _logit(s) + shift) for s in row] for row in rows]
-    best = best_threshold(moved, truth)
-    from stepmark.models.detect import read_spec
-
+    moved = [[_sigmoid(scale * _logit(s) + shift) for s in rows[i]] for i in whole]
     spec: ScoringSpec = read_spec(spec_file)
+    threshold = 0.5 if spec.threshold is None else spec.threshold
+    found, best = first_errors(moved, truth, threshold), best_threshold(moved, truth)
     old = spec.readout
     # The scores that were fitted had the old calibration in them; the two affine maps compose.
     readout = replace(old, scale=scale * old.scale, shift=scale * old.shift + shift)
-    _write_json(spec_file, asdict(replace(spec, readout=readout, threshold=round(best.threshold, 3))))
+    _write_json(spec_file, asdict(replace(spec, readout=readout)))
     _write_json(
         folder / "calibration.json",
-        {"on": name, "solutions": len(rows), "scale": scale, "shift": shift, **asdict(best)},
+        {
+            "on": name,
+            "steps": len(rows),
+            "solutions": len(whole),
+            "scale": scale,
+            "shift": shift,
+            "first_errors": asdict(found),
+            "best_threshold": asdict(best),
+        },
     )
-    return best
+    return found
 
 
 def _write_json(file: Path, data: object) -> None:

