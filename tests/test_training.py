@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepmark import load_prm
-from stepmark.errors import InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
 from stepmark.models.encoding import Encoder
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.prm800k import read_prm800k
@@ -417,6 +418,13 @@ def test_only_upper_layers_and_the_head_are_trained(base, tmp_path):
 def test_freezing_every_layer_is_refused(base, tmp_path):
     with pytest.raises(UsageError, match="frozen_layers is 2, and the base has 2 layers"):
         Trainer(base, MARKER_SPEC, settings(frozen_layers=2), tmp_path)
+
+
+def test_a_base_without_the_marker_is_refused(base, tmp_path):
+    # Its marker would be cut into pieces, and the last of them trained and read: a plausible number.
+    spec = replace(MARKER_SPEC, layout=replace(MARKER_SPEC.layout, mark="\n<no_such_marker>"))
+    with pytest.raises(CheckpointError, match="<no_such_marker>"):
+        Trainer(base, spec, settings(), tmp_path)
 
 
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth(base, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ class _Job:
     error: InputError | None
 
 
-class WindowedPRM:
+class WindowedPRM(ABC):
     """What PRMs that read tokens share: streaming, windows, refusals. Abstract: `_window` scores."""
 
     def __init__(
@@ -98,8 +99,9 @@ class WindowedPRM:
                     _Job(solution=solution, encoded=encoded, error=None),
                 )
 
+    @abstractmethod
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
-        raise AssertionError("subclasses score")
+        """One result a solution, in order; solutions given together share their prefixes."""
 
 
 class HeadPRM(WindowedPRM):

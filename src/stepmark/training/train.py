@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from stepmark.errors import UsageError
 from stepmark.models import attention
-from stepmark.models.backbone import load_backbone, token_limit
+from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
 from stepmark.models.encoding import Encoder
 from stepmark.models.spec import ScoringSpec
 from stepmark.training.data import Example, LabelledTree, batches, by_problem, coarsen, trees
@@ -126,17 +126,18 @@ class Trainer:
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         from peft import LoraConfig, get_peft_model
-        from transformers import AutoTokenizer
 
         torch.manual_seed(settings.seed)
         self.base, self.settings, self.spec, self.out = base, settings, spec, out
         backbone = load_backbone(base, dtype=dtype, device="cpu")
         limit = token_limit(backbone.config)
         self.encoder = Encoder(
-            AutoTokenizer.from_pretrained(base, trust_remote_code=False),
+            load_tokenizer(base),
             spec.layout,
             max_tokens=min(settings.max_tokens, limit or settings.max_tokens),
         )
+        # A base without the marker would be trained, and read, at the last piece of it.
+        self.encoder.check()
         layers = backbone.config.num_hidden_layers
         if settings.frozen_layers >= layers:
             # peft takes an empty list of layers for all of them.
