@@ -1,0 +1,78 @@
+"""The page of an evaluation: figures, plots, tables and example solutions as one HTML file that needs no network.
+
+It is built like the report page (`stepmark.show.page`): nothing is loaded, and the scripts in it are ours, each allowed
+by its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepmark.show.plots import Plot
+from stepmark.show.tables import Table
+from stepmark.show.views import ProblemView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """A headline number."""
+
+    label: str
+    """What it is: "F1"."""
+    value: str
+    """The number, already formatted: "47.9"."""
+    detail: str = ""
+    """What belongs beside it: its interval, the threshold and how it was chosen, the number of items."""
+    sort: Literal["", "good", "bad", "odd"] = ""
+    """A judgement shown as a colour; "" for none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examples:
+    """A group of problems with graded solutions, folded until it is asked for."""
+
+    title: str
+    problems: tuple[ProblemView, ...]
+    """Their numbers and those of their cards are made anew, in the order of the page, because they are names in links."""
+    text: str = ""
+    """What the group shows; "" for nothing to say."""
+
+
+Item = Table | Plot | Examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of the page, with its place in the navigation."""
+
+    title: str
+    text: str = ""
+    """What the reader sees here and how it was made; paragraphs are separated by empty lines."""
+    items: tuple[Item, ...] = ()
+    """In the order of the page; plots that follow each other stand side by side where there is room."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationView:
+    """All that the page shows."""
+
+    title: str
+    facts: tuple[str, ...] = ()
+    """Sentences under the title: what was evaluated, on what data, what the intervals are."""
+    tiles: tuple[Tile, ...] = ()
+    sections: tuple[Section, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Name to value, shown on demand."""
+
+
+def evaluation_html(view: EvaluationView) -> Iterator[str]:
+    """The page in chunks; equal views give equal pages.
+
+    Raises:
+        InputError: a card without one score a step, or with a score out of the range of its kind.
+        ScoreKindError: no such kind.
+        MissingExtraError: there is a plot, and matplotlib is not installed.
+    """
+    raise NotImplementedError
