@@ -12,7 +12,7 @@ import argparse
 from benchmarks.common import data_folder, finish, rows
 from stepmark import Solution, load_prm
 from stepmark.records import StepScores
-from stepmark.training.calibrate import best_threshold, first_errors
+from stepmark.metrics.first_error import best_threshold, first_errors
 
 
 def main() -> None:

@@ -19,12 +19,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.metrics.binary import auc
 from stepmark.models.encoding import Encoder
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.prm800k import read_prm800k
 from stepmark.training.data import Example, batches, by_problem, coarsen, examples, label_of, trees
 from stepmark.training.recipe import MARKER_SPEC, train_marker_prm
-from stepmark.training.train import Train, Trainer, auc, measure, split_problems
+from stepmark.training.train import Train, Trainer, measure, split_problems
 from tiny_language_model import tiny_tokenizer
 
 torch.set_num_threads(1)

@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from stepmark.errors import UsageError
+from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
+from stepmark.metrics.scaling import platt
 from stepmark.models.detect import read_spec
 from stepmark.models.load import load_prm
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
 from stepmark.records import Refusal, Solution
-from stepmark.training.calibrate import FirstErrors, best_threshold, first_errors, platt
 from stepmark.training.data import Example
 from stepmark.training.train import Trainer
 

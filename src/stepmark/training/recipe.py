@@ -10,13 +10,13 @@ from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.exact import exact_labels
+from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.spec import LinearHead, Readout, ScoringSpec, TextLayout
 from stepmark.problems.gsm8k import read_gsm8k
 from stepmark.records import LabelledSolution
 from stepmark.solutions.prm800k import read_prm800k
 from stepmark.store import read_rows
-from stepmark.training.calibrate import FirstErrors
 from stepmark.training.data import examples
 from stepmark.training.publish import calibrate, write_checkpoint
 from stepmark.training.train import Measure, Train, Trainer, measure, split_problems

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from stepmark.errors import UsageError
+from stepmark.metrics.binary import auc
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
 from stepmark.models.encoding import Encoder
@@ -84,22 +85,6 @@ def split_problems(
         [g for i, g in enumerate(groups) if i not in held],
         [g for i, g in enumerate(groups) if i in held],
     )
-
-
-def auc(scores: Sequence[float], labels: Sequence[float]) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties counting half.
-
-    Raises:
-        UsageError: only one class is present.
-    """
-    values, positive = np.asarray(scores), np.asarray(labels) > 0.5
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    if not n_positive or not n_negative:
-        raise UsageError("an AUC needs right and wrong steps")
-    unique, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    del unique
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float((ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
 
 
 class Trainer:
@@ -344,6 +329,6 @@ def measure(pairs: Sequence[tuple[float, float]]) -> Measure:
     return Measure(
         loss=float(F.binary_cross_entropy_with_logits(logits, labels)),
         accuracy=float(((logits > 0) == (labels > 0.5)).float().mean()),
-        auc=auc(logits.tolist(), labels.tolist()),
+        auc=auc(logits.tolist(), (labels > 0.5).float().tolist()),
         labels=len(pairs),
     )

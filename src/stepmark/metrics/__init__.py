@@ -1,0 +1,1 @@
+"""Figures on plain numbers, and how sure one can be of them. Pure functions; numpy and nothing heavier."""
