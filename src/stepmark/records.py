@@ -196,6 +196,26 @@ class ScoredSolution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a verifier says of one answer against the reference answer."""
+
+    outcome: Literal["match", "mismatch", "unparsed"]
+    """`unparsed`: no verdict could be reached (no answer found, not understood, or the check was stopped). It is
+    neither right nor wrong, and `note` says why."""
+    verifier: str
+    """The verifier's name: "math", "number", …"""
+    answer: str | None = None
+    """The answer that was compared, as it stood in the text; None when there was none."""
+    note: str | None = None
+    """The rule that decided, or what stood in the way."""
+
+    @property
+    def correct(self) -> bool | None:
+        """True for a match, False for a mismatch, None where there is no verdict."""
+        return None if self.outcome == "unparsed" else self.outcome == "match"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
     """A solution that could not be graded, kept beside those that could."""
 
