@@ -7,16 +7,12 @@ the chunks from `page_html` is the order of the file.
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 
 from stepmark.show import colour
 from stepmark.show.card import level_class, problem_html, sorts
-from stepmark.show.html import CODE_NAMES, esc, has_formula
+from stepmark.show.frame import asset, foot, formula_scripts, head, settings_html
+from stepmark.show.html import esc
 from stepmark.show.text import first_error_words, number, one_line
 from stepmark.show.views import CardView, ProblemView, Summary
 
@@ -29,18 +25,8 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
         ScoreKindError: no such kind.
     """
     body = [problem_html(problem) for problem in problems]
-    scripts = (_asset("vendor/katex/katex.min.js"), _asset("page.js")) if any(map(has_formula, body)) else ()
-    allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
-    yield (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        f"script-src {allowed}; style-src 'unsafe-inline'; font-src data:; img-src data:; "
-        "base-uri 'none'; form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{esc(one_line(summary.title))}</title>\n"
-        f"<style>{_katex_css() if scripts else ''}{_asset('page.css')}{_palette()}</style>\n</head>\n<body>\n"
-    )
+    scripts = formula_scripts(body)
+    yield head(summary.title, style=asset("page.css"), scripts=scripts)
     yield _header(summary)
     yield _toolbar(summary)
     yield _map(problems)
@@ -49,9 +35,7 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
     if not summary.solutions:
         yield '<p class="nothing">There is no solution in this report.</p>\n'
     yield "</main>\n"
-    for script in scripts:
-        yield f"<script>{script}</script>\n"
-    yield "</body>\n</html>\n"
+    yield foot(scripts)
 
 
 def _header(summary: Summary) -> str:
@@ -69,15 +53,8 @@ def _header(summary: Summary) -> str:
         f'<div class="tile {sort}"><b>{count:,}</b><span>{name}</span></div>' for name, count, sort in tiles
     )
     facts = "".join(f"<p>{esc(fact)}</p>" for fact in summary.facts)
-    rows = "".join(
-        f"<dt>{esc(one_line(name))}</dt><dd>{esc(one_line(value))}</dd>"
-        for name, value in summary.settings.items()
-    )
-    settings = (
-        f'<details class="settings"><summary>Settings</summary><dl>{rows}</dl></details>' if rows else ""
-    )
     return (
-        f'<header class="wrap top"><div class="about"><h1>{esc(one_line(summary.title))}</h1>{facts}{settings}</div>'
+        f'<header class="wrap top"><div class="about"><h1>{esc(one_line(summary.title))}</h1>{facts}{settings_html(summary.settings)}</div>'
         f'<div class="figures"><div class="tiles">{figures}</div>{_histogram(summary.positions)}</div></header>\n'
     )
 
@@ -159,62 +136,3 @@ def _sign(first_error: int | None) -> str:
     if first_error is None:
         return "?"
     return "✓" if first_error < 0 else str(first_error + 1)
-
-
-@functools.cache
-def _palette() -> str:
-    """The colours of the scale and of the text in both modes, as CSS variables."""
-    return (
-        f":root{{{_variables('light')}}}{_levels('light')}"
-        f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark')}}}{_levels('dark')}}}"
-        # On paper the light colours are the right ones, whatever the screen likes.
-        f"@media print{{:root{{{_variables('light')}}}{_levels('light')}}}"
-    )
-
-
-def _variables(mode: colour.Mode) -> str:
-    named = {"ink": colour.INK, "muted": colour.MUTED, "panel": colour.PAGE}
-    ends = {"bad": 0.0, "warn": 0.5, "good": 1.0}
-    return (
-        "".join(f"--{name}:{colour.hexa(table[mode])};" for name, table in named.items())
-        + "".join(
-            f"--{name}:{colour.hexa(colour.shade(place, mode).strong)};"
-            f"--{name}-tint:{colour.hexa(colour.shade(place, mode).tint)};"
-            for name, place in ends.items()
-        )
-        + "".join(f"--hl-{name}:{colour.hexa(colour.CODE[mode][name])};" for name in CODE_NAMES)
-    )
-
-
-def _levels(mode: colour.Mode) -> str:
-    places: list[float | None] = [None, *(at / colour.LEVELS for at in range(colour.LEVELS + 1))]
-    rules = []
-    for place in places:
-        shade = colour.shade(place, mode)
-        rules.append(
-            f".{level_class(place)}{{--t:{colour.hexa(shade.tint)};--s:{colour.hexa(shade.strong)}}}"
-        )
-    return "".join(rules)
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    return (files("stepmark.show") / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _katex_css() -> str:
-    """KaTeX's stylesheet with its woff2 fonts inside and the other formats left out."""
-    fonts = files("stepmark.show") / "vendor/katex/fonts"
-
-    def inlined(source: re.Match[str]) -> str:
-        data = base64.b64encode((fonts / f"{source['name']}.woff2").read_bytes()).decode("ascii")
-        return f'src:url(data:font/woff2;base64,{data}) format("woff2")'
-
-    return re.sub(
-        r"src:url\(fonts/(?P<name>[\w-]+)\.woff2\)[^;}]*", inlined, _asset("vendor/katex/katex.min.css")
-    )
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

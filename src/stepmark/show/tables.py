@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from stepmark.errors import InputError
+from stepmark.show.html import esc
+from stepmark.show.text import one_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
 
 Align = Literal["left", "right"]
 
 ABSENT = "–"
 """What stands where there is no number."""
+
+_FOLDED = 20
+"""In the terminal, a column of words is folded down to this many characters, no further."""
+
+_GAP = 3
+"""Characters between two columns in the terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,22 +69,73 @@ class Table:
     @property
     def alignment(self) -> tuple[Align, ...]:
         """One a column, with the default filled in."""
-        return self.align or ("left", *("right" for _ in self.columns[1:]))
+        right: Align = "right"
+        return self.align or ("left", *[right] * (len(self.columns) - 1))
 
 
 def markdown(table: Table) -> str:
-    """The table as a GitHub-flavoured pipe table under its title, with its note below; ends with a newline."""
-    raise NotImplementedError
+    """The table as a GitHub-flavoured pipe table under its title, with its note below; ends with a newline.
+
+    What Markdown would read as its own sign is escaped, so the cells show as they are.
+    """
+    from rich.cells import cell_len
+
+    rows = [[_escaped(cell) for cell in row] for row in (table.columns, *table.rows)]
+    widths = [max(3, *(cell_len(cell) for cell in column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| "
+        + " | ".join(
+            " " * (width - cell_len(cell)) + cell
+            if side == "right"
+            else cell + " " * (width - cell_len(cell))
+            for cell, width, side in zip(row, widths, table.alignment, strict=True)
+        )
+        + " |"
+        for row in rows
+    ]
+    rule = " | ".join(
+        "-" * (width - 1) + ":" if side == "right" else "-" * width
+        for width, side in zip(widths, table.alignment, strict=True)
+    )
+    lines.insert(1, f"| {rule} |")
+    title = [f"**{_escaped(table.title)}**", ""] if table.title.strip() else []
+    note = ["", _escaped(table.note)] if table.note.strip() else []
+    return "\n".join([*title, *lines, *note]) + "\n"
 
 
 def terminal(table: Table) -> RenderableType:
-    """The table for `rich.console.Console.print`; it keeps to the console's width."""
-    raise NotImplementedError
+    """The table for `rich.console.Console.print`; it keeps to the console's width.
+
+    Where the columns do not fit side by side, each row stands as lines of "column: cell".
+    """
+    return _Lines(table=table)
 
 
 def table_html(table: Table) -> str:
-    """The table as a `<figure>`, with its Markdown to copy."""
-    raise NotImplementedError
+    """The table as a `<figure>`, with its Markdown to copy.
+
+    The button acts by the page's script and is hidden without it; the Markdown itself unfolds with no script.
+    """
+    sides = table.alignment
+    head = "".join(
+        f'<th scope="col" class="{side}">{_cell(name)}</th>'
+        for name, side in zip(table.columns, sides, strict=True)
+    )
+    rows = "".join(f"<tr>{_row(row, sides)}</tr>" for row in table.rows)
+    title = f"<figcaption>{_cell(table.title)}</figcaption>" if table.title.strip() else ""
+    note = f'<p class="remark">{_cell(table.note)}</p>' if table.note.strip() else ""
+    return (
+        f'<figure class="table">{title}<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{note}{markdown_html(table)}</figure>\n"
+    )
+
+
+def markdown_html(table: Table) -> str:
+    """The Markdown of a table, folded, and the button that copies it."""
+    return (
+        '<div class="copying"><button type="button" class="copy" hidden>Copy as Markdown</button>'
+        f'<details><summary>Markdown</summary><pre class="code">{esc(markdown(table))}</pre></details></div>'
+    )
 
 
 def interval_text(
@@ -80,8 +143,11 @@ def interval_text(
 ) -> str:
     """A figure with its interval: "19.6 [15.1, 24.3]", by default in percent.
 
+    >>> interval_text(0.1961, 0.151, 0.243), interval_text(None, None, None), interval_text(0.5, None, None)
+    ('19.6 [15.1, 24.3]', '–', '50.0')
+
     Args:
-        value: the figure; None for not known, which is shown as an en dash.
+        value: the figure; None for not known, which is shown as an en dash, whatever the interval.
         low: the lower end of its interval; None for not known.
         high: the upper end.
         scale: what all three are multiplied by.
@@ -90,4 +156,79 @@ def interval_text(
     Raises:
         InputError: a number is not finite.
     """
-    raise NotImplementedError
+    shown = [ABSENT if part is None else _fixed(part * scale, digits) for part in (value, low, high)]
+    if value is None or (low is None and high is None):
+        return shown[0]
+    return f"{shown[0]} [{shown[1]}, {shown[2]}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lines:
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich import box
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        def text(content: str, style: str = "") -> Text:
+            # A terminal that cannot show a character gets its escape, not an exception.
+            shown = one_line(content).encode(options.encoding, "backslashreplace").decode(options.encoding)
+            return Text(shown, style=style, overflow="fold")
+
+        table = self.table
+        if table.title.strip():
+            yield text(table.title, "bold")
+        columns = [[text(cell) for cell in column] for column in zip(table.columns, *table.rows, strict=True)]
+        # A number is not broken: only what stands to the left gives way, down to what can still be read.
+        kept = [
+            min(width, _FOLDED) if side == "left" else width
+            for width, side in zip(
+                (max(cell.cell_len for cell in column) for column in columns), table.alignment, strict=True
+            )
+        ]
+        if sum(kept) + _GAP * (len(kept) - 1) > options.max_width:
+            yield from self._stacked(text)
+        else:
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
+            for name, side in zip(table.columns, table.alignment, strict=True):
+                grid.add_column(text(name), justify=side, no_wrap=side == "right", overflow="fold")
+            for row in table.rows:
+                grid.add_row(*map(text, row))
+            yield grid
+        if table.note.strip():
+            yield text(table.note)
+
+    def _stacked(self, text: Callable[[str, str], Text]) -> Iterator[Text]:
+        from rich.text import Text
+
+        for row in self.table.rows:
+            yield text(row[0], "bold")
+            for name, cell in zip(self.table.columns[1:], row[1:], strict=True):
+                yield Text("  ").append_text(text(name, "cyan")).append(": ").append_text(text(cell, ""))
+
+
+def _fixed(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        raise InputError(f"expected a finite number, found {value!r}; what is not known is None")
+    shown = f"{value:.{digits}f}"
+    return shown.removeprefix("-") if not shown.strip("-0.") else shown  # no "-0.0"
+
+
+def _row(row: tuple[str, ...], sides: tuple[Align, ...]) -> str:
+    first = f'<th scope="row" class="{sides[0]}">{_cell(row[0])}</th>'
+    return first + "".join(
+        f'<td class="{side}">{_cell(cell)}</td>' for cell, side in zip(row[1:], sides[1:], strict=True)
+    )
+
+
+def _cell(text: str) -> str:
+    return esc(one_line(text))
+
+
+# A sign is escaped where Markdown could act on it: an underscore inside a word and the brackets of an interval cannot.
+_SIGNS = re.compile(r"[\\|`*<$~]|(?<!\w)_|_(?!\w)|(?<=\])[(\[:]|!(?=\[)|&(?=#?\w+;)|:(?=//)|(?<=www)\.|@")
+
+
+def _escaped(text: str) -> str:
+    return _SIGNS.sub(r"\\\g<0>", one_line(text))
