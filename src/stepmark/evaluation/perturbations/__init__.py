@@ -1,0 +1,262 @@
+"""Controlled changes of solutions, to see whether a PRM judges the reasoning or its looks.
+
+Changes that **keep the meaning** (another phrasing, layout or cut into steps) must not raise the score; changes that
+**break** it (a number altered, the question removed) must lower it. `PERTURBATIONS` lists them. Each is a small pure
+function of a solution and a random generator; None says that it does not apply, and what is returned always differs
+from the original.
+
+    >>> import random
+    >>> from stepmark.records import Solution
+    >>> solution = Solution.of("What is 2 + 3?", ["The sum is 2 + 3 = 5."])
+    >>> PERTURBATIONS["confident-phrasing"].apply(solution, random.Random(0)).solution.texts
+    ('Without any doubt, the sum is 2 + 3 = 5.',)
+
+Sources: Tiwari et al. 2026, "Reward Under Attack" (arXiv 2603.06621; its data extend ProcessBench by changes of style
+and of meaning); "EST-PRM" (arXiv 2606.00437: step inflation, confidence markers, reordering); Xu et al. 2025, "Reward
+Models Identify Consistency, Not Causality" (arXiv 2502.14619: question removed and shuffled, numbers, truncation);
+Gao et al. 2024 (arXiv 2410.15115: repetition under RL); Cheng et al. 2025, PURE (arXiv 2504.15275: thinking without
+solving, few steps); Zhao et al. 2025, "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794: openers without content).
+The wording and the rules are this library's own; those papers rewrite by a language model, here nothing but rules is
+at work, so that every change is what it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stepmark.catalog import unknown_name
+from stepmark.errors import UsageError
+from stepmark.evaluation.perturbations import breaking, preserving
+from stepmark.evaluation.perturbations.breaking import NO_QUESTION as NO_QUESTION
+from stepmark.evaluation.perturbations.text import Perturbed as Perturbed
+from stepmark.records import Solution
+
+Change = Callable[[Solution, random.Random], Perturbed | None]
+"""A change that needs nothing but the solution."""
+DonorChange = Callable[[Solution, random.Random, Solution], Perturbed | None]
+"""A change that takes something from the solution of another problem."""
+
+SEPARATOR = "::"
+"""Between a solution's id and a perturbation's name in the id of a changed solution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Perturbation:
+    """One way to change a solution."""
+
+    name: str
+    """As in `--perturbations` and in tables."""
+    keeps_meaning: bool
+    """True: the score must not rise. False: it must fall."""
+    summary: str
+    """What it does, in one line."""
+    source: str
+    """Who studied it."""
+    change: Change | None = None
+    """The function, where it needs no donor."""
+    donor_change: DonorChange | None = None
+    """The function, where it needs one; exactly one of the two is set."""
+
+    @property
+    def needs_donor(self) -> bool:
+        """Whether `apply` needs the solution of another problem."""
+        return self.donor_change is not None
+
+    def apply(
+        self, solution: Solution, rng: random.Random, *, donor: Solution | None = None
+    ) -> Perturbed | None:
+        """The changed solution; None where the change does not apply.
+
+        Args:
+            solution: is not altered.
+            rng: every choice comes from it.
+            donor: a solution of another problem; needed where `needs_donor`, else not looked at.
+
+        Raises:
+            UsageError: no donor, or one of the same problem, where a donor is needed.
+        """
+        if self.donor_change is not None:
+            if donor is None or donor.problem.text == solution.problem.text:
+                raise UsageError(f"{self.name} needs a donor: a solution of another problem")
+            return self.donor_change(solution, rng, donor)
+        assert self.change is not None
+        return self.change(solution, rng)
+
+
+_ATTACK = "Reward Under Attack, arXiv 2603.06621"
+_EST = "EST-PRM, arXiv 2606.00437"
+_CONSISTENCY = "Xu et al. 2025, arXiv 2502.14619"
+_GAO = "Gao et al. 2024, arXiv 2410.15115"
+_PURE = "PURE, arXiv 2504.15275"
+_OPENERS = "One Token to Fool, arXiv 2507.08794"
+
+
+def _keeps(name: str, change: Change, summary: str, source: str) -> Perturbation:
+    return Perturbation(name=name, keeps_meaning=True, summary=summary, source=source, change=change)
+
+
+def _breaks(
+    name: str, summary: str, source: str, change: Change | None = None, donor: DonorChange | None = None
+) -> Perturbation:
+    return Perturbation(
+        name=name, keeps_meaning=False, summary=summary, source=source, change=change, donor_change=donor
+    )
+
+
+_ALL = (
+    _keeps(
+        "confident-phrasing",
+        preserving.confident_phrasing,
+        'every step opens with certainty: "Clearly, …"',
+        _EST,
+    ),
+    _keeps(
+        "hedged-phrasing",
+        preserving.hedged_phrasing,
+        'every step opens with doubt: "I think that …"',
+        _EST,
+    ),
+    _keeps("bold-numbers", preserving.bold_numbers, "bare numbers in Markdown bold", _ATTACK),
+    _keeps("bulleted", preserving.bulleted, "steps as Markdown list items", _ATTACK),
+    _keeps("latex-numbers", preserving.latex_numbers, "bare numbers as LaTeX formulas", _ATTACK),
+    _keeps(
+        "plain-numbers", preserving.plain_numbers, "lone numbers taken out of their LaTeX formulas", _ATTACK
+    ),
+    _keeps("spaced", preserving.spaced, "other line breaks and spaces between sentences", _ATTACK),
+    _keeps("step-prefixes", preserving.step_prefixes, '"Step 3: " before the third step', _ATTACK),
+    _keeps("restated-step", preserving.restated_step, 'one step said again: "In other words, …"', _GAO),
+    _keeps("filler-steps", preserving.filler_steps, "steps without content put in between", _EST),
+    _keeps("cut-steps", preserving.cut_steps, "steps cut in two at a sentence border", _EST),
+    _keeps("merged-steps", preserving.merged_steps, "neighbouring steps joined two by two", _EST),
+    _keeps("self-praise", preserving.self_praise, "a last step that praises the solution", _OPENERS),
+    _breaks("question-removed", "a placeholder for the question", _CONSISTENCY, breaking.question_removed),
+    _breaks(
+        "question-shuffled", "the question's words in random order", _CONSISTENCY, breaking.question_shuffled
+    ),
+    _breaks("question-swapped", "another problem's question", _ATTACK, donor=breaking.question_swapped),
+    _breaks(
+        "steps-shuffled", "steps in random order, the answer not last", _CONSISTENCY, breaking.steps_shuffled
+    ),
+    _breaks(
+        "numbers-altered", "one number of one step has another value", _CONSISTENCY, breaking.numbers_altered
+    ),
+    _breaks(
+        "operator-flipped",
+        "one operator of one step turned into its opposite",
+        _ATTACK,
+        breaking.operator_flipped,
+    ),
+    _breaks("truncated", "the last steps removed, no answer reached", _CONSISTENCY, breaking.truncated),
+    _breaks(
+        "irrelevant-solution",
+        "the steps of another problem's solution",
+        _ATTACK,
+        donor=breaking.irrelevant_solution,
+    ),
+    _breaks("repeated-answer", "every step replaced by the last", _GAO, breaking.repeated_answer),
+    _breaks("answer-only", 'nothing but "The answer is X."', _PURE, breaking.answer_only),
+    _breaks("empty-talk", "every step replaced by talk without content", _PURE, breaking.empty_talk),
+)
+
+PERTURBATIONS: Mapping[str, Perturbation] = {entry.name: entry for entry in _ALL}
+"""Every perturbation by name: those that keep the meaning, then those that break it."""
+
+
+def perturbation(name: str) -> Perturbation:
+    """The perturbation of this name.
+
+    Raises:
+        UnknownNameError: no such perturbation; the message gives the nearest names.
+    """
+    if name not in PERTURBATIONS:
+        raise unknown_name("perturbation", name, tuple(PERTURBATIONS))
+    return PERTURBATIONS[name]
+
+
+def perturbed_solutions(
+    solutions: Iterable[Solution],
+    names: Sequence[str] = tuple(PERTURBATIONS),
+    seed: int = 0,
+    *,
+    donors: Iterable[Solution] = (),
+) -> Iterator[tuple[str, str, Perturbed]]:
+    """The changed copies of a stream of solutions: (id, name of the perturbation, change), where one applies.
+
+    What is done to a solution depends on the seed, the perturbation's name and the solution's own text, and, where a
+    donor is needed, on the set of donors: not on other solutions, their order or their number. So a run that was
+    killed goes on with the same changes, and copies of one solution stand together, which is cheapest to grade.
+
+    Args:
+        solutions: read as needed.
+        names: which perturbations, in this order for every solution.
+        seed: of every choice.
+        donors: solutions whose questions and steps may be put into others. A solution all of whose donors have its
+            own problem is left out of the perturbations that need one.
+
+    Yields:
+        the id is "ID::NAME", with 12 digits of a hash of the text for a solution without an id; the changed
+        solution bears it too.
+
+    Raises:
+        UnknownNameError: no such perturbation; raised at the call.
+        UsageError: no donors, where a perturbation needs one, or a name given twice; raised at the call.
+    """
+    chosen = [perturbation(name) for name in names]
+    if len(set(names)) < len(names):
+        raise UsageError(f"a perturbation is named twice among {', '.join(names)}")
+    ring = _Ring(donors) if any(entry.needs_donor for entry in chosen) else None
+    if ring is not None and not ring:
+        needing = ", ".join(entry.name for entry in chosen if entry.needs_donor)
+        raise UsageError(f"{needing}: solutions of other problems are needed as donors, and none was given")
+    return _perturbed(solutions, chosen, seed, ring)
+
+
+def _perturbed(
+    solutions: Iterable[Solution], chosen: Sequence[Perturbation], seed: int, ring: _Ring | None
+) -> Iterator[tuple[str, str, Perturbed]]:
+    for solution in solutions:
+        own = solution.id if solution.id is not None else f"{_number('', solution):064x}"[:12]
+        for entry in chosen:
+            place = _number(f"{seed}:{entry.name}", solution)
+            donor = None
+            if entry.needs_donor:
+                assert ring is not None
+                donor = ring.after(place, solution)
+                if donor is None:
+                    continue
+            made = entry.apply(solution, random.Random(place), donor=donor)
+            if made is not None:
+                id = f"{own}{SEPARATOR}{entry.name}"
+                yield id, entry.name, replace(made, solution=replace(made.solution, id=id))
+
+
+def _number(salt: str, solution: Solution) -> int:
+    """256 bits that depend on the salt and the solution's text, equal in every process."""
+    text = json.dumps([salt, solution.problem.text, *solution.texts])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+class _Ring:
+    """Donors on a ring: a place on it takes the next donor, so a donor more changes few choices."""
+
+    def __init__(self, donors: Iterable[Solution]) -> None:
+        # One donor a text: the same solution twice must not weigh twice, nor their order matter.
+        self._donors = sorted({_number("donor", donor): donor for donor in donors}.items())
+        self._places = [place for place, _ in self._donors]
+
+    def __len__(self) -> int:
+        return len(self._donors)
+
+    def after(self, place: int, solution: Solution) -> Solution | None:
+        """The first donor from a place on that has another problem; None if there is none."""
+        start = bisect_left(self._places, place)
+        for step in range(len(self._donors)):
+            donor = self._donors[(start + step) % len(self._donors)][1]
+            if donor.problem.text != solution.problem.text:
+                return donor
+        return None
