@@ -21,7 +21,8 @@ What cannot be known is counted and never guessed:
   choices stands beside it.
 - A candidate without a score for an aggregate (a step was not read; or certain 0 and 1 together, which have no sum
   of logits) cannot be chosen by it and does not vote. A candidate without an answer never votes. A subset in which
-  nothing can be chosen is wrong, and its share is the figure `nothing`.
+  nothing can be chosen is wrong, and its share is the figure `nothing`. Where no candidate of any problem has what a
+  method needs, the method is left out.
 - A problem with fewer candidates than the largest N is not counted at any N, so that all points of a curve are about
   the same problems (`summary` says how many).
 
@@ -36,7 +37,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list
     Keys: `id`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
-    candidate, None when one is not known; `missing`: counts of candidates without `correct`, `answer`, and a score
+    candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without `correct`, `answer`, and a score
     by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and
     "-inf", which JSON has no number for); `best`: aggregate -> positions in the set of the best of all;
     `length`: see `stepmark.evaluation.length_bias`.
@@ -123,8 +124,13 @@ def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list
         if one.id in seen:
             raise InputError("two sets of candidates have this problem id: join them", where=one.id)
         seen.add(one.id)
-    with_outcome = any(c.outcome is not None for one in sets for c in one.candidates)
-    rows = [_item(one, sizes, kind, with_outcome, settings) for one in sets]
+    every = [c for one in sets for c in one.candidates]
+    has = _Has(
+        kind=kind,
+        outcomes=any(c.outcome is not None for c in every),
+        answers=any(c.answer is not None for c in every),
+    )
+    rows = [_item(one, sizes, has, settings) for one in sets]
     if not any(row["counted"] for row in rows):
         most = max(row["candidates"] for row in rows)
         raise UsageError(
@@ -133,25 +139,31 @@ def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list
     return rows
 
 
-def _item(
-    one: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, with_outcome: bool, settings: BestOfN
-) -> Item:
+class _Has(NamedTuple):
+    """What any candidate of any problem has; where none has it, a method is left out and not 0."""
+
+    kind: ScoreKind | None
+    outcomes: bool
+    answers: bool
+
+
+def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: BestOfN) -> Item:
     check_set(one)
     positions = [i for i, candidate in enumerate(one.candidates) if not candidate.greedy]
     pool = [one.candidates[i] for i in positions]
     greedy = [candidate for candidate in one.candidates if candidate.greedy]
     scores: dict[str, Floats] = {}
-    if kind is not None:
-        scores = {how: scores_of(pool, how, kind, where=one.id) for how in allowed(kind)}
+    if has.kind is not None:
+        scores = {how: scores_of(pool, how, has.kind, where=one.id) for how in allowed(has.kind)}
     outcome = np.array([math.nan if c.outcome is None else c.outcome for c in pool])
-    by_score = {**scores, "orm": outcome} if with_outcome else scores
+    by_score = {**scores, "orm": outcome} if has.outcomes else scores
     right = np.array([float(c.correct is True) for c in pool])
     unknown = np.array([float(c.correct is None) for c in pool])
     counted = len(pool) >= sizes[-1]
     methods: dict[str, Any] = {}
     used: dict[str, Any] = {}
     if counted:
-        methods, used = _methods(one, pool, by_score, right, unknown, sizes, kind, settings)
+        methods, used = _methods(one, pool, by_score, right, unknown, sizes, has, settings)
     if greedy:
         methods["greedy"] = {
             "right": [float(greedy[0].correct is True)],
@@ -169,6 +181,7 @@ def _item(
         "tokens": {
             "policy": _mean([c.tokens for c in pool]),
             "prm": _mean([c.prm_tokens for c in pool]),
+            "prm once": one.prm_once,
             "outcome": _mean([c.outcome_tokens for c in pool]),
             "greedy": _mean([c.tokens for c in greedy]),
         },
@@ -201,7 +214,7 @@ def _methods(
     right: Floats,
     unknown: Floats,
     sizes: tuple[int, ...],
-    kind: ScoreKind | None,
+    has: _Has,
     settings: BestOfN,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     drawn = {
@@ -217,14 +230,13 @@ def _methods(
     def votes(weights: Floats) -> dict[str, Any]:
         return _along([vote(groups, weights[order], right_of, unknown_of, drawn[n]) for n in sizes])
 
-    methods = {
-        "single": _along([Chosen(float(right.mean()), float(unknown.mean()), 0.0)]),
-        "majority": votes(np.ones(len(pool))),
-    }
+    methods = {"single": _along([Chosen(float(right.mean()), float(unknown.mean()), 0.0)])}
+    if has.answers:
+        methods["majority"] = votes(np.ones(len(pool)))
     for how, scores in by_score.items():
         methods[f"best {how}"] = _along([best_of(scores, right, unknown, n) for n in sizes])
     for how, scores in by_score.items():
-        if how != "orm" and kind is not None and vote_refusal(how, kind) is None:
+        if has.answers and how != "orm" and has.kind is not None and vote_refusal(how, has.kind) is None:
             methods[f"vote {how}"] = votes(scores)
     methods["oracle"] = _along([at_least_one(right, unknown, n) for n in sizes])
     return methods, {str(n): {"count": s.count, "exact": s.exact} for n, s in drawn.items()}
@@ -282,9 +294,10 @@ def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
                 gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
     for who, counts in (("policy", sizes), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
+        once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
         for n in counts:
             if any(mean is not None for mean in means):
-                values = [0.0 if mean is None else mean * n for mean in means]
+                values = [0.0 if m is None else m * n + o for m, o in zip(means, once, strict=True)]
                 ratios[f"tokens/{who}/{n}"] = (values, [float(mean is not None) for mean in means])
     ratios.update(
         length_ratios([row["length"] if use else None for row, use in zip(rows, counted, strict=True)])

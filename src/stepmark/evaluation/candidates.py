@@ -29,7 +29,7 @@ class Candidate:
     tokens: int | None = None
     """Tokens that the policy generated for it."""
     prm_tokens: int | None = None
-    """Tokens that the PRM read, the problem among them. Where candidates share computation, its share."""
+    """Tokens that the PRM read for this candidate alone; the problem among them where it is read for each."""
     outcome_tokens: int | None = None
     """Tokens that the outcome reward model read."""
     characters: int | None = None
@@ -47,6 +47,8 @@ class CandidateSet:
     id: str
     """The problem's id; the unit of every interval."""
     candidates: tuple[Candidate, ...]
+    prm_once: int = 0
+    """Tokens that the PRM reads once for all candidates: the problem, where they share its computation."""
 
 
 def score_kind(sets: Iterable[CandidateSet]) -> ScoreKind | None:

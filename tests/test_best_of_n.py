@@ -1,0 +1,613 @@
+"""Best-of-N against brute force over all subsets, hand-worked numbers, and published runs."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.best_of_n import (
+    BestOfN,
+    common_sizes,
+    figures,
+    items,
+    method_names,
+    statistic,
+    summary,
+    vote_refusal,
+)
+from stepmark.evaluation.candidates import Candidate, CandidateSet
+from stepmark.evaluation.length_bias import ranks, spearman
+from stepmark.evaluation.policies import policy_statistic
+from stepmark.evaluation.subsets import chosen_shares, subset_sizes, subsets, vote
+from stepmark.metrics.intervals import bootstrap
+from stepmark.records import ScoreKind, StepScores
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"
+
+
+def candidate(
+    correct: bool | None,
+    scores: tuple[float | None, ...] | None = None,
+    *,
+    answer: int | None = None,
+    kind: ScoreKind = "probability",
+    **more: Any,
+) -> Candidate:
+    steps = None if scores is None else StepScores(scores=scores, kind=kind)
+    return Candidate(correct=correct, answer=answer, steps=steps, **more)
+
+
+def problem(*candidates: Candidate, id: str = "p") -> CandidateSet:
+    return CandidateSet(id=id, candidates=candidates)
+
+
+def of(*sets: CandidateSet, sizes: tuple[int, ...] | None = None, **more: Any) -> dict[str, float]:
+    rows = json.loads(json.dumps(items(sets, BestOfN(sizes=sizes, **more)), allow_nan=False))
+    return {name: float(value[0]) for name, value in figures(rows, np.ones((1, len(sets)))).items()}
+
+
+# --- An independent computation: enumerate the subsets, choose, break ties by averaging. -----------------------
+
+AGGREGATE = {
+    "product": math.prod,
+    "min": min,
+    "mean": lambda s: sum(s) / len(s),
+    "last": lambda s: s[-1],
+    "max": max,
+}
+
+
+def brute(one: CandidateSet, method: str, n: int) -> tuple[float, float, float]:
+    """(right, unknown, nothing) in expectation."""
+    total = [0.0, 0.0, 0.0]
+    pool = [c for c in one.candidates if not c.greedy]
+    every = list(itertools.combinations(pool, n))
+    for subset in every:
+        for value, outcome in zip(choice(pool, subset, method), range(3), strict=True):
+            total[outcome] += value / len(every)
+    return total[0], total[1], total[2]
+
+
+def choice(pool: list[Candidate], subset: tuple[Candidate, ...], method: str) -> tuple[float, float, float]:
+    if method == "oracle":
+        right = any(c.correct is True for c in subset)
+        return float(right), float(not right and any(c.correct is None for c in subset)), 0.0
+    if method == "majority" or method.startswith("vote "):
+        totals: dict[int, float] = {}
+        for c in subset:
+            weight = 1.0 if method == "majority" else score(c, method[5:])
+            if c.answer is not None and weight is not None:
+                totals[c.answer] = totals.get(c.answer, 0.0) + weight
+        if not totals:
+            return 0.0, 0.0, 1.0
+        top = max(totals.values())
+        winners = [g for g, t in totals.items() if t >= top - 1e-12 * abs(top)]
+        members = [[c for c in pool if c.answer == g] for g in winners]
+        return (
+            sum(sum(c.correct is True for c in m) / len(m) for m in members) / len(winners),
+            sum(sum(c.correct is None for c in m) / len(m) for m in members) / len(winners),
+            0.0,
+        )
+    scored = [(score(c, method[5:]), c) for c in subset]
+    known = [(s, c) for s, c in scored if s is not None]
+    if not known:
+        return 0.0, 0.0, 1.0
+    best = [c for s, c in known if s == max(s for s, _ in known)]
+    return (
+        sum(c.correct is True for c in best) / len(best),
+        sum(c.correct is None for c in best) / len(best),
+        0.0,
+    )
+
+
+def score(c: Candidate, how: str) -> float | None:
+    if how == "orm":
+        return c.outcome
+    if c.steps is None or (None in c.steps.scores and how != "last") or c.steps.scores[-1] is None:
+        return None
+    return AGGREGATE[how](c.steps.scores)
+
+
+# Few distinct values, so that ties are common; powers of two, so that sums and products are exact in any order.
+SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+CANDIDATES = st.builds(
+    candidate,
+    st.sampled_from([True, False, False, None]),
+    st.none() | st.lists(SCORES | st.just(None), min_size=1, max_size=3).map(tuple),
+    answer=st.none() | st.integers(0, 3),
+    outcome=st.none() | SCORES,
+    tokens=st.integers(1, 99),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CANDIDATES, min_size=1, max_size=6))
+def test_every_method_equals_brute_force(candidates: list[Candidate]) -> None:
+    one = problem(*candidates)
+    sizes = tuple(range(1, len(candidates) + 1))
+    row = items([one], BestOfN(sizes=sizes))[0]
+    checked = 0
+    for method, found in row["methods"].items():
+        if method == "single" or method.split()[-1] in {"softmin", "sum-logit"}:
+            continue
+        for at, n in enumerate(sizes):
+            expected = brute(one, method, n)
+            assert (found["right"][at], found["unknown"][at], found["nothing"][at]) == pytest.approx(
+                expected, abs=1e-12
+            ), (method, n)
+            checked += 1
+    assert checked >= len(sizes)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(CANDIDATES, min_size=2, max_size=7), st.randoms(use_true_random=False))
+def test_the_order_of_the_candidates_means_nothing(candidates: list[Candidate], rng: random.Random) -> None:
+    shuffled = candidates[:]
+    rng.shuffle(shuffled)
+    a, b = of(problem(*candidates)), of(problem(*shuffled))
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert b[name] == pytest.approx(value, abs=1e-9, nan_ok=True), name
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(CANDIDATES, min_size=1, max_size=6))
+def test_no_method_beats_the_oracle(candidates: list[Candidate]) -> None:
+    # A group's answer has one correctness: otherwise its uniform representative is not in the subset.
+    truth = {c.answer: c.correct for c in candidates if c.answer is not None}
+    one = problem(*(replace(c, correct=truth.get(c.answer, c.correct)) for c in candidates))
+    found = of(one)
+    for name, value in found.items():
+        if name.startswith("gap/") and not math.isnan(value):
+            assert value >= -1e-9, name
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(CANDIDATES, min_size=1, max_size=5))
+def test_one_candidate_is_the_mean_and_all_candidates_are_one_choice(candidates: list[Candidate]) -> None:
+    graded = [replace(c, correct=bool(c.correct), outcome=c.outcome or 0.0) for c in candidates]
+    m = len(graded)
+    found = of(problem(*graded), sizes=(1, m) if m > 1 else (1,))
+    mean = sum(bool(c.correct) for c in graded) / m
+    for method in ("single", "best orm", "oracle"):
+        assert found[f"accuracy/{method}/1"] == pytest.approx(mean)
+    top = [c.correct for c in graded if c.outcome == max(c.outcome or 0.0 for c in graded)]
+    assert found[f"accuracy/best orm/{m}"] == pytest.approx(sum(map(bool, top)) / len(top))
+
+
+# --- Hand-worked numbers. ---------------------------------------------------------------------------------------
+
+
+def test_best_of_two_of_three_by_hand() -> None:
+    # Scores .9 wrong, .5 right, .1 right. The pairs: (.9 .5) wrong, (.9 .1) wrong, (.5 .1) right.
+    found = of(
+        problem(candidate(False, (0.9,)), candidate(True, (0.5,)), candidate(True, (0.1,))), sizes=(1, 2, 3)
+    )
+    assert [found[f"accuracy/best min/{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1 / 3, 0])
+    assert [found[f"accuracy/oracle/{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1, 1])
+    assert [found[f"gap/best min/{n}"] for n in (1, 2, 3)] == pytest.approx([0, 2 / 3, 1])
+
+
+def test_ties_share_equally() -> None:
+    # Two of three tie at the top, one of them right: any pair with both is 1/2.
+    shares = chosen_shares(np.array([0.7, 0.7, 0.2]), 2)
+    # Pairs: (a b) half each; (a c) a; (b c) b.
+    assert shares.tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_infinite_scores_keep_their_order() -> None:
+    assert chosen_shares(np.array([math.inf, -math.inf, 0.0]), 3).tolist() == [1.0, 0.0, 0.0]
+    assert chosen_shares(np.array([-math.inf, -math.inf, math.nan]), 3).tolist() == [0.5, 0.5, 0.0]
+
+
+def test_pass_at_n_by_hand() -> None:
+    # 2 right of 5, N = 3: 1 - C(3,3)/C(5,3) = 9/10.
+    found = of(problem(*(candidate(i < 2) for i in range(5))), sizes=(3,))
+    assert found["accuracy/oracle/3"] == pytest.approx(0.9)
+
+
+def test_votes_by_hand() -> None:
+    # Answers A A B, A wrong, B right with a high score.
+    one = problem(
+        candidate(False, (0.3,), answer=5),
+        candidate(False, (0.3,), answer=5),
+        candidate(True, (0.9,), answer=2),
+    )
+    found = of(one, sizes=(1, 2, 3))
+    # N = 2: (A A) wrong; (A B) twice: a tie in the majority, B in the weighted vote. N = 3: A; B as .9 > .6.
+    assert [found[f"accuracy/majority/{n}"] for n in (1, 2, 3)] == pytest.approx([1 / 3, 1 / 3, 0])
+    assert [found[f"accuracy/vote mean/{n}"] for n in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+def test_groups_with_the_same_weights_tie_whatever_the_order() -> None:
+    # 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last bit.
+    weights = np.array([0.1, 0.2, 0.3, 0.3, 0.2, 0.1])
+    groups = np.array([0, 0, 0, 1, 1, 1])
+    right = np.array([1.0, 1, 1, 0, 0, 0])
+    everything = subsets(6, 6, limit=10, draws=1, seed=0)
+    assert vote(groups, weights, right, np.zeros(6), everything).right == 0.5
+
+
+def test_who_has_no_answer_never_votes_and_a_silent_subset_is_wrong_and_counted() -> None:
+    one = problem(candidate(True, answer=None), candidate(True, answer=None), candidate(True, answer=0))
+    found = of(one, sizes=(1, 2))
+    # One of three singles votes; two of three pairs hold the voter.
+    assert found["accuracy/majority/1"] == pytest.approx(1 / 3)
+    assert found["nothing/majority/1"] == pytest.approx(2 / 3)
+    assert found["nothing/majority/2"] == pytest.approx(1 / 3)
+    assert "nothing/single/1" not in found
+
+
+def test_all_weights_zero_is_a_tie_of_those_who_voted() -> None:
+    one = problem(
+        candidate(True, (0.0,), answer=0),
+        candidate(False, (0.0,), answer=1),
+        candidate(False, None, answer=2),
+    )
+    found = of(one, sizes=(3,))
+    assert found["accuracy/vote min/3"] == pytest.approx(0.5)
+    assert found["accuracy/majority/3"] == pytest.approx(1 / 3)
+
+
+def test_unknown_correctness_is_neither_right_nor_wrong() -> None:
+    one = problem(candidate(None, (0.9,), answer=0), candidate(True, (0.5,), answer=1), id="a")
+    two = problem(candidate(False, (0.9,), answer=0), candidate(True, (0.5,), answer=1), id="b")
+    found = of(one, two, sizes=(1, 2))
+    # Best of 2: unknown in a, wrong in b: of the one that is known, none is right.
+    assert found["accuracy/best min/2"] == 0.0
+    assert found["unknown/best min/2"] == 0.5
+    # Singles: right, unknown / right, wrong: 2 of the 3 known.
+    assert found["accuracy/single/1"] == pytest.approx(2 / 3)
+    assert found["unknown/single/1"] == pytest.approx(1 / 4)
+    assert found["accuracy/oracle/2"] == 1.0
+    rows = items([one, two])
+    assert summary(rows)["unknown correctness"] == 1
+
+
+def test_only_unknown_is_not_a_number() -> None:
+    assert math.isnan(of(problem(candidate(None, (0.9,))))["accuracy/best min/1"])
+
+
+def test_an_unread_step_has_no_score_but_for_last_and_is_counted() -> None:
+    one = problem(candidate(True, (None, 0.9)), candidate(False, (0.5, 0.5)), candidate(True, None))
+    row = items([one])[0]
+    assert row["missing"]["scores"]["min"] == 2
+    assert row["missing"]["scores"]["last"] == 1
+    found = of(one)
+    assert found["accuracy/best min/3"] == 0.0
+    assert found["accuracy/best last/3"] == 1.0
+    assert found["nothing/best min/1"] == pytest.approx(2 / 3)
+
+
+def test_certain_and_impossible_together_have_no_sum_of_logits() -> None:
+    row = items([problem(candidate(True, (0.0, 1.0)), candidate(True, (1.0,)), candidate(False, (0.0,)))])[0]
+    assert row["missing"]["scores"]["sum-logit"] == 1
+    assert row["missing"]["scores"]["product"] == 0
+    assert row["pool"]["scores"]["sum-logit"] == [None, "inf", "-inf"]
+    assert row["best"]["sum-logit"] == [1]
+
+
+def test_greedy_is_no_sample() -> None:
+    greedy = candidate(True, (0.99,), answer=0, greedy=True, tokens=7)
+    one = problem(
+        candidate(False, (0.2,), answer=1, tokens=5), greedy, candidate(False, (0.4,), answer=1, tokens=9)
+    )
+    row = items([one])[0]
+    assert row["candidates"] == 2
+    assert row["best"]["min"] == [2]  # the position in the set, the greedy one among them
+    found = of(one)
+    assert found["accuracy/greedy/1"] == 1.0
+    assert found["accuracy/oracle/2"] == 0.0
+    assert (found["tokens/greedy/1"], found["tokens/policy/1"], found["tokens/policy/2"]) == (7, 7, 14)
+    assert "gap/greedy/1" not in found
+
+
+def test_tokens_of_the_policy_and_of_the_prm_stand_apart() -> None:
+    one = problem(
+        candidate(True, tokens=10, prm_tokens=100), candidate(True, tokens=30, prm_tokens=120), id="a"
+    )
+    two = problem(
+        candidate(True, tokens=20, prm_tokens=None), candidate(True, tokens=20, prm_tokens=90), id="b"
+    )
+    found = of(one, two)
+    assert found["tokens/policy/2"] == 40.0
+    assert found["tokens/prm/1"] == 110.0  # problem b does not know, so it is not in the mean
+    assert "tokens/outcome/1" not in found
+    assert summary(items([one, two]))["problems with tokens"] == {"policy": 2, "prm": 1, "outcome": 0}
+
+
+def test_a_problem_that_the_prm_reads_once_is_charged_once() -> None:
+    pair = (candidate(True, prm_tokens=10), candidate(False, prm_tokens=20))
+    found = of(CandidateSet(id="a", candidates=pair, prm_once=100))
+    assert (found["tokens/prm/1"], found["tokens/prm/2"]) == (115.0, 130.0)
+
+
+def test_problems_with_too_few_candidates_count_at_no_size() -> None:
+    full = [problem(candidate(True), candidate(False), id=f"{i}") for i in range(3)]
+    short = problem(candidate(True), id="short")
+    rows = items([*full, short])
+    assert [row["counted"] for row in rows] == [True, True, True, False]
+    found = figures(rows, np.ones((1, 4)))
+    assert found["accuracy/single/1"] == pytest.approx(0.5)
+    assert (summary(rows)["problems"], summary(rows)["counted"]) == (4, 3)
+
+
+def test_sizes() -> None:
+    assert subset_sizes(16) == (1, 2, 4, 8, 16)
+    assert subset_sizes(12) == (1, 2, 4, 8, 12)
+    assert subset_sizes(1) == (1,)
+    long = problem(*[candidate(True)] * 5, id="long")
+    assert common_sizes(
+        [long, problem(*[candidate(True)] * 3, id="a"), problem(*[candidate(True)] * 3, id="b")]
+    ) == (
+        1,
+        2,
+        3,
+    )
+
+
+# --- Votes by random subsets. -----------------------------------------------------------------------------------
+
+
+def test_random_subsets_agree_with_all_of_them_and_are_recorded() -> None:
+    rng = random.Random(5)
+    sets = [
+        problem(
+            *(candidate(g == 0, (rng.random(),), answer=g) for g in rng.choices(range(3), k=12)), id=f"{i}"
+        )
+        for i in range(12)
+    ]
+    exact = of(*sets, sizes=(6, 12))
+    drawn = of(*sets, sizes=(6, 12), limit=100, draws=4000, seed=3)
+    again = of(*sets, sizes=(6, 12), limit=100, draws=4000, seed=3)
+    for method in ("majority", "vote mean"):
+        # 12 problems x 4000 draws: a standard error of at most 0.5 / sqrt(48000) = 0.0023
+        assert drawn[f"accuracy/{method}/6"] == pytest.approx(exact[f"accuracy/{method}/6"], abs=0.01)
+        assert drawn[f"accuracy/{method}/12"] == pytest.approx(exact[f"accuracy/{method}/12"])
+    assert again == drawn
+    assert drawn["accuracy/best mean/6"] == exact["accuracy/best mean/6"]  # closed form, no draws
+    rows = items(sets, BestOfN(sizes=(6, 12), limit=100, draws=4000))
+    assert summary(rows)["subsets"] == {
+        "6": {"most": 4000, "exact": False},
+        "12": {"most": 1, "exact": True},
+    }
+
+
+def test_random_subsets_are_subsets_and_uniform() -> None:
+    some = subsets(10, 4, limit=1, draws=5000, seed=0)
+    assert not some.exact
+    assert (some.members.sum(axis=0) == 4).all()
+    # Each candidate is in 4 of 10; five standard errors of a share of 5000.
+    assert some.members.mean(axis=1) == pytest.approx(np.full(10, 0.4), abs=5 * math.sqrt(0.24 / 5000))
+    assert subsets(5, 2, limit=10, draws=1, seed=0).count == 10
+
+
+# --- Score kinds and refusals. ----------------------------------------------------------------------------------
+
+
+def test_other_score_kinds_get_their_own_aggregates_and_no_weighted_vote() -> None:
+    one = problem(
+        candidate(True, (-3.0, 1.0), kind="unbounded", answer=0),
+        candidate(False, (2.0,), kind="unbounded", answer=1),
+    )
+    assert method_names(items([one])) == ["single", "majority", "best min", "best last", "best max", "oracle"]
+    assert vote_refusal("min", "unbounded") is not None
+    assert vote_refusal("sum-logit", "probability") is not None
+    assert vote_refusal("product", "probability") is None
+
+
+def test_ungraded_candidates_still_vote_and_count() -> None:
+    assert method_names(items([problem(candidate(True, answer=0))])) == ["single", "majority", "oracle"]
+
+
+def test_without_any_answers_there_is_no_vote_rather_than_a_vote_that_is_always_wrong() -> None:
+    assert method_names(items([problem(candidate(True), candidate(False))])) == ["single", "oracle"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ([], "no problems"),
+        ([problem(id="x")], "no problem has a sampled candidate"),
+        ([problem(candidate(True), id="x"), problem(candidate(True), id="x")], "x: two sets"),
+        (
+            [problem(candidate(True, greedy=True), candidate(True, greedy=True), candidate(True), id="x")],
+            "x: .*greedy",
+        ),
+        ([problem(candidate(True, answer=-1), id="x")], "x, field 'answer': .*-1"),
+        ([problem(candidate(True, outcome=math.nan), id="x")], "x, field 'outcome'"),
+        ([problem(candidate(True, (1.5,)), id="x")], "x: the score of step 0 .*1.5"),
+        ([problem(candidate(True, (0.5,)), candidate(True, (0.5,), kind="margin"), id="x")], "x: .*'margin'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_by_name(sets: list[CandidateSet], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        items(sets)
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (2, 2), (1, 9)])
+def test_impossible_sizes_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"sizes|N = 9"):
+        items([problem(candidate(True), candidate(False))], BestOfN(sizes=sizes))
+
+
+def test_a_vote_cannot_be_taken_away() -> None:
+    with pytest.raises(UsageError, match="negative"):
+        vote(
+            np.array([0]), np.array([-0.1]), np.ones(1), np.zeros(1), subsets(1, 1, limit=1, draws=1, seed=0)
+        )
+
+
+# --- The bootstrap. ---------------------------------------------------------------------------------------------
+
+
+def test_a_weight_of_two_is_a_problem_twice() -> None:
+    rng = random.Random(1)
+    sets = [
+        problem(
+            *(
+                candidate(
+                    rng.choice([True, False, None]), (rng.random(), rng.random()), answer=rng.randint(0, 2)
+                )
+                for _ in range(4)
+            ),
+            id=f"{i}",
+        )
+        for i in range(5)
+    ]
+    weights = [2.0, 0.0, 1.0, 1.0, 3.0]
+    weighted = figures(items(sets), np.array([weights]))
+    doubled = [
+        replace(one, id=f"{one.id} {copy}")
+        for one, weight in zip(sets, weights, strict=True)
+        for copy in range(int(weight))
+    ]
+    for name, value in of(*doubled).items():
+        assert float(weighted[name][0]) == pytest.approx(value, nan_ok=True), name
+
+
+def test_rows_that_went_through_json_give_the_same_intervals() -> None:
+    rng = random.Random(2)
+    sets = [
+        problem(
+            *(candidate(rng.random() < 0.5, (rng.random(),), answer=rng.randint(0, 2)) for _ in range(4)),
+            id=f"{i}",
+        )
+        for i in range(30)
+    ]
+    rows = items(sets)
+    clusters = [row["id"] for row in rows]
+    here = bootstrap(statistic(rows), clusters, resamples=200)
+    there = bootstrap(statistic(json.loads(json.dumps(rows))), clusters, resamples=200)
+    assert here == there
+    low, high = here["accuracy/majority/4"].low, here["accuracy/majority/4"].high
+    assert low is not None
+    assert high is not None
+    assert 0 <= low < high <= 1
+
+
+# --- Length bias. -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_and_spearman_by_hand() -> None:
+    assert ranks(np.array([10.0, 20.0, 10.0, math.inf])).tolist() == [1.5, 3.0, 1.5, 4.0]
+    assert spearman(np.array([1.0, 2, 3]), np.array([9.0, 4, 1])) == -1.0
+    # Ranks 1 2 3 4 and 2 1 4 3: 1 - 6 * 4 / (4 * 15) = 0.6
+    assert spearman(np.array([1.0, 2, 3, 4]), np.array([2.0, 1, 4, 3])) == pytest.approx(0.6)
+    assert spearman(np.array([1.0, 1, 1]), np.array([1.0, 2, 3])) is None
+    assert spearman(np.array([1.0]), np.array([1.0])) is None
+
+
+def test_length_bias_by_hand() -> None:
+    one = problem(
+        candidate(True, (0.9,), tokens=10, characters=40),
+        candidate(False, (0.9, 0.9), tokens=20, characters=40),
+        candidate(True, (0.9, 0.9, 0.9), tokens=60, characters=40),
+    )
+    found = of(one)
+    assert found["length/steps/spearman/product"] == pytest.approx(-1.0)  # a product falls with every step
+    assert "length/steps/spearman/min" not in found  # all the same: there is no order
+    assert "length/characters/spearman/product" not in found
+    assert found["length/steps/all"] == pytest.approx(2.0)
+    assert found["length/steps/right"] == pytest.approx(2.0)
+    assert found["length/tokens/right"] == pytest.approx(35.0)
+    assert found["length/steps/chosen/product"] == 1.0
+    assert found["length/steps/chosen less all/product"] == pytest.approx(-1.0)
+    assert found["length/tokens/chosen less right/product"] == pytest.approx(-25.0)
+    assert found["length/tokens/chosen/min"] == pytest.approx(30.0)  # a tie of all three
+    # Correctness right wrong right against length 1 2 3: ranks 2.5 1 2.5 against 1 2 3: no correlation.
+    assert found["length/steps/spearman/correct"] == pytest.approx(0.0)
+
+
+def test_where_the_lowest_step_falls() -> None:
+    found = of(
+        problem(
+            candidate(True, (0.9, 0.1)),  # the last
+            candidate(True, (0.1, 0.9, 0.5)),  # not the last
+            candidate(True, (0.2, 0.2)),  # one of two
+            candidate(True, (0.1,)),  # one step: nothing to say
+            candidate(True, (0.9, None)),  # not read to the end: not known
+        )
+    )
+    assert found["lowest step is last"] == pytest.approx(1.5 / 3)
+    assert found["lowest step is last, by chance"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)
+
+
+# --- By policy. -------------------------------------------------------------------------------------------------
+
+
+def test_policies_by_hand() -> None:
+    sets = [
+        problem(candidate(True, (0.9,), policy="big"), candidate(False, (0.6,), policy="small"), id="a"),
+        problem(candidate(False, (0.7,), policy="big"), candidate(True, (0.5,), policy="small"), id="b"),
+        problem(candidate(True, (0.7,), policy="big"), candidate(None, (0.1,), policy="small"), id="c"),
+        problem(candidate(True, None, policy="big"), candidate(False, (1.0,), policy=None), id="d"),
+    ]
+    found = {k: float(v[0]) for k, v in policy_statistic(items(sets))(np.ones((1, 4))).items()}
+    assert found["big/candidates"] == 4
+    assert found["big/accuracy"] == pytest.approx(3 / 4)
+    assert found["small/accuracy"] == pytest.approx(1 / 2)
+    assert found["big/score/min"] == pytest.approx((0.9 + 0.7 + 0.7) / 3)
+    assert found["big/auc/min"] == pytest.approx(0.75)  # .9 above .7, .7 ties with .7
+    assert found["small/auc/min"] == 0.0  # .5 right under .6 wrong
+    assert found["small/score/min"] == pytest.approx(0.4)
+
+
+def test_a_mean_of_infinite_scores_is_left_out_and_their_order_is_not() -> None:
+    one = problem(candidate(True, (1.0,), policy="a"), candidate(False, (0.5,), policy="a"))
+    found = policy_statistic(json.loads(json.dumps(items([one]))))(np.ones((1, 1)))
+    assert "a/score/sum-logit" not in found
+    assert found["a/auc/sum-logit"].tolist() == [1.0]
+
+
+# --- Published runs. --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gsm8k-bestofn", *(f"math500-bestofn-seed{seed}" for seed in range(3))])
+def test_published_runs(name: str) -> None:
+    path = DATA / f"{name}.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"no published runs at {path}")
+    records = json.loads(gzip.decompress(path.read_bytes()))["records"]
+    sets = [
+        problem(
+            *(candidate(t["correct"], (t["prm_score"],), tokens=t["tokens"]) for t in record["traces"]),
+            id=record["problem_id"],
+        )
+        for record in records
+    ]
+    found = of(*sets)
+    assert len(sets) in {20, 40}
+    argmax = single = oracle4 = tokens = best2 = 0.0
+    for record in records:
+        traces = record["traces"]
+        argmax += max(traces, key=lambda t: t["prm_score"])["correct"] / len(records)
+        single += sum(t["correct"] for t in traces) / len(traces) / len(records)
+        tokens += sum(t["tokens"] for t in traces) / len(records)
+        fours = list(itertools.combinations(traces, 4))
+        oracle4 += sum(any(t["correct"] for t in four) for four in fours) / len(fours) / len(records)
+        pairs = list(itertools.combinations(traces, 2))
+        for a, b in pairs:
+            share = 0.5 if a["prm_score"] == b["prm_score"] else float(a["prm_score"] > b["prm_score"])
+            best2 += (share * a["correct"] + (1 - share) * b["correct"]) / len(pairs) / len(records)
+    assert found["accuracy/best min/8"] == pytest.approx(argmax)
+    assert found["accuracy/best product/8"] == pytest.approx(
+        argmax
+    )  # one score: every aggregate is that score
+    assert found["accuracy/best mean/2"] == pytest.approx(best2)
+    assert found["accuracy/single/1"] == pytest.approx(single)
+    assert found["accuracy/oracle/4"] == pytest.approx(oracle4)
+    assert found["tokens/policy/8"] == pytest.approx(tokens)
+    assert "accuracy/majority/8" not in found  # these runs keep no answers
