@@ -1,18 +1,16 @@
 """Plots as plain records of names and numbers, and their pictures as SVG.
 
-A missing number is None: it is left out of the picture, never drawn as 0, and told in words in `numbers`. The
+A missing number is None: it is left out of the picture, never drawn as 0, and shown as a dash in its table (`stepmark.show.plot_words`). The
 pictures need matplotlib (extra "evaluate"); the records do not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stepmark.errors import InputError
-from stepmark.show.tables import Table, interval_text
-from stepmark.show.text import number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +76,13 @@ class Lines:
                     where=f"plot {self.title!r}, series {series.name!r}",
                     field="x",
                 )
-        if len({isinstance(x, str) for series in self.series for x in series.x}) > 1:
-            raise InputError("some series have numbers as x and others names", where=f"plot {self.title!r}")
+        sorts = {isinstance(x, str) for series in self.series for x in series.x}
+        if len(sorts) > 1:
+            raise InputError(
+                "expected numbers as x or names, found series of both", where=f"plot {self.title!r}"
+            )
+        if self.diagonal and True in sorts:
+            raise InputError("a diagonal needs numbers as x, found names", where=f"plot {self.title!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,11 +247,6 @@ def svg(plot: Plot) -> str:
     from stepmark.show.drawing import drawn
 
     return drawn(plot)
-
-
-def numbers(plot: Plot) -> Table:
-    """What the picture shows, as a table."""
-    raise NotImplementedError
 
 
 def _check_finite(values: Iterable[float | str | None], where: str, field: str | None) -> None:
