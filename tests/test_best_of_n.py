@@ -299,6 +299,17 @@ def test_certain_and_impossible_together_have_no_sum_of_logits() -> None:
     assert row["best"]["sum-logit"] == [1]
 
 
+def test_the_lead_over_the_majority_and_groups_that_the_checker_splits() -> None:
+    one = problem(
+        candidate(False, (0.3,), answer=0),
+        candidate(True, (0.3,), answer=0),
+        candidate(True, (0.9,), answer=1),
+    )
+    found = of(one, sizes=(3,))
+    assert found["over majority/best min/3"] == pytest.approx(1 - 0.5)  # the group of two is half right
+    assert summary(items([one]))["mixed groups"] == 1
+
+
 def test_greedy_is_no_sample() -> None:
     greedy = candidate(True, (0.99,), answer=0, greedy=True, tokens=7)
     one = problem(

@@ -99,13 +99,14 @@ def common_sizes(sets: Sequence[CandidateSet]) -> tuple[int, ...]:
 def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list[Item]:
     """One JSON-able row a problem, from which `figures` makes everything.
 
-    Keys: `id`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
+        Keys: `id`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
-    candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without `correct`, `answer`, and a score
-    by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and
-    "-inf", which JSON has no number for); `best`: aggregate -> positions in the set of the best of all;
-    `length`: see `stepmark.evaluation.length_bias`.
+    candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
+    `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
+    candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
+    number for); `best`: aggregate -> positions in the set of the best of all; `length`: see
+    `stepmark.evaluation.length_bias`.
 
     Raises:
         InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
@@ -188,6 +189,10 @@ def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: BestOf
         "missing": {
             "correct": int(unknown.sum()),
             "answer": sum(c.answer is None for c in pool),
+            "mixed groups": len(
+                {c.answer for c in pool if c.correct is True}
+                & {c.answer for c in pool if c.correct is False} - {None}
+            ),
             "scores": {how: int(np.isnan(values).sum()) for how, values in by_score.items()},
         },
         "pool": {
@@ -268,6 +273,7 @@ def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
 
     - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
     - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
+    - `over majority/METHOD/N`: accuracy of a PRM's or ORM's choice less that of the majority vote, on the same subsets;
     - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
       problems that know them; absent when none does;
@@ -292,6 +298,8 @@ def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
                 ratios[f"nothing/{method}/{n}"] = (nothing, has)
             if method not in {"oracle", "greedy"}:
                 gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
+            if method.startswith(("best ", "vote ")):
+                gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
     for who, counts in (("policy", sizes), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
         once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
@@ -310,7 +318,8 @@ def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
         values = shares(weights @ tops, weights @ bottoms)
         out = {name: values[:, i] for i, name in enumerate(names)}
         for name, (of, less) in gaps.items():
-            if of in out:  # `single` is reported at N = 1, which the sizes need not hold
+            # `single` is reported at N = 1, which the sizes need not hold; there may be no majority.
+            if of in out and less in out:
                 out[name] = out[of] - out[less]
         return out
 
@@ -344,7 +353,8 @@ def summary(rows: Sequence[Item]) -> dict[str, Any]:
     """What was counted and what could not be: the numbers that stand beside the figures.
 
     `problems`, `counted` (with enough candidates for the largest N), `with greedy`; of the counted ones, numbers of
-    `candidates`, `unknown correctness`, `no answer`, `no score` by aggregate; `subsets` by N: how many stand for a
+    `candidates`, `unknown correctness`, `no answer`, `mixed groups` (answers that are right here and wrong there: the
+    grouping and the checker disagree), `no score` by aggregate; `subsets` by N: how many stand for a
     vote and whether they are all; `problems with tokens` by reader.
     """
     used = [row for row in rows if row["counted"]]
@@ -355,6 +365,7 @@ def summary(rows: Sequence[Item]) -> dict[str, Any]:
         "candidates": sum(row["candidates"] for row in used),
         "unknown correctness": sum(row["missing"]["correct"] for row in used),
         "no answer": sum(row["missing"]["answer"] for row in used),
+        "mixed groups": sum(row["missing"]["mixed groups"] for row in used),
         "no score": {
             how: sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]
         },
