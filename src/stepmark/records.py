@@ -156,6 +156,11 @@ class StepScores:
     """("negative", "neutral", "positive")."""
     critiques: tuple[tuple[str, ...], ...] | None = None
     """What a generative PRM wrote for each step: the evidence for its score."""
+    problem_tokens: int | None = None
+    """Tokens that the PRM read before the first step: its template and the problem, which candidates share. None
+    when the PRM does not tell."""
+    solution_tokens: int | None = None
+    """Tokens that it read of the steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

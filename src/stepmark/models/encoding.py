@@ -36,6 +36,16 @@ class Encoded:
     answer: int
     """Index of the first token of the first step: where the solution's own text begins."""
 
+    @property
+    def problem_tokens(self) -> int:
+        """Tokens read before the first step."""
+        return min(self.answer, len(self.ids))
+
+    @property
+    def solution_tokens(self) -> int:
+        """Tokens read from the first step on."""
+        return len(self.ids) - self.problem_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:

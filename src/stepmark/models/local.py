@@ -147,7 +147,15 @@ class HeadPRM(WindowedPRM):
 
         tree = self.engine.run([e.ids for e in encoded], wanted, take)
         if not logits:
-            return [StepScores(scores=(None,) * len(e.reads), kind=self.spec.score_kind) for e in encoded]
+            return [
+                StepScores(
+                    scores=(None,) * len(e.reads),
+                    kind=self.spec.score_kind,
+                    problem_tokens=e.problem_tokens,
+                    solution_tokens=e.solution_tokens,
+                )
+                for e in encoded
+            ]
         readout = self.spec.readout
         scores, classes = step_scores(readout, torch.cat(logits), self.neutral)
         result = []
@@ -163,6 +171,8 @@ class HeadPRM(WindowedPRM):
                         else tuple(None if row is None else classes[row] for row in rows)
                     ),
                     class_names=readout.class_names,
+                    problem_tokens=e.problem_tokens,
+                    solution_tokens=e.solution_tokens,
                 )
             )
         return result
@@ -210,7 +220,14 @@ class ImplicitPRM(WindowedPRM):
                 at = float(total[read - e.answer])
                 scores.append(at - before if self.rule.per_step else at)
                 before = at
-            result.append(StepScores(scores=tuple(scores), kind="log-ratio"))
+            result.append(
+                StepScores(
+                    scores=tuple(scores),
+                    kind="log-ratio",
+                    problem_tokens=e.problem_tokens,
+                    solution_tokens=e.solution_tokens,
+                )
+            )
         return result
 
 

@@ -136,6 +136,8 @@ class PoolingPRM(WindowedPRM):
             kind=self.spec.score_kind,
             classes=None if classes is None else tuple(None if i is None else classes[i] for i in picked),
             class_names=self.spec.readout.class_names,
+            problem_tokens=e.problem_tokens,
+            solution_tokens=e.solution_tokens,
         )
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:

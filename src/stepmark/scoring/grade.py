@@ -79,10 +79,10 @@ def _grade(
     for_prm = solutions
     if orm is not None:  # else nothing would read the second branch, and it would hold every solution
         for_prm, for_orm = tee(solutions)
-        verdicts = _score(for_orm, orm, keep_going)
-    for solution, steps in _score(for_prm, prm, keep_going):
+        verdicts = checked_scores(for_orm, orm, keep_going=keep_going)
+    for solution, steps in checked_scores(for_prm, prm, keep_going=keep_going):
         # Ask the second model even where the first refused: the two streams must stay abreast.
-        verdict = None if verdicts is None else next(verdicts)[1]  # `_score` answers for every solution
+        verdict = None if verdicts is None else next(verdicts)[1]  # there is one for every solution
         if isinstance(steps, Refusal):
             yield steps
         elif isinstance(verdict, Refusal):
@@ -91,10 +91,15 @@ def _grade(
             yield _scored(solution, steps, settings, prm=prm, orm=orm, verdict=verdict)
 
 
-def _score(
-    solutions: Iterator[Solution], prm: PRM, keep_going: bool
+def checked_scores(
+    solutions: Iterator[Solution], prm: PRM, *, keep_going: bool = False
 ) -> Iterator[tuple[Solution, StepScores | Refusal]]:
-    """Each solution with its result, checked: as many results as solutions, as many scores as steps."""
+    """Each solution with its raw result, checked: as many results as solutions, as many scores as steps, all in range.
+
+    Raises:
+        InputError: a solution that cannot be scored, unless `keep_going`.
+        BackendError: the model gave something else.
+    """
     waiting: deque[Solution] = deque()
     all_read = False
 

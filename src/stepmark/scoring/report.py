@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, ScoredSolution, Solution
+from stepmark.records import Problem, ScoredSolution, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import page_html
 from stepmark.show.text import check_solution, number
@@ -243,7 +243,7 @@ def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally
         place=_place(one),
         aggregates=_aggregates(one),
         first_error=one.first_error,
-        steps=_steps(one),
+        steps=step_views(one.solution, one.steps),
         best=is_best,
         outcome=one.outcome,
         outcome_model=one.outcome_model,
@@ -252,8 +252,8 @@ def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally
     )
 
 
-def _steps(one: ScoredSolution) -> tuple[StepView, ...]:
-    steps = one.steps
+def step_views(solution: Solution, steps: StepScores) -> tuple[StepView, ...]:
+    """The steps of a card, one view a step, with scores, classes and critiques beside the texts."""
     names = steps.class_names or ()
     shares = steps.classes or (None,) * len(steps.scores)
     critiques = steps.critiques or ((),) * len(steps.scores)
@@ -267,7 +267,7 @@ def _steps(one: ScoredSolution) -> tuple[StepView, ...]:
             critiques=critique,
         )
         for step, score, (text, language), share, critique in zip(
-            one.solution.steps, steps.scores, _texts(one.solution), shares, critiques, strict=True
+            solution.steps, steps.scores, _texts(solution), shares, critiques, strict=True
         )
     )
 

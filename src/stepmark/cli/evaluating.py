@@ -1,0 +1,235 @@
+"""What all `stepmark evaluate` commands share: their options, the grading pass that resumes, and what they write."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+
+from stepmark.cli.grade import Flag
+from stepmark.cli.progress import Progress
+from stepmark.errors import UsageError
+from stepmark.store import check_readable, fingerprint
+
+if TYPE_CHECKING:
+    from stepmark.evaluation.cases import Case
+    from stepmark.evaluation.scores import Sheet
+    from stepmark.models.prm import PRM
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateOptions:
+    """What every evaluation takes. What decides the scores is kept in their manifest."""
+
+    prm: str = "default"
+    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
+    scores: str | None = None
+    """Measure the scores of this file instead of grading: what an earlier run, stepmark grade or others wrote."""
+    model_name: str | None = None
+    """Which model's scores, where the file holds several; with --scores, the name in the report."""
+    out: Path | None = None
+    """Folder for the scores, the result (JSON) and the report (HTML). Left out: evaluation/NAME."""
+    limit: int | None = None
+    """Take only so many problems, evenly spaced over the data. The report says so."""
+    resamples: int = 1000
+    """Bootstrap resamples of the intervals."""
+    seed: int = 0
+    """Of the resamples, of random changes, and of a generative PRM's critiques."""
+    family: str | None = None
+    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
+    neutral: Literal["positive", "negative"] = "positive"
+    """What the neutral class of a three-class PRM, and a neutral human rating, count as."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the model."""
+    device: str = "auto"
+    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
+    refuse_long: Flag = False
+    """Refuse solutions beyond the model's length whole, instead of leaving only the steps past it without a score."""
+    token_budget: int | None = None
+    """Tokens computed at once: more is faster and takes more memory."""
+    reference: str | None = None
+    """The reference model of an implicit PRM."""
+    model: str | None = None
+    """The model's name on a server."""
+    tokenizer: str | None = None
+    """The tokenizer's folder, for a PRM on a server."""
+    samples: int | None = None
+    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
+
+
+_SCORING = (
+    "prm",
+    "family",
+    "neutral",
+    "dtype",
+    "device",
+    "refuse_long",
+    "reference",
+    "model",
+    "tokenizer",
+    "samples",
+    "seed",
+)
+"""The options that decide the scores."""
+
+
+def folder_of(name: str, options: EvaluateOptions) -> Path:
+    """The folder that a run writes to, made if need be.
+
+    Raises:
+        UsageError: it is a file, or cannot be made.
+    """
+    folder = options.out or Path("evaluation") / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror or error}; expected a folder") from error
+    return folder
+
+
+def provenance(files: Sequence[str]) -> list[dict[str, Any]]:
+    """Name, size and hash of each file.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    found = []
+    for file in files:
+        check_readable(file)
+        known = fingerprint(file)
+        assert known is not None
+        found.append({"name": Path(file).name, "bytes": known.bytes, "sha256": known.sha256})
+    return found
+
+
+def limited(cases: Sequence[Case], limit: int | None) -> list[Case]:
+    """The cases of `limit` problems, evenly spaced in the order of the data; all of them for None.
+
+    Raises:
+        UsageError: not a positive number.
+    """
+    if limit is None:
+        return list(cases)
+    if limit < 1:
+        raise UsageError(f"--limit {limit}: expected 1 or more")
+    problems = list(dict.fromkeys((case.group, case.problem) for case in cases))
+    if limit >= len(problems):
+        return list(cases)
+    kept = {problems[at * len(problems) // limit] for at in range(limit)}
+    return [case for case in cases if (case.group, case.problem) in kept]
+
+
+def scored(
+    name: str, cases: Sequence[Case], files: Sequence[str], options: EvaluateOptions, **extra: Any
+) -> Sheet:
+    """The cases with scores: from `--scores`, from an earlier run with the same settings, or graded now.
+
+    Args:
+        name: of the evaluation.
+        cases: what to score; solutions of one problem are brought together for grading.
+        files: the data, for the manifest.
+        options: the flags.
+        extra: further settings that decide what the cases are.
+
+    Raises:
+        UsageError: a finished file of scores made with other settings.
+    """
+    from stepmark.evaluation.scores import grade_cases, read_scores
+
+    if not cases:
+        raise UsageError("there is nothing to evaluate in the data")
+    check(options)
+    if options.scores is not None:
+        return read_scores(options.scores, cases, model=options.model_name)
+    path = folder_of(name, options) / "scores.jsonl"
+    settings = {key: getattr(options, key) for key in _SCORING}
+    manifest = json.loads(
+        json.dumps(
+            {"command": f"evaluate {name}", "data": provenance(files), "limit": options.limit, **extra}
+            | {"settings": settings}
+        )
+    )
+    if path.exists():
+        _check_same(path, manifest)
+        print(f"{path} has the scores of an earlier run with these settings", file=sys.stderr)
+        return read_scores(path, cases)
+    together: dict[str, list[Case]] = {}
+    for case in cases:
+        together.setdefault(case.problem, []).append(case)
+    ordered = [case for group in together.values() for case in group]
+    prm = load(options)
+    progress = Progress(len(ordered), done=_done(path), tokens=lambda: prm.ledger.tokens_computed)
+    try:
+        with progress:
+            grade_cases(ordered, prm, path, manifest, advance=progress.advance)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"the scores so far are kept in {path}.part; the same command continues"
+        ) from None
+    return read_scores(path, cases)  # in the order of the data, and exactly what is on disk
+
+
+def _done(path: Path) -> int:
+    part = path.with_name(path.name + ".part")
+    return part.read_bytes().count(b"\n") if part.exists() else 0
+
+
+def _check_same(path: Path, manifest: dict[str, Any]) -> None:
+    beside = path.with_name(path.name + ".manifest.json")
+    old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    differing = [key for key, value in manifest.items() if old.get(key) != value]
+    if differing:
+        said = ", ".join(
+            f"{key} was {json.dumps(old.get(key))[:200]} and is now {json.dumps(manifest[key])[:200]}"
+            for key in differing
+        )
+        raise UsageError(
+            f"{path} holds scores made otherwise: {said}. Choose another --out, delete it, or measure it as it is with "
+            f"--scores {path}"
+        )
+
+
+def load(options: EvaluateOptions) -> PRM:
+    """The PRM that the options name."""
+    from stepmark.models.load import load_prm
+
+    if sys.stderr.isatty():
+        print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
+    return load_prm(
+        options.prm,
+        family=options.family,
+        neutral=options.neutral,
+        dtype=options.dtype,
+        device=options.device,
+        truncate=not options.refuse_long,
+        token_budget=options.token_budget,
+        reference=options.reference,
+        model=options.model,
+        tokenizer=options.tokenizer,
+        samples=options.samples,
+        seed=options.seed,
+    )
+
+
+def check(options: EvaluateOptions) -> None:
+    """Refuse options that cannot work, before anything is read or loaded."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
+        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    for key, least in (("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100)):
+        value = getattr(options, key)
+        if value is not None and value < least:
+            raise UsageError(f"--{key.replace('_', '-')} {value}: expected {least} or more")
+    if options.scores is not None:
+        check_readable(options.scores)
+
+
+def settings_of(options: EvaluateOptions) -> dict[str, Any]:
+    """The options as the result's provenance keeps them."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}

@@ -1,0 +1,126 @@
+"""What an evaluation measures against: solutions whose truth is known, each with where it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelledSolution, Solution
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A solution, what is known of its steps and of its end, and where it stands."""
+
+    id: str
+    """Unique in its data; scores are joined by it."""
+    labelled: LabelledSolution
+    """The solution and its judgements, possibly none."""
+    where: str
+    """`FILE:LINE`."""
+    group: str = ""
+    """The part of the data that it belongs to: a subset, a class of errors."""
+    outcome: bool | None = None
+    """Whether the final answer is right; None when that is not known."""
+    policy: str | None = None
+    """Who wrote the solution."""
+    difficulty: str | None = None
+    """As the data names it."""
+    answer: str | None = None
+    """The solution's final answer, where the data gives it."""
+    tokens: int | None = None
+    """Tokens that the policy wrote, where the data gives them."""
+    greedy: bool = False
+    """Written without sampling."""
+
+    @property
+    def solution(self) -> Solution:
+        """The solution alone."""
+        return self.labelled.solution
+
+    @property
+    def problem(self) -> str:
+        """What solutions of one problem have in common: its id, else its text."""
+        problem = self.solution.problem
+        return problem.text if problem.id is None else problem.id
+
+
+Neutral = Literal["positive", "negative"]
+
+
+def step_labels(labelled: LabelledSolution, neutral: Neutral = "positive") -> tuple[float | None, ...]:
+    """One label a step in [0, 1], from its judgements: 1 right, 0 wrong, None not judged.
+
+    Ratings go before rollouts, whose label is the share that succeeded. Several ratings of a step give their mean.
+
+    Args:
+        labelled: the solution.
+        neutral: what a neutral rating counts as.
+    """
+    return tuple(_label(judgements, neutral) for judgements in labelled.judgements)
+
+
+def _label(judgements: Sequence[Judgement], neutral: Neutral) -> float | None:
+    ratings = [j.rating for j in judgements if j.rating is not None]
+    if ratings:
+        right = {1: 1.0, 0: 1.0 if neutral == "positive" else 0.0, -1: 0.0}
+        return sum(right[rating] for rating in ratings) / len(ratings)
+    trials = sum(j.trials or 0 for j in judgements)
+    return sum(j.successes or 0 for j in judgements) / trials if trials else None
+
+
+def first_error(labelled: LabelledSolution, neutral: Neutral = "positive") -> int | None:
+    """The 0-based first wrong step by the judgements; -1 when all are right; None when that is not known.
+
+    A step is wrong when its label is under 0.5; from rollouts, when none of them succeeded (Math-Shepherd's hard
+    label, Wang et al. 2024, equation 3). A step that nobody judged before any wrong one leaves it unknown.
+    """
+    for step, judgements in enumerate(labelled.judgements):
+        label = _label(judgements, neutral)
+        if label is None:
+            return None
+        by_rating = any(j.rating is not None for j in judgements)
+        if label < 0.5 if by_rating else label == 0:
+            return step
+    return -1
+
+
+def ratings_until(solution: Solution, first: int, *, judge: str) -> LabelledSolution:
+    """A solution judged up to its first error: right before it, wrong at it, nothing said of what follows.
+
+    Args:
+        solution: the solution.
+        first: 0-based; -1 for none, which judges every step right.
+        judge: who judged.
+    """
+
+    def judged(step: int) -> tuple[Judgement, ...]:
+        if first != -1 and step > first:
+            return ()
+        return (Judgement(kind="correctness", judge=judge, rating=-1 if step == first else 1),)
+
+    return LabelledSolution(
+        solution=solution, judgements=tuple(judged(step) for step in range(len(solution.steps)))
+    )
+
+
+def unique(cases: Iterable[Case]) -> list[Case]:
+    """All of them.
+
+    Raises:
+        InputError: two have one id.
+    """
+    seen: dict[str, str] = {}
+    kept = []
+    for case in cases:
+        if case.id in seen:
+            raise InputError(
+                f"the id {case.id!r} stands at {seen[case.id]} already; expected every row once",
+                where=case.where,
+                field="id",
+            )
+        seen[case.id] = case.where
+        kept.append(case)
+    return kept

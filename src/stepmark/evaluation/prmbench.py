@@ -1,0 +1,369 @@
+"""PRMBench: which kinds of wrong step does a PRM see.
+
+Source: Song et al. 2025, "PRMBench: a fine-grained and challenging benchmark for process-level reward models", section 3.3, and
+its evaluation script. A step is called right when its score is over the threshold (strictly, so a step at it is called
+wrong). Right steps are the positives. From the confusion matrix of all steps of a class: F1 of the right steps, F1 of the wrong
+ones, PRMScore = half their sum. `multi_solutions` has no wrong steps and counts by F1 alone. A category is the mean of its
+classes; overall is PRMScore of the matrix of all classes together.
+
+Of rows with the same class and index the first counts; an error step past the end says nothing; a step without a score (cut off, or
+in a solution that could not be read) is in no matrix, and how many there are is said. The benchmark's `similarity` to
+the 758 unchanged originals is not computed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import first_error, step_labels
+from stepmark.evaluation.examples import card, problem, spread
+from stepmark.evaluation.published import PRMBENCH, published_table
+from stepmark.evaluation.result import Figure, Item, Result, measured, shown
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.thresholds import Policy, policies
+from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.plots import Bars, Series
+from stepmark.show.tables import Table
+
+NAME = "prmbench"
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "simplicity": ("redundency", "circular"),
+    "soundness": ("counterfactual", "step_contradiction", "domain_inconsistency", "confidence"),
+    "sensitivity": ("missing_condition", "deception", "multi_solutions"),
+}
+"""Category to the classes that it is the mean of, in the benchmark's own spelling."""
+
+SHORT = {
+    "redundency": "NR, non-redundancy",
+    "circular": "NCL, no circular logic",
+    "counterfactual": "ES, empirical soundness",
+    "step_contradiction": "SC, step consistency",
+    "domain_inconsistency": "DC, domain consistency",
+    "confidence": "CI, confidence invariance",
+    "missing_condition": "PS, prerequisite sensitivity",
+    "deception": "DR, deception resistance",
+    "multi_solutions": "MS, multi-solution consistency",
+}
+"""Class to the benchmark's name for what it tests."""
+
+_BY_F1_ALONE = "multi_solutions"
+_PARTS = ("tp", "fp", "tn", "fn")
+
+
+def items_of(sheet: Sheet, policy: Policy) -> list[Item]:
+    """One item a case with its confusion matrix: `tp` right called right, `fp` wrong called right, `tn` wrong called wrong, `fn`
+    right called wrong; `unread` steps without a score; `named` whether the first wrong step is called wrong (None without
+    one).
+
+    Raises:
+        InputError: a case with a step that nobody judged.
+        UsageError: a policy without a threshold for scores without classes.
+    """
+    items = []
+    for row in sheet.rows:
+        labels = step_labels(row.case.labelled)
+        calls = _calls(row, policy)
+        counts = Counter[str]()
+        for step, (label, call) in enumerate(zip(labels, calls, strict=True)):
+            if label is None:
+                raise InputError(f"step {step} (0-based) is not judged", where=row.case.where)
+            counts[
+                "unread"
+                if call is None
+                else ("tp" if call else "fn")
+                if label > 0.5
+                else ("fp" if call else "tn")
+            ] += 1
+        first = first_error(row.case.labelled)
+        named = None if first is None or first == -1 or calls[first] is None else not calls[first]
+        items.append(
+            {
+                "id": row.case.id,
+                "problem": row.case.problem,
+                "group": row.case.group,
+                **{part: counts[part] for part in _PARTS},
+                "unread": counts["unread"],
+                "named": named,
+            }
+        )
+    return items
+
+
+def _calls(row: CaseScores, policy: Policy) -> list[bool | None]:
+    if policy.threshold is None:
+        assert row.steps is None or (row.steps.classes is not None and row.steps.class_names is not None)
+        if row.steps is None or row.steps.classes is None or row.steps.class_names is None:
+            return [None] * len(row.scores)
+        negative = row.steps.class_names.index("negative")
+        return [
+            None if one is None else max(range(len(one)), key=lambda at: (one[at], at)) != negative
+            for one in row.steps.classes
+        ]
+    return [None if score is None else score > policy.threshold for score in row.scores]
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """Per class `f1`, `negative_f1`, `prmscore`; per category `prmscore`; `overall` all three; as functions of weights."""
+    classes = [name for name in dict.fromkeys(item["group"] for item in items)]
+    counts = np.array([[float(item[part]) for part in _PARTS] for item in items])
+    member = {
+        name: np.array([item["group"] == name for item in items], dtype=float)[:, None] for name in classes
+    }
+
+    def figures(weights: Floats) -> Mapping[str, Floats]:
+        found: dict[str, Floats] = {}
+        for name in classes:
+            f1, negative = f1s(weights @ (counts * member[name]))
+            found[f"{name}/f1"] = f1
+            if name == _BY_F1_ALONE:
+                found[f"{name}/prmscore"] = f1
+            else:
+                found[f"{name}/negative_f1"] = negative
+                found[f"{name}/prmscore"] = (f1 + negative) / 2
+        for category, inside in CATEGORIES.items():
+            present = [found[f"{name}/prmscore"] for name in inside if name in member]
+            if len(present) == len(inside):
+                found[f"{category}/prmscore"] = np.mean(present, axis=0)
+        f1, negative = f1s(weights @ counts)
+        found |= {"overall/f1": f1, "overall/negative_f1": negative, "overall/prmscore": (f1 + negative) / 2}
+        return found
+
+    return figures
+
+
+def f1s(matrix: Floats) -> tuple[Floats, Floats]:
+    """F1 of the right steps and of the wrong ones from matrices (B, 4) of tp, fp, tn, fn; nan where there are none of a kind
+    and none is called so.
+    """
+    tp, fp, tn, fn = matrix.T
+    return shares(2 * tp, 2 * tp + fp + fn), shares(2 * tn, 2 * tn + fp + fn)
+
+
+def evaluate(
+    sheet: Sheet,
+    *,
+    threshold: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    data: Sequence[Mapping[str, Any]] = (),
+    facts: Sequence[str] = (),
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Result:
+    """PRMBench figures of a sheet of scores; arguments as of `processbench.evaluate`.
+
+    Raises:
+        InputError: a step that nobody judged.
+        UsageError: a policy that cannot be applied, or one that is tuned on the data.
+    """
+    if threshold is not None and (threshold == "oracle" or threshold.startswith("tuned:")):
+        raise UsageError(
+            f"--threshold {threshold}: PRMBench is measured at a number, argmax, or the PRM's own"
+        )
+    groups: dict[str, list[CaseScores]] = {}
+    for row in sheet.rows:
+        groups.setdefault(row.case.group, []).append(row)
+    policy = next(iter(policies(threshold, sheet, groups, {}).values()))
+    items = items_of(sheet, policy)
+    figures = measured(items, statistic(items), policies={"": policy.words}, resamples=resamples, seed=seed)
+    by_name = {figure.name: figure for figure in figures}
+    steps = sum(item[part] for item in items for part in _PARTS)
+    return Result(
+        evaluation=NAME,
+        title=f"PRMBench: {sheet.prm}",
+        prm=sheet.prm,
+        facts=(
+            f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
+            f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
+            *_left_out(sheet, items),
+            *facts,
+            "In brackets: 95 % bootstrap intervals over problems.",
+        ),
+        figures=figures,
+        tiles=tuple(
+            _tile(name, by_name[f"{name}/prmscore"])
+            for name in ("overall", *CATEGORIES)
+            if f"{name}/prmscore" in by_name
+        ),
+        sections=(
+            Section(
+                title="Figures",
+                text="Calling every step right already gives a high F1 on right steps: PRMScore weighs the wrong ones equally. A PRM "
+                "that knows nothing is near 50 at best.",
+                items=(_table(by_name, items), _bars(by_name)),
+            ),
+            Section(title="Steps", items=(_accuracies(items),)),
+            Section(
+                title="Published results",
+                text="On the full 6,211 rows.",
+                items=(published_table(PRMBENCH),),
+            ),
+            Section(title="Examples", items=_examples(sheet, policy, items)),
+        ),
+        items=tuple(items),
+        settings={**(settings or {}), "threshold": threshold},
+        data=data,
+    )
+
+
+def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
+    said = []
+    if sheet.refused:
+        said.append(
+            f"{len(sheet.refused):,} solutions could not be read and are in no figure, first {sheet.refused[0].case.id}: "
+            f"{sheet.refused[0].refused}"
+        )
+    cut = sum(1 for row in sheet.rows if row.steps is not None and None in row.steps.scores)
+    said.append(
+        f"{sheet.unread_steps:,} steps of {cut:,} truncated solutions have no score and are in no figure."
+        if cut
+        else "No step was truncated."
+    )
+    return said
+
+
+def _tile(name: str, figure: Figure) -> Tile:
+    interval = (
+        ""
+        if figure.low is None or figure.high is None
+        else f"{100 * figure.low:.1f} to {100 * figure.high:.1f}; "
+    )
+    return Tile(
+        label=f"PRMScore, {name}",
+        value="–" if figure.value is None else f"{100 * figure.value:.1f}",
+        detail=f"{interval}threshold {figure.policy}",
+    )
+
+
+def _rows(figures: Mapping[str, Figure]) -> list[str]:
+    rows = []
+    for category, inside in CATEGORIES.items():
+        rows += [name for name in inside if f"{name}/prmscore" in figures]
+        rows += [category] if f"{category}/prmscore" in figures else []
+    others = [
+        name
+        for name in dict.fromkeys(figure.rpartition("/")[0] for figure in figures)
+        if name not in rows and name != "overall"
+    ]
+    return [*rows, *others, "overall"]
+
+
+def _table(figures: Mapping[str, Figure], items: Sequence[Item]) -> Table:
+    counts = Counter(item["group"] for item in items)
+    rows = []
+    for name in _rows(figures):
+        label = (
+            f"{SHORT[name]} ({name})"
+            if name in SHORT
+            else f"{name}, mean of its classes"
+            if name in CATEGORIES
+            else name
+        )
+        rows.append(
+            (
+                label,
+                f"{counts[name]:,}" if name in counts else "" if name != "overall" else f"{len(items):,}",
+                shown(figures.get(f"{name}/f1")) if f"{name}/f1" in figures else "",
+                shown(figures.get(f"{name}/negative_f1")) if f"{name}/negative_f1" in figures else "",
+                shown(figures[f"{name}/prmscore"]),
+            )
+        )
+    return Table(
+        title=f"PRMScore (%), threshold {figures['overall/prmscore'].policy}",
+        columns=("Class", "Solutions", "F1, right steps", "F1, wrong steps", "PRMScore"),
+        rows=tuple(rows),
+        note="multi_solutions has no wrong steps and counts by F1 alone. Overall is of all steps together, not a mean.",
+    )
+
+
+def _bars(figures: Mapping[str, Figure]) -> Bars:
+    names = _rows(figures)
+    of = [figures[f"{name}/prmscore"] for name in names]
+
+    def percent(values: Sequence[float | None]) -> tuple[float | None, ...]:
+        return tuple(None if value is None else 100 * value for value in values)
+
+    return Bars(
+        title="PRMScore by class",
+        y_label="%",
+        labels=tuple(names),
+        series=(
+            Series(
+                name="PRMScore",
+                y=percent([f.value for f in of]),
+                low=percent([f.low for f in of]),
+                high=percent([f.high for f in of]),
+            ),
+        ),
+    )
+
+
+def _accuracies(items: Sequence[Item]) -> Table:
+    rows = []
+    for name in [*dict.fromkeys(item["group"] for item in items), "overall"]:
+        own = items if name == "overall" else [item for item in items if item["group"] == name]
+        tp, fp, tn, fn = (sum(item[part] for item in own) for part in _PARTS)
+        named = [item["named"] for item in own if item["named"] is not None]
+
+        def share(part: int, whole: int) -> str:
+            return f"{100 * part / whole:.1f}" if whole else "–"
+
+        rows.append(
+            (
+                name,
+                f"{tp + fn:,}",
+                f"{tn + fp:,}",
+                share(tp, tp + fn),
+                share(tn, tn + fp),
+                share(sum(named), len(named)),
+                f"{sum(item['unread'] for item in own):,}",
+            )
+        )
+    return Table(
+        title="Accuracy by steps (%)",
+        columns=(
+            "Class",
+            "Right steps",
+            "Wrong steps",
+            "Called right",
+            "Called wrong",
+            "First error seen",
+            "Without a score",
+        ),
+        rows=tuple(rows),
+        note="Called right: of the right steps. Called wrong: of the wrong ones. First error seen: of the solutions with a wrong step, "
+        "those whose first wrong one is called wrong.",
+    )
+
+
+def _examples(sheet: Sheet, policy: Policy, items: Sequence[Item]) -> tuple[Examples, ...]:
+    groups = []
+    for name in dict.fromkeys(item["group"] for item in items):
+        pairs = [
+            (row, item)
+            for row, item in zip(sheet.rows, items, strict=True)
+            if item["group"] == name and row.steps is not None
+        ]
+        missed = [row for row, item in pairs if item["named"] is False]
+        chosen = spread(missed or [row for row, _ in pairs], 3)
+        views = []
+        for row in chosen:
+            labels = step_labels(row.case.labelled)
+            wrong = [str(step + 1) for step, label in enumerate(labels) if label == 0]
+            note = f"truth: wrong steps {', '.join(wrong)}" if wrong else "truth: no wrong step"
+            found = policy.found(row)
+            view = card(row, how=sheet.aggregate or "min", threshold=policy.threshold, found=found, note=note)
+            views.append(problem(row, view))
+        said = f"{len(missed):,} of {len(pairs):,} solutions whose first wrong step is called right; {len(views)} shown."
+        groups.append(
+            Examples(title=f"{SHORT.get(name, name)}: passed over", problems=tuple(views), text=said)
+            if missed
+            else Examples(title=SHORT.get(name, name), problems=tuple(views))
+        )
+    return tuple(groups)

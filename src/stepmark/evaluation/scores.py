@@ -1,0 +1,255 @@
+"""The scores that an evaluation measures: from a PRM, kept as they come, or from a file; joined to the cases by id.
+
+A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, "threshold": …, "aggregate": …}`, with
+`classes`, `problem_tokens` and `solution_tokens` where they are known; a solution that the PRM could not read has
+`"scores": null` and `"refused"`, why. What `stepmark grade` writes is read too, and the two layouts of published score files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import Case
+from stepmark.models.prm import PRM
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.scoring.aggregate import check_score
+from stepmark.store import Row, json_type, open_rows, read_rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseScores:
+    """What a PRM says of one case."""
+
+    case: Case
+    steps: StepScores | None
+    """None when the PRM could not read the solution."""
+    refused: str | None = None
+    """Why not."""
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """One entry a step; all None when the solution was refused."""
+        return (None,) * len(self.case.solution.steps) if self.steps is None else self.steps.scores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """All cases with their scores, and whose they are."""
+
+    prm: str
+    """The PRM's name."""
+    kind: ScoreKind
+    rows: tuple[CaseScores, ...]
+    """In the order of the cases."""
+    threshold: float | None = None
+    """The PRM's own; None when it has none or the file does not say."""
+    aggregate: str | None = None
+    """The PRM's own; None when the file does not say."""
+
+    @property
+    def refused(self) -> tuple[CaseScores, ...]:
+        """The cases that the PRM could not read."""
+        return tuple(row for row in self.rows if row.steps is None)
+
+    @property
+    def unread_steps(self) -> int:
+        """Steps without a score, in cases that were read: cut off, or past where the PRM stopped."""
+        return sum(row.scores.count(None) for row in self.rows if row.steps is not None)
+
+
+def grade_cases(
+    cases: Sequence[Case],
+    prm: PRM,
+    path: str | Path,
+    manifest: Mapping[str, Any],
+    *,
+    advance: Callable[[], None] = lambda: None,
+) -> Sheet:
+    """Score every case, one row each in `path`; a run that was stopped continues with the same manifest.
+
+    Args:
+        cases: solutions of one problem are cheapest when they stand together.
+        prm: scores them.
+        path: the file of scores; finished or absent, `PATH.part` while running.
+        manifest: everything that decides the scores: settings, fingerprints of the data.
+        advance: called after each case.
+
+    Raises:
+        UsageError: the part was made with another manifest, or the path cannot be written.
+        BackendError: the PRM gave a wrong number of scores, or one out of its range.
+    """
+    with closing(open_rows(path, manifest)) as out:
+        rows = [
+            _row(case, _as_row(earlier, path, number))
+            for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1)
+        ]
+        waiting = cases[out.done :]
+        solutions = (case.solution for case in waiting)
+        for case, result in zip(waiting, _checked(prm, solutions), strict=True):
+            data: dict[str, Any] = {"id": case.id}
+            if isinstance(result, Refusal):
+                data |= {"scores": None, "refused": str(result.error)}
+            else:
+                data |= {"scores": list(result.scores)}
+                if result.classes is not None:
+                    data["classes"] = [None if one is None else list(one) for one in result.classes]
+                    data["class_names"] = list(result.class_names or ())
+                if result.critiques is not None:
+                    data["critiques"] = [list(written) for written in result.critiques]
+                if result.solution_tokens is not None:
+                    data |= {
+                        "problem_tokens": result.problem_tokens,
+                        "solution_tokens": result.solution_tokens,
+                    }
+            data |= {
+                "score_kind": prm.score_kind,
+                "prm": prm.name,
+                "threshold": prm.default_threshold,
+                "aggregate": prm.default_aggregate,
+            }
+            out.write(data)
+            rows.append(
+                CaseScores(case=case, steps=None, refused=str(result.error))
+                if isinstance(result, Refusal)
+                else CaseScores(case=case, steps=result)
+            )
+            advance()
+        out.finish({"prm": prm.name})
+    return Sheet(
+        prm=prm.name,
+        kind=prm.score_kind,
+        rows=tuple(rows),
+        threshold=prm.default_threshold,
+        aggregate=prm.default_aggregate,
+    )
+
+
+def _checked(prm: PRM, solutions: Iterator[Solution]) -> Iterator[StepScores | Refusal]:
+    """The raw scores, checked as `scoring.grade` checks them."""
+    from stepmark.scoring.grade import checked_scores
+
+    for _, result in checked_scores(solutions, prm, keep_going=True):
+        yield result
+
+
+def _as_row(earlier: dict[str, Any] | InputError, path: str | Path, number: int) -> Row:
+    if isinstance(earlier, InputError):  # no case is ever left out
+        raise UsageError(f"{path}.part was not written by this command; delete it to start again")
+    return Row(data=earlier, file=f"{path}.part", line=number)
+
+
+def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = None) -> Sheet:
+    """A file of scores, joined to the cases by id; rows of other ids are left aside.
+
+    Args:
+        path: JSON lines: rows of this module, of `stepmark grade` (whose input had ids), `{"id", "scores": {MODEL: […]}}`, or
+            R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
+        cases: what to join to. Where an id stands twice in the file, the first row counts, as PRMBench's script has it.
+        model: which model of a file that holds several.
+
+    Raises:
+        InputError: with `FILE:LINE`: a case without a row, not one score a step, a score out of range.
+        UsageError: several models and none named.
+    """
+    found: dict[str, Row] = {}
+    for row in read_rows(path):
+        key = row.data.get("id", row.data.get("idx"))
+        if not isinstance(key, str | int):
+            raise InputError("expected an id", where=row.where, field="id")
+        found.setdefault(str(key), row)
+    missing = [case for case in cases if case.id not in found]
+    if missing:
+        more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise InputError(
+            f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}", where=str(path)
+        )
+    rows = tuple(_row(case, found[case.id], model) for case in cases)
+    if not rows:
+        raise UsageError("there are no cases to join scores to")
+    first = found[cases[0].id].data
+    kinds = {row.steps.kind for row in rows if row.steps is not None}
+    if len(kinds) != 1:
+        raise InputError(
+            f"expected scores of one kind, found {', '.join(sorted(kinds)) or 'none'}", where=str(path)
+        )
+    name = model or first.get("prm") or Path(path).name.split(".")[0]
+    return Sheet(
+        prm=str(name),
+        kind=kinds.pop(),
+        rows=rows,
+        threshold=first.get("threshold"),
+        aggregate=first.get("aggregate"),
+    )
+
+
+def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
+    data = row.data
+    scores = data.get("scores")
+    if scores is None and isinstance(data.get("refused"), str):
+        return CaseScores(case=case, steps=None, refused=data["refused"])
+    if isinstance(scores, dict):
+        scores = _of_model(scores, row, model)
+    if not isinstance(scores, list):
+        raise InputError(
+            f"expected a list of scores, found {json_type(scores)}", where=row.where, field="scores"
+        )
+    if len(scores) != len(case.solution.steps):
+        raise InputError(
+            f"expected {len(case.solution.steps)} scores, one a step of {case.id!r} ({case.where}), found {len(scores)}",
+            where=row.where,
+            field="scores",
+        )
+    kind = data.get("score_kind", "probability")
+    if kind not in get_args(ScoreKind):
+        raise InputError(
+            f"expected one of {', '.join(get_args(ScoreKind))}, found {kind!r}",
+            where=row.where,
+            field="score_kind",
+        )
+    for step, score in enumerate(scores):
+        if score is None:
+            continue
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise InputError(
+                f"step {step} (0-based): expected a number or null, found {json_type(score)}",
+                where=row.where,
+                field="scores",
+            )
+        try:
+            check_score(score, kind, step=step)
+        except InputError as error:
+            raise error.at(row.where) from None
+    classes, names, critiques = data.get("classes"), data.get("class_names"), data.get("critiques")
+    return CaseScores(
+        case=case,
+        steps=StepScores(
+            scores=tuple(None if score is None else float(score) for score in scores),
+            kind=cast(ScoreKind, kind),
+            classes=None
+            if classes is None
+            else tuple(None if one is None else tuple(one) for one in classes),
+            class_names=tuple(names) if names else None,
+            critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
+            problem_tokens=data.get("problem_tokens"),
+            solution_tokens=data.get("solution_tokens"),
+        ),
+    )
+
+
+def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:
+    if "step_level_validity_scores" in scores:
+        return scores["step_level_validity_scores"]
+    if model is None and len(scores) == 1:
+        return next(iter(scores.values()))
+    if model is None:
+        raise UsageError(f"{row.where}: scores of {', '.join(scores)}; name one with --model-name")
+    if model not in scores:
+        raise InputError(
+            f"there are no scores of {model!r}; known: {', '.join(scores)}", where=row.where, field="scores"
+        )
+    return scores[model]

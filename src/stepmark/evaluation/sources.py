@@ -1,0 +1,382 @@
+"""Labelled data as cases: ProcessBench, PRMBench, candidates of many models, rated steps; strict, with `FILE:LINE`.
+
+==============  ======================================================================================
+shape           keys
+==============  ======================================================================================
+ProcessBench    `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
+PRMBench        `idx`, `classification`, `modified_question`, `modified_process`, `error_steps` and the rest
+candidates      `id`, `question`, `gold`, `candidates` (each `model`, `text`, `answer`, `correct`)
+PRM800K, flat   `instruction`, `responses`, `next_response`, `rating` (one row a rated completion)
+TRL             `prompt`, `completions`, `labels`
+==============  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import Case, ratings_until, unique
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.solutions.formats import read_solution
+from stepmark.solutions.segmentation import split
+from stepmark.store import Row, json_type, read_rows
+
+HUB_FILES = {
+    "processbench": (
+        "Qwen/ProcessBench",
+        ("gsm8k.json", "math.json", "olympiadbench.json", "omnimath.json"),
+    ),
+    "prmbench": ("hitsmy/PRMBench_Preview", ("prmtest_classified.jsonl",)),
+}
+"""Data set: its hub repository, and the files in it."""
+
+
+def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, ...]:
+    """The files that `--data` names: files as they are, of a folder those of the data set, "hub" downloads them.
+
+    Args:
+        data: names of files and folders, or "hub".
+        dataset: what "hub" stands for: a key of `HUB_FILES`; None where there is no such set.
+
+    Raises:
+        UsageError: "hub" where there is none, or the download failed; a folder without a JSON lines file.
+    """
+    found: list[str] = []
+    for name in data:
+        if name == "hub":
+            found += _downloaded(dataset)
+        elif Path(name).is_dir():
+            inside = sorted(
+                str(file)
+                for ending in ("*.jsonl", "*.jsonl.gz", "*.json")
+                for file in Path(name).glob(ending)
+            )
+            if not inside:
+                raise UsageError(f"{name}: no file ends in .jsonl, .jsonl.gz or .json there")
+            found += inside
+        else:
+            found.append(name)
+    if not found:
+        raise UsageError("expected --data: a file, a folder or hub")
+    return tuple(found)
+
+
+def _downloaded(dataset: str | None) -> list[str]:
+    if dataset not in HUB_FILES:
+        raise UsageError(f"--data hub: known are {', '.join(HUB_FILES)}; name a file")
+    repository, names = HUB_FILES[dataset]
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise UsageError("--data hub needs huggingface_hub: pip install huggingface_hub") from None
+    try:
+        return [hf_hub_download(repository, name, repo_type="dataset") for name in names]
+    except Exception as error:  # of many kinds: no network, no such revision, a proxy's refusal
+        raise UsageError(
+            f"{repository} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give --data their folder"
+        ) from error
+
+
+def rows_of(file: str) -> Iterator[Row]:
+    """The rows of a JSON lines file, or of a JSON file that holds one list (its rows count as lines).
+
+    Raises:
+        InputError: as `store.read_rows`.
+    """
+    if not file.endswith(".json"):
+        yield from read_rows(file)
+        return
+    try:
+        rows = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        rows = None
+    if not isinstance(rows, list):
+        yield from read_rows(file)  # JSON lines by another name, or an error that says what is wrong
+        return
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise InputError(f"expected an object, found {json_type(row)}", where=f"{file}:{number}")
+        yield Row(data=row, file=file, line=number)
+
+
+def read_processbench(files: Sequence[str]) -> list[Case]:
+    """ProcessBench rows (Zheng et al. 2024). The subset is the part of the id before its last hyphen.
+
+    Raises:
+        InputError: with `FILE:LINE`: another format, a label outside -1 … steps - 1, a blank step, an id twice.
+    """
+    return unique(_processbench(row) for file in files for row in rows_of(file))
+
+
+def _processbench(row: Row) -> Case:
+    expected = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
+    _need(row, expected, "ProcessBench")
+    extra = [key for key in row.data if key not in expected]
+    if extra:
+        raise InputError(
+            f"unknown key in a ProcessBench row; known: {', '.join(expected)}",
+            where=row.where,
+            field=extra[0],
+        )
+    solution = read_solution(row.data, where=row.where).solution
+    if solution.id is None:
+        raise InputError("expected an id, found null", where=row.where, field="id")
+    return Case(
+        id=solution.id,
+        labelled=ratings_until(solution, row.data["label"], judge="human"),
+        where=row.where,
+        group=solution.id.rpartition("-")[0] or Path(row.file).name.split(".")[0],
+        outcome=row.data["final_answer_correct"],
+        policy=row.data["generator"],
+    )
+
+
+_STEP_NUMBER = 6  # as PRMBench's own script: a number up to five characters, then ". "
+
+
+def without_number(step: str) -> str:
+    """A PRMBench step without its number ("3. So x = 2." becomes "So x = 2."), as the benchmark grades it."""
+    number, dot, rest = step.partition(". ")
+    return (
+        rest
+        if dot and number.strip().isdigit() and len(number.strip()) < _STEP_NUMBER and rest.strip()
+        else step
+    )
+
+
+def read_prmbench(files: Sequence[str]) -> list[Case]:
+    """PRMBench rows (Song et al. 2025): every step judged, wrong where `error_steps` (1-based) says so.
+
+    As the benchmark's own loader and script have it: of rows with the same class and index the first counts; an
+    error step past the last step says nothing (about one row in sixty of the published data has one). Step numbers
+    are taken off the texts. A blank step stays; no PRM can read it, so that row will have no scores.
+
+    Raises:
+        InputError: with `FILE:LINE`: another format, an error step under 1, no steps.
+    """
+    seen: set[str] = set()
+    cases = []
+    for file in files:
+        for row in rows_of(file):
+            case = _prmbench(row)
+            if case.id not in seen:
+                seen.add(case.id)
+                cases.append(case)
+    return cases
+
+
+def _prmbench(row: Row) -> Case:
+    _need(row, ("idx", "classification", "modified_question", "modified_process", "error_steps"), "PRMBench")
+    data = row.data
+    texts = _texts(row, "modified_process")
+    wrong = data["error_steps"]
+    if not isinstance(wrong, list):
+        raise InputError(
+            f"expected a list of 1-based step numbers, found {json_type(wrong)}",
+            where=row.where,
+            field="error_steps",
+        )
+    for number in wrong:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InputError(
+                f"expected 1-based step numbers, found {number!r}",
+                where=row.where,
+                field="error_steps",
+            )
+    kind, index = _text(row, "classification"), _text(row, "idx")
+    question = _text(row, "modified_question")
+    solution = Solution(
+        problem=Problem(text=question, id=index, source="PRMBench"),
+        steps=tuple(Step(text=without_number(text)) for text in texts),
+        id=f"{kind}_{index}",
+    )
+    judgements = tuple(
+        (Judgement(kind="correctness", judge="PRMBench", rating=-1 if number in wrong else 1),)
+        for number in range(1, len(texts) + 1)
+    )
+    return Case(
+        id=f"{kind}_{index}",
+        labelled=LabelledSolution(solution=solution, judgements=judgements),
+        where=row.where,
+        group=kind,
+    )
+
+
+def read_candidates(files: Sequence[str], *, how: str = "auto") -> list[Case]:
+    """Candidate solutions of each problem, one case a candidate, named PROBLEM/NUMBER.
+
+    Args:
+        files: rows with `id`, `question` (or `problem`), `gold` and `candidates`, each of which has `text` and may have
+            `model`, `answer`, `correct` (true, false or null), `tokens`, `greedy`.
+        how: how texts are cut into steps.
+
+    Raises:
+        InputError: with `FILE:LINE`: another format, a candidate without text, an id twice.
+    """
+    return unique(case for file in files for row in rows_of(file) for case in _candidates(row, how))
+
+
+def _candidates(row: Row, how: str) -> Iterator[Case]:
+    question = "question" if "question" in row.data else "problem"
+    _need(row, ("id", question, "candidates"), "candidates")
+    data = row.data
+    id_, gold = str(data["id"]), data.get("gold")
+    problem = Problem(text=_text(row, question), id=id_, answer=None if gold is None else str(gold))
+    listed = data["candidates"]
+    if not isinstance(listed, list) or not listed:
+        raise InputError(
+            f"expected at least one candidate, found {json_type(listed) if not isinstance(listed, list) else 'none'}",
+            where=row.where,
+            field="candidates",
+        )
+    for number, candidate in enumerate(listed):
+        place = f"{row.where}, candidate {number} (0-based)"
+        if not isinstance(candidate, dict):
+            raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
+        text, correct = candidate.get("text"), candidate.get("correct")
+        if not isinstance(text, str) or not text.strip():
+            raise InputError("expected a text that is not blank", where=place, field="text")
+        if not isinstance(correct, bool | None):
+            raise InputError(
+                f"expected true, false or null, found {json_type(correct)}", where=place, field="correct"
+            )
+        tokens = candidate.get("tokens")
+        if isinstance(tokens, bool) or not isinstance(tokens, int | None):
+            raise InputError(
+                f"expected a whole number or null, found {json_type(tokens)}", where=place, field="tokens"
+            )
+        cut = split(text, how)
+        answer, model = candidate.get("answer"), candidate.get("model")
+        solution = Solution(
+            problem=problem, steps=cut.steps, id=f"{id_}/{number}", split=cut.how, source=model
+        )
+        yield Case(
+            id=f"{id_}/{number}",
+            labelled=LabelledSolution(solution=solution, judgements=((),) * len(cut.steps)),
+            where=row.where,
+            outcome=correct,
+            policy=model,
+            answer=None if answer is None else str(answer),
+            tokens=tokens,
+            greedy=candidate.get("greedy") is True,
+        )
+
+
+def read_prm800k_cases(files: Sequence[str]) -> list[Case]:
+    """Rated completions of PRM800K in the flat layout: one case a row, of which the last step is judged.
+
+    Raises:
+        InputError: with `FILE:LINE`, as `solutions.prm800k`.
+    """
+    from stepmark.solutions.prm800k import read_prm800k
+
+    return [
+        Case(id=f"{Path(file).name}:{number}", labelled=labelled, where=f"{file}:{number}", group="prm800k")
+        for file in files
+        for number, labelled in enumerate(read_prm800k(file), start=1)
+    ]
+
+
+def read_trl(files: Sequence[str]) -> list[Case]:
+    """TRL's stepwise rows: `prompt`, `completions`, `labels` (true, false, or a share in [0, 1]).
+
+    Raises:
+        InputError: with `FILE:LINE`: another format, no labels, not one label a completion, one out of range.
+    """
+    return unique(_trl(row) for file in files for row in rows_of(file))
+
+
+def _trl(row: Row) -> Case:
+    _need(row, ("prompt", "completions", "labels"), "TRL")
+    solution = read_solution(row.data, where=row.where).solution
+    judgements = []
+    for number, label in enumerate(row.data["labels"] or ()):
+        if not 0 <= label <= 1:
+            raise InputError(
+                f"label {number} (0-based): expected 0 to 1, found {label!r}", where=row.where, field="labels"
+            )
+        if label not in (0, 1):
+            raise InputError(
+                f"label {number} (0-based) is {label!r}, a share without its trials; expected true or false here",
+                where=row.where,
+                field="labels",
+            )
+        judgements.append((Judgement(kind="correctness", judge="TRL", rating=1 if label else -1),))
+    if not judgements:
+        raise InputError("expected one label a completion, found none", where=row.where, field="labels")
+    return Case(
+        id=solution.id or f"{Path(row.file).name}:{row.line}",
+        labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
+        where=row.where,
+    )
+
+
+_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[str]], list[Case]]]] = {
+    "ProcessBench": (("final_answer_correct", "label"), read_processbench),
+    "PRMBench": (("modified_process", "error_steps"), read_prmbench),
+    "candidates": (("candidates",), read_candidates),
+    "PRM800K": (("responses", "next_response", "rating"), read_prm800k_cases),
+    "TRL": (("prompt", "completions", "labels"), read_trl),
+}
+
+
+def read_cases(files: Sequence[str]) -> list[Case]:
+    """Cases of files of any known shape; the first row of a file says which.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row of no known shape, or what the reader of that shape refuses.
+    """
+    cases: list[Case] = []
+    for file in files:
+        first = next(rows_of(file))
+        shape = next((s for s, (keys, _) in _SHAPES.items() if all(key in first.data for key in keys)), None)
+        if shape is None:
+            known = "; ".join(f"{name} ({', '.join(keys)})" for name, (keys, _) in _SHAPES.items())
+            raise InputError(
+                f"expected labelled solutions in one of these shapes: {known}; found {', '.join(map(repr, first.data))}",
+                where=first.where,
+            )
+        cases += _SHAPES[shape][1]([file])
+    return unique(cases)
+
+
+def _need(row: Row, keys: Sequence[str], shape: str) -> None:
+    missing = [key for key in keys if key not in row.data]
+    if missing:
+        raise InputError(
+            f"expected a {shape} row, found no {', '.join(map(repr, missing))}; it has {', '.join(map(repr, row.data))}",
+            where=row.where,
+            field=missing[0],
+        )
+
+
+def _text(row: Row, key: str) -> str:
+    value = row.data[key]
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(
+            f"expected a text, found {json_type(value) if not isinstance(value, str) else 'only white space'}",
+            where=row.where,
+            field=key,
+        )
+    return value
+
+
+def _texts(row: Row, key: str) -> list[str]:
+    value = row.data[key]
+    if not isinstance(value, list) or not value:
+        raise InputError(
+            f"expected a list of steps, found {json_type(value) if not isinstance(value, list) else 'an empty list'}",
+            where=row.where,
+            field=key,
+        )
+    for number, text in enumerate(value):
+        if not isinstance(text, str):
+            raise InputError(
+                f"step {number} (0-based): expected a string, found {json_type(text)}",
+                where=row.where,
+                field=key,
+            )
+    return value

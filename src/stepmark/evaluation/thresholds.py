@@ -1,0 +1,115 @@
+"""Which score makes a step an error: threshold policies, each with the words that stand beside its numbers.
+
+Published first-error figures mix them: binary PRMs at 0.5 or by the larger class, scalar ones at the threshold that is best on
+one subset (ProcessBench's GSM8K), some at the best of each file. An oracle's number is no result, only a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stepmark.errors import ScoreKindError, UsageError
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.first_error import best_threshold, found_error
+
+_MIDDLES = {"probability": 0.5, "margin": 0.0, "log-ratio": 0.0}
+"""Where the two classes of a binary PRM are equally likely."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """How steps become errors in one group of cases."""
+
+    threshold: float | None
+    """A step strictly under it is an error; None for the larger of several classes."""
+    words: str
+    """What stands beside every number."""
+
+    def found(self, row: CaseScores) -> int | None:
+        """The 0-based first error that the PRM names; -1 for none; None when an unread step comes before any."""
+        if row.steps is None:
+            return None
+        if self.threshold is not None:
+            return found_error(row.steps.scores, self.threshold)
+        assert row.steps.classes is not None
+        assert row.steps.class_names is not None
+        negative = row.steps.class_names.index("negative")
+        for step, shares in enumerate(row.steps.classes):
+            if shares is None:
+                return None
+            if max(range(len(shares)), key=lambda at: (shares[at], at)) == negative:
+                return step
+        return -1
+
+
+def policies(
+    asked: str | None,
+    sheet: Sheet,
+    groups: Mapping[str, Sequence[CaseScores]],
+    truth: Mapping[str, int | None],
+) -> dict[str, Policy]:
+    """The policy of each group.
+
+    Args:
+        asked: a number; "argmax"; "tuned:GROUP", the best F1 on that group used everywhere; "oracle", the best F1 of each
+            group on itself; None for the PRM's own threshold.
+        sheet: the scores; says the PRM's own threshold and the kind.
+        groups: the cases of each group.
+        truth: case id to 0-based first error, -1 for none, None for not known.
+
+    Raises:
+        UsageError: no such policy or group; no own threshold; nothing to tune on.
+        ScoreKindError: "argmax" for scores without classes or a middle.
+    """
+    if asked is None:
+        if sheet.threshold is None:
+            raise UsageError(
+                f"{sheet.prm} has no threshold of its own; name one: --threshold 0.5, argmax, tuned:GROUP or oracle"
+            )
+        one = Policy(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
+        return dict.fromkeys(groups, one)
+    if asked == "argmax":
+        return dict.fromkeys(groups, _argmax(sheet))
+    if asked == "oracle":
+        found = {name: _best(rows, truth) for name, rows in groups.items()}
+        return {
+            name: Policy(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
+            for name, t in found.items()
+        }
+    if asked.startswith("tuned:"):
+        on = asked.removeprefix("tuned:")
+        if on not in groups:
+            raise UsageError(f"--threshold {asked}: there is no group {on!r}; known: {', '.join(groups)}")
+        t = _best(groups[on], truth)
+        return {
+            name: Policy(threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else ""))
+            for name in groups
+        }
+    try:
+        number = float(asked)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle")
+    return dict.fromkeys(groups, Policy(threshold=number, words=f"{number:g}, given"))
+
+
+def _argmax(sheet: Sheet) -> Policy:
+    names = next(
+        (row.steps.class_names for row in sheet.rows if row.steps is not None and row.steps.classes), None
+    )
+    if names is not None and "negative" in names:
+        return Policy(threshold=None, words="the largest class (argmax)")
+    if sheet.kind not in _MIDDLES:
+        raise ScoreKindError(
+            f"argmax needs classes or a middle, and {sheet.kind} scores have neither; give a number"
+        )
+    middle = _MIDDLES[sheet.kind]
+    return Policy(threshold=middle, words=f"{middle:g}, the larger class (argmax)")
+
+
+def _best(rows: Sequence[CaseScores], truth: Mapping[str, int | None]) -> float:
+    known = [(row.scores, label) for row in rows if (label := truth[row.case.id]) is not None]
+    return best_threshold([scores for scores, _ in known], [label for _, label in known]).threshold
