@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -266,7 +266,7 @@ def _plain(score: float) -> float | str | None:
     return score if math.isfinite(score) else ("inf" if score > 0 else "-inf")
 
 
-def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
+def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:
     """`figures` of these rows as a function of the weights alone: what a bootstrap calls again and again.
 
     Figures, by name (N is a size, METHOD as in the table of this module):
@@ -326,7 +326,7 @@ def statistic(rows: Sequence[Item]) -> Callable[[Floats], dict[str, Floats]]:
     return compute
 
 
-def figures(rows: Sequence[Item], weights: Floats) -> dict[str, Floats]:
+def figures(rows: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Floats]:
     """Every figure under each of B weightings of the n problems.
 
     Args:
@@ -340,7 +340,7 @@ def figures(rows: Sequence[Item], weights: Floats) -> dict[str, Floats]:
     return statistic(rows)(weights)
 
 
-def method_names(rows: Sequence[Item]) -> list[str]:
+def method_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The methods that these rows hold, in the order of the table of this module."""
     found = {method for row in rows for method in row["methods"]}
     by_score = [*AGGREGATES, "orm"]
@@ -349,7 +349,7 @@ def method_names(rows: Sequence[Item]) -> list[str]:
     return [method for method in order if method in found]
 
 
-def summary(rows: Sequence[Item]) -> dict[str, Any]:
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What was counted and what could not be: the numbers that stand beside the figures.
 
     `problems`, `counted` (with enough candidates for the largest N), `with greedy`; of the counted ones, numbers of

@@ -1,0 +1,164 @@
+"""Best-of-N from graded cases to tables and plots."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepmark.evaluation.best_of_n import BestOfN, items, statistic
+from stepmark.evaluation.best_of_n_report import answer_groups, candidate_sets
+from stepmark.evaluation.best_of_n_tables import (
+    accuracy_table,
+    aggregate_plot,
+    length_table,
+    policy_table,
+    price_plot,
+    price_table,
+    readers_of,
+    refused_votes,
+    undecided_table,
+)
+from stepmark.evaluation.candidates import Candidate, CandidateSet
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.policies import policy_statistic
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.intervals import Interval
+from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
+
+
+def same(a: str, b: str) -> bool:
+    return a.strip("$") == b.strip("$")
+
+
+def point(values: dict[str, np.ndarray]) -> dict[str, Interval]:
+    found = {}
+    for name, value in values.items():
+        number = float(value[0])
+        found[name] = Interval(value=None if np.isnan(number) else number, low=None, high=None)
+    return found
+
+
+def case(id_: str, problem: str, answer: str | None, outcome: bool | None, texts: tuple[str, ...]) -> Case:
+    solution = Solution(
+        problem=Problem(text="q", id=problem), steps=tuple(Step(text=t, tail="\n") for t in texts)
+    )
+    return Case(
+        id=id_,
+        labelled=LabelledSolution(solution=solution, judgements=((),) * len(texts)),
+        where="candidates.jsonl:1",
+        outcome=outcome,
+        policy="tiny",
+        answer=answer,
+        tokens=5,
+    )
+
+
+def sheet() -> Sheet:
+    def scored(*scores: float, problem_tokens: int | None = 7) -> StepScores:
+        return StepScores(
+            scores=scores, kind="probability", problem_tokens=problem_tokens, solution_tokens=10 * len(scores)
+        )
+
+    return Sheet(
+        prm="p",
+        kind="probability",
+        rows=(
+            CaseScores(case=case("a/0", "a", "18", True, ("one", "two")), steps=scored(0.9, 0.8)),
+            CaseScores(case=case("b/0", "b", None, False, ("x",)), steps=scored(0.4)),
+            CaseScores(case=case("a/1", "a", "$18", True, ("one",)), steps=scored(0.5)),
+            CaseScores(case=case("b/1", "b", "3", None, ("y",)), steps=None, refused="too long"),
+            CaseScores(case=case("a/2", "a", "17", False, ("one",)), steps=scored(0.7)),
+            CaseScores(case=case("b/2", "b", "4", True, ("z",)), steps=scored(0.2)),
+        ),
+    )
+
+
+def test_equal_answers_share_a_group() -> None:
+    assert answer_groups(["18", None, "$18", "3", "18", "$3"], same) == (0, None, 0, 1, 0, 1)
+    assert answer_groups([], same) == ()
+
+
+def test_cases_become_one_set_a_problem() -> None:
+    a, b = candidate_sets(sheet(), same, outcomes={"a/0": 0.25})
+    assert (a.id, b.id) == ("a", "b")
+    assert [c.answer for c in a.candidates] == [0, 0, 1]
+    assert [c.correct for c in b.candidates] == [False, None, True]
+    assert [c.prm_tokens for c in b.candidates] == [10, 0, 10]  # refused: nothing was read
+    assert (a.prm_once, b.prm_once) == (7, 7)
+    assert [c.outcome for c in a.candidates] == [0.25, None, None]
+    assert a.candidates[0].characters == len("one\ntwo\n")
+    assert b.candidates[1].steps is None
+
+
+def test_tables_hold_the_figures() -> None:
+    rows = items(candidate_sets(sheet(), same))
+    figures = point(statistic(rows)(np.ones((1, 2))))
+    table = accuracy_table(rows, figures)
+    assert table.columns[:4] == ("Method", "N = 1", "N = 2", "N = 3")
+    by_method = {row[0]: row[1:] for row in table.rows}
+    # 3 of the 5 candidates that are known are right.
+    assert by_method["single"] == ("60.0", "–", "–", "–", "–")
+    # All three: a is right by .72, b wrong by .4.
+    assert by_method["best product"][2] == "50.0"
+    # All three: in a both right ones; in b a tie of the unknown "3" and the right "4": 1.5 right of 1.5 known.
+    assert by_method["majority"][2] == "100.0"
+    assert by_method["best product"][3] == "-50.0"
+    assert by_method["oracle"][4] == "–"
+    assert "2 of 2 problems" in table.note
+    assert "correctness unknown for 1" in table.note
+    price = price_table(rows, figures)
+    assert price is not None
+    # PRM, N = 3: a reads 7 + 40, b 7 + 20.
+    assert price.rows[-1] == ("3", "15", "37")
+    undecided = undecided_table(rows, figures)
+    assert undecided is not None
+    assert {row[1] for row in undecided.rows} == {"correctness unknown", "nothing to choose"}
+    assert any(row[0] == "length" or row[0] == "steps" for row in length_table(figures).rows)
+    policies = policy_table(point(policy_statistic(rows)(np.ones((1, 2)))), "min")
+    assert policies is not None
+    # Scores of right ones .8 .5 .2, of wrong ones .4 .7: 2 + 1 + 0 of 6 pairs.
+    assert policies.rows == (("tiny", "6", "60.0", "0.520", "0.500"),)
+
+
+def test_the_plot_stands_on_tokens_where_all_are_counted() -> None:
+    rows = items(candidate_sets(sheet(), same))
+    plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
+    found = {series.name: series for series in plot.series}
+    assert found["majority"].x == (5.0, 10.0, 15.0)
+    assert found["best min"].x == pytest.approx((5 + 7 + 10, 10 + 7 + 20, 15 + 7 + 30))
+    assert found["best min"].y[-1] == pytest.approx(50.0)
+    assert found["single"].x == (5.0,)
+    assert "vote min" in found
+    assert "best max" not in found
+
+
+def test_the_plot_stands_on_n_where_tokens_were_not_counted() -> None:
+    candidates = tuple(
+        Candidate(correct=bool(i), steps=StepScores(scores=(0.5,), kind="margin")) for i in range(2)
+    )
+    rows = items([CandidateSet(id="a", candidates=candidates)], BestOfN(sizes=(2,)))
+    figures = point(statistic(rows)(np.ones((1, 1))))
+    plot = price_plot(rows, figures, "min")
+    assert plot.x_label == "N"
+    assert {series.name: series.x for series in plot.series}["best min"] == (2.0,)
+    assert price_table(rows, figures) is None
+    assert undecided_table(rows, figures) is None
+    every = aggregate_plot(rows, figures)
+    assert every is not None
+    assert "best product" not in {series.name for series in every.series}
+    table = accuracy_table(rows, figures)
+    assert table.columns[1:3] == ("N = 1", "N = 2")  # a single sample needs its column
+    assert policy_table(point(policy_statistic(rows)(np.ones((1, 1)))), "min") is None
+
+
+def test_who_pays_what() -> None:
+    assert readers_of("majority") == ("policy",)
+    assert readers_of("best orm") == ("policy", "outcome")
+    assert readers_of("vote min") == ("policy", "prm")
+    assert readers_of("greedy") == ("greedy",)
+
+
+def test_votes_that_are_left_out_say_why() -> None:
+    assert refused_votes(None) == ()
+    assert len(refused_votes("margin")) == 1
+    assert [sentence for sentence in refused_votes("probability") if "sum-logit" in sentence]
