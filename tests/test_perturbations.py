@@ -1,0 +1,564 @@
+"""Perturbations: each is what it says, differs from the original, and depends on nothing but its arguments."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepmark.errors import UnknownNameError, UsageError
+from stepmark.evaluation.perturbations import (
+    NO_QUESTION,
+    PERTURBATIONS,
+    Perturbed,
+    perturbation,
+    perturbed_solutions,
+)
+from stepmark.evaluation.perturbations.arithmetic import calculations, holds, opposite, other_number
+from stepmark.evaluation.perturbations.text import (
+    continued,
+    final_answer,
+    labelled,
+    numbers,
+    opening,
+    sentences,
+)
+from stepmark.records import Problem, Solution, Step
+
+SHOP = Solution.of(
+    "Ann buys 3 boxes of 12 eggs and eats 5 of the eggs. How many are left?",
+    [
+        "The boxes hold 3 * 12 = 36 eggs. All of them are whole.",
+        "Ann eats 5 eggs, so 36 - 5 = 31 are left.",
+        r"The answer is \(\boxed{31}\).",
+    ],
+    id="shop",
+)
+DONOR = Solution.of("How long is a fence around a garden of 4 by 6 m?", ["2 * (4 + 6) = 20.", "It is 20 m."])
+
+
+def _apply(name: str, solution: Solution = SHOP, seed: int = 0) -> Perturbed:
+    made = perturbation(name).apply(solution, random.Random(seed), donor=DONOR)
+    assert made is not None
+    return made
+
+
+# --- what holds for all of them --------------------------------------------------------------------------------
+
+_amount = st.one_of(
+    st.integers(0, 99_999).map(str),
+    st.integers(1_000, 9_999_999).map(lambda n: f"{n:,}"),
+    st.decimals(0, 1000, places=2).map(str),
+)
+_sentence = st.one_of(
+    st.tuples(_amount, st.sampled_from("+-*/"), _amount).map(
+        lambda t: f"We have {t[0]} {t[1]} {t[2]} of them."
+    ),
+    st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda t: f"So {t[0]} + {t[1]} = {t[0] + t[1]}."),
+    st.tuples(st.integers(2, 99), st.integers(2, 99)).map(
+        lambda t: rf"Then \({t[0]} \times {t[1]} = {t[0] * t[1]}\) follows."
+    ),
+    st.sampled_from(
+        [
+            "The rest follows from x_1 and equation (2).",
+            r"Hence \(x = \frac{3}{4}\) and $y = 2x + 1$.",
+            "1. Start at 9:30 on the 3rd of May.",
+            "**Step 2:** Add it to the $14,000.",
+            r"The answer is \boxed{17}.",
+            "- Now é is no number, nor is 007!",
+            "Nothing is said here",
+            "\\[ a^2 + b^2 = c^2 \\]",
+        ]
+    ),
+)
+_step = st.lists(_sentence, min_size=1, max_size=3).map(" ".join)
+_solutions = st.builds(
+    Solution.of,
+    st.lists(_sentence, min_size=1, max_size=3).map(" ".join),
+    st.lists(_step, min_size=1, max_size=5),
+)
+_names = st.sampled_from(list(PERTURBATIONS))
+
+
+@given(_solutions, _names, st.integers(0, 2**32))
+def test_a_change_is_real_well_formed_repeatable_and_leaves_the_original(
+    solution: Solution, name: str, seed: int
+) -> None:
+    before = replace(solution, problem=replace(solution.problem))
+    made = perturbation(name).apply(solution, random.Random(seed), donor=DONOR)
+    assert solution == before
+    assert made == perturbation(name).apply(solution, random.Random(seed), donor=DONOR)
+    if made is None:
+        return
+    new = made.solution
+    assert (new.problem.text, new.texts) != (solution.problem.text, solution.texts)
+    assert new.problem.text.strip()
+    assert new.texts and all(text.strip() for text in new.texts)
+    assert made.note
+    assert made.broken_step is None or 0 <= made.broken_step < len(new.steps)
+    assert made.broken_step is not None or not made.proven
+    if perturbation(name).keeps_meaning:
+        assert new.problem == solution.problem
+        assert made.broken_step is None
+
+
+_COUNTS = {
+    "restated-step": lambda n: n + 1,
+    "filler-steps": lambda n: 2 * n - 1,
+    "merged-steps": lambda n: (n + 1) // 2,
+    "self-praise": lambda n: n + 1,
+    "irrelevant-solution": lambda n: len(DONOR.steps),
+    "answer-only": lambda n: 1,
+}
+
+
+@given(_solutions, _names, st.integers(0, 2**32))
+def test_the_number_of_steps(solution: Solution, name: str, seed: int) -> None:
+    made = perturbation(name).apply(solution, random.Random(seed), donor=DONOR)
+    if made is None:
+        return
+    before, after = len(solution.steps), len(made.solution.steps)
+    if name == "cut-steps":
+        assert before < after <= 2 * before
+    elif name == "truncated":
+        assert 1 <= after < before
+    else:
+        assert after == _COUNTS.get(name, lambda n: n)(before)
+
+
+@given(_solutions, st.integers(0, 2**32))
+def test_phrasing_layout_and_cutting_keep_every_number_in_order(solution: Solution, seed: int) -> None:
+    def amounts(one: Solution) -> list[str]:
+        return re.findall(r"[0-9]+", " ".join(one.texts))
+
+    for name in (
+        "confident-phrasing",
+        "hedged-phrasing",
+        "bold-numbers",
+        "bulleted",
+        "latex-numbers",
+        "plain-numbers",
+        "spaced",
+        "filler-steps",
+        "cut-steps",
+        "merged-steps",
+        "self-praise",
+    ):
+        made = perturbation(name).apply(solution, random.Random(seed))
+        if made is not None:
+            assert amounts(made.solution) == amounts(solution), name
+
+
+@given(_solutions, st.integers(0, 2**32))
+def test_cutting_and_merging_keep_every_word(solution: Solution, seed: int) -> None:
+    for name in ("cut-steps", "merged-steps", "spaced"):
+        made = perturbation(name).apply(solution, random.Random(seed))
+        if made is not None:
+            assert " ".join(made.solution.texts).split() == " ".join(solution.texts).split(), name
+
+
+@given(_solutions, st.integers(0, 2**32))
+def test_one_number_of_one_step_is_altered_and_written_alike(solution: Solution, seed: int) -> None:
+    made = perturbation("numbers-altered").apply(solution, random.Random(seed))
+    if made is None:
+        return
+    at = made.broken_step
+    assert at is not None
+    for step, (old, new) in enumerate(zip(solution.texts, made.solution.texts, strict=True)):
+        assert (old == new) == (step != at)
+    pattern = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
+    old, new = (re.findall(pattern, one.texts[at]) for one in (solution, made.solution))
+    [(was, became)] = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+    assert re.sub(pattern, "#", solution.texts[at]) == re.sub(pattern, "#", made.solution.texts[at])
+    assert Fraction(was.replace(",", "")) != Fraction(became.replace(",", ""))
+    assert len(was.partition(".")[2]) == len(became.partition(".")[2])
+    assert not re.match(r"0[0-9]", became)
+    assert became == became.replace(",", "") or re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?", became)
+
+
+def _truths(text: str) -> list[bool]:
+    """Every "a op b = c" of a text, computed here and not by the code under test."""
+    found = []
+    for left, sign, right, result in re.findall(
+        r"(?<![\d.] )\b(\d+) (\+|-|\*|/|\\times|\\div) (\d+) = (\d+)\b", text
+    ):
+        a, b = Fraction(left), Fraction(right)
+        value = {"+": a + b, "-": a - b, "*": a * b, "\\times": a * b}.get(sign)
+        if value is None:
+            value = a / b if b else None
+        found.append(value == Fraction(result))
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(2, 500), st.sampled_from(["+", "*", r"\times"]), st.integers(2, 500)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["numbers-altered", "operator-flipped"]),
+    st.integers(0, 2**32),
+)
+def test_a_proven_error_is_one(sums: list[tuple[int, str, int]], name: str, seed: int) -> None:
+    steps = [f"Here {a} {sign} {b} = {a + b if sign == '+' else a * b} pieces." for a, sign, b in sums]
+    made = perturbation(name).apply(Solution.of("How many?", steps), random.Random(seed))
+    assert made is not None and made.proven and made.broken_step is not None
+    for step, text in enumerate(made.solution.texts):
+        assert _truths(text) == [step != made.broken_step]
+
+
+@given(_solutions, st.integers(0, 2**32))
+def test_shuffled_is_a_permutation(solution: Solution, seed: int) -> None:
+    steps = perturbation("steps-shuffled").apply(solution, random.Random(seed))
+    if steps is not None:
+        assert sorted(steps.solution.texts) == sorted(solution.texts)
+        assert steps.solution.texts[-1] != solution.texts[-1]
+    question = perturbation("question-shuffled").apply(solution, random.Random(seed))
+    if question is not None:
+        assert sorted(question.solution.problem.text.split()) == sorted(solution.problem.text.split())
+        assert question.solution.texts == solution.texts
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------
+
+
+def test_confident_and_hedged() -> None:
+    sure, unsure = _apply("confident-phrasing"), _apply("hedged-phrasing")
+    assert sure.solution.texts[0].endswith("the boxes hold 3 * 12 = 36 eggs. All of them are whole.")
+    assert re.match(
+        r"(Clearly|Obviously|It is easy|Without any doubt|As is well known)", sure.solution.texts[0]
+    )
+    # A name is not written small: the phrase is a sentence of its own then.
+    assert sure.solution.texts[1].endswith(". Ann eats 5 eggs, so 36 - 5 = 31 are left.")
+    assert re.match(r"(Perhaps|I think|If I am not|It seems|As far as I can tell)", unsure.solution.texts[0])
+
+
+def test_a_label_stays_in_front() -> None:
+    solution = Solution.of("Q?", ["Step 1: The sum is 4.", "2. We add 3.", "**Case 2:** It is 7."])
+    texts = _apply("confident-phrasing", solution).solution.texts
+    assert texts[0].startswith("Step 1: ") and texts[0].endswith("the sum is 4.")
+    assert texts[1].startswith("2. ") and texts[1].endswith("we add 3.")
+    assert texts[2].startswith("**Case 2:** ") and texts[2].endswith("it is 7.")
+
+
+def test_layout() -> None:
+    solution = Solution.of(
+        "Q?", [r"Ann has 3 pens and $5, so \(2 + 3 = 5\) and \(7\) are 1,200 in Step 2. It holds x2."]
+    )
+    [bold] = _apply("bold-numbers", solution).solution.texts
+    assert (
+        bold == r"Ann has **3** pens and $5, so \(2 + 3 = 5\) and \(7\) are **1,200** in Step 2. It holds x2."
+    )
+    [latex] = _apply("latex-numbers", solution).solution.texts
+    assert latex == (
+        r"Ann has \(3\) pens and $5, so \(2 + 3 = 5\) and \(7\) are \(1,200\) in Step 2. It holds x2."
+    )
+    [plain] = _apply("plain-numbers", solution).solution.texts
+    assert plain == r"Ann has 3 pens and $5, so \(2 + 3 = 5\) and 7 are 1,200 in Step 2. It holds x2."
+    [item] = _apply("bulleted", solution).solution.texts
+    assert item == "- " + solution.texts[0]
+    assert _apply("spaced", SHOP).solution.texts[0] in {
+        f"The boxes hold 3 * 12 = 36 eggs.{gap}All of them are whole." for gap in ("\n", "\n\n", "  ")
+    }
+
+
+def test_money_is_no_formula() -> None:
+    solution = Solution.of("Q?", ["It cost $3 and then $4 more."])
+    assert perturbation("plain-numbers").apply(solution, random.Random(0)) is None
+
+
+def test_steps_added_and_taken() -> None:
+    again = _apply("restated-step")
+    [at] = [i for i in range(3) if again.solution.texts[i] in SHOP.texts and f"step {i} " in again.note]
+    assert again.solution.texts[at + 1].lower().endswith(SHOP.texts[at].lower())
+    assert again.solution.texts[: at + 1] + again.solution.texts[at + 2 :] == SHOP.texts
+    assert _apply("filler-steps").solution.texts[::2] == SHOP.texts
+    cut = _apply("cut-steps").solution.texts
+    assert cut == ("The boxes hold 3 * 12 = 36 eggs.", "All of them are whole.", *SHOP.texts[1:])
+    merged = _apply("merged-steps").solution.texts
+    assert len(merged) == 2 and merged[1] == SHOP.texts[2]
+    assert merged[0].startswith(SHOP.texts[0]) and merged[0].endswith(SHOP.texts[1])
+    assert _apply("self-praise").solution.texts[:-1] == SHOP.texts
+
+
+def test_prefixes_and_none_where_numbers_stand() -> None:
+    texts = _apply("step-prefixes").solution.texts
+    assert [re.sub(r"\W*Step (\d)\W{1,5}.*", r"\1", text) for text in texts] == ["1", "2", "3"]
+    assert all(text.endswith(old) for text, old in zip(texts, SHOP.texts, strict=True))
+    numbered = Solution.of("Q?", ["Step 1: 2 + 2 = 4", "So 4."])
+    assert perturbation("step-prefixes").apply(numbered, random.Random(0)) is None
+
+
+def test_the_question() -> None:
+    assert _apply("question-removed").solution.problem.text == NO_QUESTION
+    assert _apply("question-swapped").solution.problem.text == DONOR.problem.text
+    assert _apply("question-swapped").solution.texts == SHOP.texts
+    assert _apply("irrelevant-solution").solution.problem == SHOP.problem
+    assert _apply("irrelevant-solution").solution.texts == DONOR.texts
+    short = Solution.of("What now?", ["x"])
+    assert perturbation("question-shuffled").apply(short, random.Random(0)) is None
+
+
+def test_numbers_altered_by_hand() -> None:
+    """Every calculation of SHOP is true, so the altered one is proven wrong; over seeds both are met."""
+    met = {_apply("numbers-altered", seed=seed).broken_step for seed in range(30)}
+    assert met == {0, 1}
+    assert all(_apply("numbers-altered", seed=seed).proven for seed in range(30))
+    unproven = Solution.of("Q?", ["There are 7 apples in all."])
+    made = _apply("numbers-altered", unproven)
+    assert (made.broken_step, made.proven) == (0, False)
+    names_only = Solution.of("Q?", ["By Step 1 and equation (2), x_3 is the 4th of y5.", r"So \frac12."])
+    assert perturbation("numbers-altered").apply(names_only, random.Random(0)) is None
+
+
+def test_operator_flipped_by_hand() -> None:
+    solution = Solution.of("Q?", ["They are 7 in all.", "Then 7 + 2 = 9."])
+    made = _apply("operator-flipped", solution)
+    assert made.solution.texts == ("They are 7 in all.", "Then 7 - 2 = 9.")
+    assert (made.broken_step, made.proven) == (1, True)
+    formula = Solution.of("Q?", [r"So \(y = 2x + 3\) - a line."])
+    made = _apply("operator-flipped", formula)
+    assert made.solution.texts == (r"So \(y = 2x - 3\) - a line.",)
+    assert (made.broken_step, made.proven) == (0, False)
+    # 2 + 0 and 4 * 1 stay as much when they are flipped; words and dates have no operators.
+    nothing = Solution.of("Q?", ["2 + 0 = 2 and 4 * 1 = 4", "The well-known date 5-6 is - well - over."])
+    assert perturbation("operator-flipped").apply(nothing, random.Random(0)) is None
+
+
+def test_truncated_reaches_no_answer() -> None:
+    for seed in range(10):
+        # Step 1 says "= 31", which is the answer: only step 0 may stay.
+        assert _apply("truncated", seed=seed).solution.texts == SHOP.texts[:1]
+    at_once = Solution.of("Q?", ["It is 2 + 2 = 4.", "The answer is 4."])
+    assert perturbation("truncated").apply(at_once, random.Random(0)) is None
+
+
+def test_answers_without_reasoning() -> None:
+    assert _apply("repeated-answer").solution.texts == (SHOP.texts[2],) * 3
+    assert _apply("answer-only").solution.texts == ("The answer is 31.",)
+    root = Solution.of("Q?", ["First.", r"So it is \boxed{\frac{1}{\sqrt{3}}}."])
+    assert _apply("answer-only", root).solution.texts == (r"The answer is \(\frac{1}{\sqrt{3}}\).",)
+    bare = Solution.of("Q?", ["The answer is 4."])
+    assert perturbation("answer-only").apply(bare, random.Random(0)) is None
+    assert perturbation("repeated-answer").apply(bare, random.Random(0)) is None
+    talk = _apply("empty-talk").solution.texts
+    assert len(set(talk)) == 3 and not any(re.search(r"\d", text) for text in talk)
+
+
+def test_observations_stay_with_what_caused_them() -> None:
+    steps = tuple(Step(text=f"Call {i}.", observation=f"reply {i}", lead="\n", start=i) for i in range(3))
+    solution = Solution(problem=Problem(text="Q?"), steps=steps, split="agent")
+    again = _apply("restated-step", solution).solution
+    assert [s.observation for s in again.steps if s.observation] == ["reply 0", "reply 1", "reply 2"]
+    assert {(s.lead, s.start) for s in again.steps} == {("", None)}
+    assert again.split is None
+    # Merging would put step 0's reply after step 1, which was written knowing it.
+    assert perturbation("merged-steps").apply(solution, random.Random(0)) is None
+
+
+# --- the pieces ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("5 * 3 = 15 cups", ["5 * 3 = 15"]),
+        (r"\(18 - 6 = 12\)", ["18 - 6 = 12"]),
+        ("(it is: 3 + 4 = 7)", ["3 + 4 = 7"]),
+        ("(3 + 4 = 7)", ["3 + 4 = 7"]),
+        ("$3.50 x 2 = $7.00.", ["$3.50 x 2 = $7.00"]),
+        (r"\frac{1}{2} \times 14,000 = 7,000", [r"\frac{1}{2} \times 14,000 = 7,000"]),
+        ("x = 2 * (3 + 4) = 14", ["2 * (3 + 4) = 14"]),
+        ("3x + 10 = 3(4) + 10 = 12 + 10 = 22", ["12 + 10 = 22"]),
+        ("1 + 1 = 3", []),  # not true
+        ("10 / 3 = 3.33", []),  # not exactly
+        ("x + 2 + 3 = 5", []),  # a part of a longer formula
+        ("2^3 - 1 = 2", []),
+        ("2 + 3 = 5x", []),
+        ("2 + 3 = 5 + 0", []),
+        ("1 / 2 = 50%", []),
+        ("5 = 5", []),  # nothing is computed
+        (r"\sin 2 + 3 = 5", []),
+    ],
+)
+def test_calculations(text: str, found: list[str]) -> None:
+    assert [text[one.start : one.end] for one in calculations(text)] == found
+
+
+def test_calculations_take_linear_time() -> None:
+    list(calculations("1 + " * 20_000 + "1 = 2"))
+    list(calculations("(" * 20_000 + "= 2"))
+
+
+@pytest.mark.parametrize(("text", "truth"), [("2 ÷ 4 = .5", True), ("2 − 1 = 2", False), ("1 / 0 = 1", None)])
+def test_holds(text: str, truth: bool | None) -> None:
+    assert holds(text) is truth
+
+
+@given(_amount, st.integers(0, 2**32))
+def test_other_number_is_written_alike(shown: str, seed: int) -> None:
+    new = other_number(shown, random.Random(seed))
+    assert Fraction(new.replace(",", "")) != Fraction(shown.replace(",", ""))
+    assert len(new.partition(".")[2]) == len(shown.partition(".")[2])
+    assert not re.match(r"0[0-9]", new)
+
+
+def test_other_number_keeps_a_missing_zero_missing() -> None:
+    assert all(re.fullmatch(r"\.[0-9]{2}", other_number(".05", random.Random(seed))) for seed in range(20))
+    assert all(other_number("2", random.Random(seed), singular=True) != "1" for seed in range(50))
+
+
+def test_opposite_keeps_spacing_and_notation() -> None:
+    assert [opposite(s) for s in ("+", " x ", r"\times", "÷", "−")] == ["-", " / ", r"\div", "×", "+"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("3 boxes of 1,200 at 0.5", ["3", "1,200", "0.5"]),
+        ("Step 3: we have 4", ["4"]),
+        ("2. We have 4", ["4"]),
+        (r"x1, y_2, z^{3}, \frac12, the 3rd, 12:30, 007", ["3"]),
+        ("from (1) and equation 2 but f(7)", ["7"]),
+        (r"14{,}000 or 14\,000", []),
+        (r"\tag{3} and \hspace{4mm} but {5}", ["5"]),
+        ("version 1.2.3", []),
+    ],
+)
+def test_numbers(text: str, found: list[str]) -> None:
+    assert [match["number"] for match in numbers(text)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("The sum", "the sum"),
+        ("I add", "I add"),
+        ("Ann adds", None),
+        ("Calculate it", None),
+        ("A + B = 3", None),
+        ("A number", "a number"),
+        ("x = 3", None),
+    ],
+)
+def test_continued(text: str, after: str | None) -> None:
+    assert continued(text) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"So \boxed{3} or \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("The final answer is 12 apples. I hope it is correct.", "12 apples"),
+        ("#### 42", "42"),
+        ("She has 5 of 9.", "9"),
+        ("It follows.", None),
+        (r"So \boxed{3", "3"),
+    ],
+)
+def test_final_answer(text: str, answer: str | None) -> None:
+    assert final_answer(text) == answer
+
+
+def test_openings_and_sentences() -> None:
+    assert [opening(t) for t in ("Step 3: x", "- x", "### x", "**Step 1:** x", "x", "3.5 x")] == [
+        8,
+        2,
+        4,
+        12,
+        0,
+        0,
+    ]
+    assert [labelled(t) for t in ("Step 3", "2) x", "- x", "3.5 x")] == [True, True, False, False]
+    assert sentences(r"It is so. We add \(1. A\). Done.") == ["It is so.", r"We add \(1. A\).", "Done."]
+
+
+# --- the stream ------------------------------------------------------------------------------------------------
+
+
+def _made(solutions: list[Solution], **settings: object) -> dict[str, Perturbed]:
+    return {id: made for id, _, made in perturbed_solutions(solutions, **settings)}  # type: ignore[arg-type]
+
+
+def test_ids_and_order() -> None:
+    found = list(perturbed_solutions([SHOP], ["truncated", "empty-talk"]))
+    assert [(id, name) for id, name, _ in found] == [
+        ("shop::truncated", "truncated"),
+        ("shop::empty-talk", "empty-talk"),
+    ]
+    assert [made.solution.id for _, _, made in found] == ["shop::truncated", "shop::empty-talk"]
+    nameless = list(perturbed_solutions([replace(SHOP, id=None)], ["truncated"]))
+    assert re.fullmatch(r"[0-9a-f]{12}::truncated", nameless[0][0])
+
+
+@given(st.lists(_solutions, min_size=1, max_size=5), st.integers(0, 100), st.randoms(use_true_random=False))
+def test_a_change_does_not_depend_on_the_company(
+    solutions: list[Solution], seed: int, order: random.Random
+) -> None:
+    solutions = [replace(one, id=str(i)) for i, one in enumerate(solutions)]
+    donors = [SHOP, DONOR, *solutions]
+    together = _made(solutions, seed=seed, donors=donors)
+    mixed_donors = list(donors)
+    order.shuffle(mixed_donors)
+    shuffled = list(solutions)
+    order.shuffle(shuffled)
+    assert _made(shuffled, seed=seed, donors=mixed_donors + donors) == together
+    alone: dict[str, Perturbed] = {}
+    for one in solutions:
+        alone |= _made([one], seed=seed, donors=donors)
+    assert alone == together
+    # Naming fewer perturbations changes nothing of those that are named.
+    few = _made(solutions, seed=seed, names=["numbers-altered", "spaced"])
+    assert few == {
+        id: made for id, made in together.items() if id.endswith(("::numbers-altered", "::spaced"))
+    }
+
+
+def test_seeds_differ_and_ids_do_not_matter() -> None:
+    texts = {
+        _made([SHOP], names=["numbers-altered"], seed=s)["shop::numbers-altered"].note for s in range(12)
+    }
+    assert len(texts) > 3
+    other = _made([replace(SHOP, id="other")], names=["numbers-altered"])["other::numbers-altered"]
+    assert other.note == _made([SHOP], names=["numbers-altered"])["shop::numbers-altered"].note
+
+
+def test_a_donor_more_changes_few_choices() -> None:
+    donors = [Solution.of(f"Question {i}?", [f"Answer {i}."]) for i in range(40)]
+    solutions = [Solution.of(f"How many are {i}?", ["So many."], id=str(i)) for i in range(200)]
+    names = ["question-swapped"]
+    before = _made(solutions, names=names, donors=donors[1:])
+    after = _made(solutions, names=names, donors=donors)
+    moved = {id for id in before if before[id] != after[id]}
+    assert all(after[id].solution.problem.text == "Question 0?" for id in moved)
+    assert len(moved) < 60
+    assert len({made.solution.problem.text for made in after.values()}) > 15
+
+
+def test_no_donor_of_the_same_problem() -> None:
+    twin = Solution.of(SHOP.problem.text, ["Other words."])
+    assert _made([SHOP], names=["question-swapped"], donors=[twin]) == {}
+    with pytest.raises(UsageError, match="another problem"):
+        perturbation("question-swapped").apply(SHOP, random.Random(0), donor=twin)
+
+
+def test_errors_come_at_the_call() -> None:
+    with pytest.raises(UnknownNameError, match="numbers-altered"):
+        perturbed_solutions([], ["number-altered"])
+    with pytest.raises(UsageError, match="donors"):
+        perturbed_solutions([], ["question-swapped"])
+    with pytest.raises(UsageError, match="twice"):
+        perturbed_solutions([], ["spaced", "spaced"])
+
+
+def test_the_list() -> None:
+    assert all(name == entry.name for name, entry in PERTURBATIONS.items())
+    assert all((entry.change is None) != (entry.donor_change is None) for entry in PERTURBATIONS.values())
+    assert all(entry.summary and entry.source for entry in PERTURBATIONS.values())
+    kinds = [entry.keeps_meaning for entry in PERTURBATIONS.values()]
+    assert kinds == sorted(kinds, reverse=True)
