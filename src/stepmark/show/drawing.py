@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-import textwrap
 import warnings
 from typing import TYPE_CHECKING, assert_never
 
 from stepmark.errors import MissingExtraError
-from stepmark.show.plot_words import exact, places_of, short, span, words
+from stepmark.show.plot_words import alike, exact, places_of, short, span, words
 from stepmark.show.plots import Bars, Bin, Heat, Histogram, Lines, Plot, Reliability
 from stepmark.show.sketch import (
     FONT,
@@ -20,6 +19,8 @@ from stepmark.show.sketch import (
     STYLE,
     WIDTH,
     Sketch,
+    cells,
+    cut,
     dash,
     ends_of,
     floats,
@@ -33,6 +34,8 @@ from stepmark.show.sketch import (
 from stepmark.show.vector import cleaned, role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
 
 
@@ -140,7 +143,7 @@ def _bars(plot: Bars, sketch: Sketch) -> None:
 
     axes = sketch.figure.add_subplot()
     labels = [shown(label) for label in plot.labels]
-    above = max(map(len, labels), default=0) > 16
+    above = max(map(cells, labels), default=0) > 16
     """Long labels stand over their bars and take no width from them."""
     group = len(plot.series) * 15 + (20 if above else 9)
     known = [
@@ -152,20 +155,16 @@ def _bars(plot: Bars, sketch: Sketch) -> None:
     ]
     least, most = min([0.0, *known]), max([0.0, *known])
     wide = (most - least) or 1.0
+    write = alike(value for series in plot.series for value in series.y)
     for at, label in enumerate(labels):
         top = at * group
         if above:
             axes.annotate(
-                textwrap.shorten(label, 62, placeholder=" …"),
-                (0, top + 9),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                fontsize=SMALL,
+                cut(label, 52), (0, top + 9), xycoords=("axes fraction", "data"), va="center", fontsize=SMALL
             )
-        for k, series in enumerate(plot.series):
+        for k in range(len(plot.series)):
             middle = top + (17 if above else 4) + k * 15 + 7.5
-            low, high = list(ends_of(series))[at]
-            _bar(plot, sketch, axes, k, at, middle, (series.y[at], low, high), wide)
+            _bar(plot, sketch, axes, k, at, middle, wide, write)
     for k, series in enumerate(plot.series):
         sketch.entry(
             Patch(facecolor=hue_of(k), edgecolor=role("panel"), hatch=hatch(k), linewidth=0), series.name
@@ -176,11 +175,12 @@ def _bars(plot: Bars, sketch: Sketch) -> None:
     )
     if above:
         axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
     else:
         centres = [at * group + 4 + len(plot.series) * 7.5 for at in range(len(labels))]
         axes.set_yticks(centres, labels, color=role("ink"))
     axes.grid(False, axis="y")
-    if plot.zero_line or least < 0:
+    if plot.zero_line or least < 0 or above:
         axes.axvline(0, color=role("ink"), linewidth=1)
     name_axes(axes, plot.y_label, plot.x_label)
     sketch.tall(max(1, len(labels)) * group + 50)
@@ -194,10 +194,10 @@ def _bar(
     k: int,
     at: int,
     middle: float,
-    figure: tuple[float | None, float | None, float | None],
     wide: float,
+    write: Callable[[float], str],
 ) -> None:
-    value, low, high = figure
+    value, (low, high) = plot.series[k].y[at], list(ends_of(plot.series[k]))[at]
     if value is None:
         axes.text(wide * 0.01, middle, "not known", va="center", fontsize=SMALL - 1, color=role("muted"))
         return
@@ -209,11 +209,11 @@ def _bar(
     if low is not None and high is not None:
         axes.plot([low, high], [middle] * 2, color=role("ink"), linewidth=1.2, marker="|", markersize=5)
     if value < 0:
-        end = min(part for part in figure if part is not None)
-        axes.text(end - wide * 0.015, middle, short(value), va="center", ha="right", fontsize=SMALL - 0.5)
+        end = value if low is None else min(value, low)
+        axes.text(end - wide * 0.015, middle, write(value), va="center", ha="right", fontsize=SMALL - 0.5)
     else:
-        end = max(part for part in figure if part is not None)
-        axes.text(end + wide * 0.015, middle, short(value), va="center", fontsize=SMALL - 0.5)
+        end = value if high is None else max(value, high)
+        axes.text(end + wide * 0.015, middle, write(value), va="center", fontsize=SMALL - 0.5)
 
 
 def _reliability(plot: Reliability, sketch: Sketch) -> None:
@@ -224,7 +224,7 @@ def _reliability(plot: Reliability, sketch: Sketch) -> None:
     low = min(0.0, *(one.low for one in plot.bins))
     high = max(1.0, *(one.high for one in plot.bins))
     axes.plot([0, 1], [0, 1], color=role("muted"), linewidth=1, linestyle=(0, (2, 2)))
-    sorts = {"share under the mean score": (1, "////"), "share over it": (0, "....")}
+    sorts = {"over-confident": (1, "////"), "under-confident": (0, "\\\\\\\\")}
     for one in plot.bins:
         wide = one.high - one.low
         column = below.bar(
@@ -233,9 +233,7 @@ def _reliability(plot: Reliability, sketch: Sketch) -> None:
         sketch.hover(column[0], _bin_words(one))
         if one.mean_score is None or one.share_right is None:
             continue
-        hue, hatch = sorts[
-            "share over it" if one.share_right > one.mean_score else "share under the mean score"
-        ]
+        hue, hatch = sorts["under-confident" if one.share_right > one.mean_score else "over-confident"]
         gap = one.share_right - one.mean_score
         axes.bar([one.low], [gap], bottom=one.mean_score, width=wide, align="edge", color=hue_of(hue), alpha=0.22,
                  edgecolor=hue_of(hue), hatch=hatch, linewidth=0)  # fmt: skip
@@ -282,8 +280,9 @@ def _heat(plot: Heat, sketch: Sketch) -> None:
     from matplotlib.patches import Rectangle
 
     axes = sketch.figure.add_subplot()
-    left = min(28, max(len(shown(name)) for name in plot.y_names)) * SMALL * LETTER
+    left = min(28, max(cells(shown(name)) for name in plot.y_names)) * SMALL * LETTER
     wide = (WIDTH - left - 40) / len(plot.x_names)
+    write = alike((value for values in plot.values for value in values), 3 if wide > 36 else 2)
     size = max(6.5, min(FONT, wide / (5 * LETTER)))
     for row, values in enumerate(plot.values):
         for column, value in enumerate(values):
@@ -298,10 +297,10 @@ def _heat(plot: Heat, sketch: Sketch) -> None:
             said = f"{plot.y_names[row]}, {plot.x_names[column]}: {span(value, None, None)}"
             sketch.hover(cell, said if count is None else f"{said} (n = {count:,})")
             up = 0.0 if count is None else -0.12
-            text = "–" if value is None else short(value)
+            text = "–" if value is None else write(value)
             axes.text(column, row + up, text, ha="center", va="center", fontsize=size)
             if count is not None:
-                axes.text(column, row + 0.25, f"n={count:,}", ha="center", va="center", fontsize=size * 0.75)
+                axes.text(column, row + 0.25, f"n={count:,}", ha="center", va="center", fontsize=size * 0.8)
     axes.set_xlim(-0.5, len(plot.x_names) - 0.5)
     axes.set_ylim(len(plot.y_names) - 0.5, -0.5)
     axes.grid(False)
@@ -313,7 +312,7 @@ def _heat(plot: Heat, sketch: Sketch) -> None:
     axes.hlines(
         [at + 0.5 for at in range(len(plot.y_names) - 1)], -0.5, len(plot.x_names) - 0.5, color=role("panel")
     )
-    names = [textwrap.shorten(shown(name), 28, placeholder=" …") for name in plot.y_names]
+    names = [cut(shown(name), 28) for name in plot.y_names]
     axes.set_yticks(range(len(names)), names)
     names_below(axes, plot.x_names, wide * len(plot.x_names))
     name_axes(axes, plot.x_label, plot.y_label)

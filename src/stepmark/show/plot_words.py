@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from stepmark.show.plots import Bars, Counts, Heat, Histogram, Lines, Plot, Reliability, Series
@@ -24,6 +24,29 @@ def short(value: float) -> str:
     if value == 0:
         return "0"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def alike(values: Iterable[float | None], decimals: int = 3) -> Callable[[float], str]:
+    """How to write numbers that stand together in a picture: all with as many decimals, and no more than they need.
+
+    Args:
+        values: that stand together.
+        decimals: no more than these, for where there is little room.
+    """
+    known = [value for value in values if value is not None]
+    most = max(map(abs, known), default=0.0)
+    if most >= 1e6 or 0 < most < 0.01:
+        return short
+    digits = 0 if most >= 1000 else 1 if most >= 10 else 2 if most > 1 else 3
+    digits = min(digits, decimals)
+    while digits and all(round(value, digits) == round(value, digits - 1) for value in known):
+        digits -= 1
+
+    def write(value: float) -> str:
+        written = f"{value:,.{digits}f}"
+        return written if written.strip("-0.") else written.removeprefix("-")  # no "-0.0"
+
+    return write
 
 
 def span(value: float | None, low: float | None, high: float | None) -> str:

@@ -1,16 +1,17 @@
 """What every plot is drawn with: sizes, colours and signs, the legend, the words under the pointer.
 
-Lengths are in units of the picture, which is `WIDTH` units wide whatever its place: at 340 pixels a letter of 11.5
-units is 10 pixels high. Nothing is read from a style file of the user's.
+Lengths are in units of the picture, which is `WIDTH` units wide whatever its place: at 340 pixels letters of 11
+units are 10 pixels high. Nothing is read from a style file of the user's.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import textwrap
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stepmark.show.plots import Series
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 400
-FONT = 11.5
-SMALL = 10.0
+WIDTH = 380
+FONT = 12.0
+SMALL = 11.0
 MARKERS = "osD^vPX"
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1), (9, 2), (1, 3))
 MARKED = 40
@@ -37,6 +38,7 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "stepmark",
     "text.parse_math": False,  # a dollar in a name is a dollar
+    "axes.unicode_minus": False,  # as in the numbers that we write
     "font.family": ["DejaVu Sans"],
     "font.size": FONT,
     "text.color": role("ink"),
@@ -86,7 +88,7 @@ class Sketch:
     def entry(self, handle: Artist, name: str) -> None:
         """One more line of the legend."""
         self.handles.append(handle)
-        self.names.append("\n".join(textwrap.wrap(shown(name), 54, max_lines=3, placeholder=" …")))
+        self.names.append("\n".join(wrapped(shown(name), 46)))
 
     def legend(self) -> None:
         """Above the plot, in as many columns as fit."""
@@ -108,8 +110,16 @@ class Sketch:
             text.set_text(name)
 
     def _columns(self) -> int:
-        widest = max(len(line) for name in self.names for line in (name.split("\n")))
-        return max(1, min(len(self.names), int((WIDTH - 20) / (widest * SMALL * LETTER + 48))))
+        """As many as fit; matplotlib fills them one after the other, the first ones with one more."""
+        widths = [
+            max(cells(line) for line in [*name.split("\n"), ""]) * SMALL * LETTER + 42 for name in self.names
+        ]
+        for columns in range(len(widths), 1, -1):
+            least, more = divmod(len(widths), columns)
+            ends = [at * least + min(at, more) for at in range(columns + 1)]
+            if sum(max(widths[first:end]) for first, end in pairwise(ends)) <= WIDTH - 10:
+                return columns
+        return 1
 
     def _legend_height(self) -> float:
         if not any(self.names):
@@ -123,6 +133,34 @@ def shown(text: str) -> str:
     return re.sub("[\ufffe\uffff]", "\ufffd", one_line(text))
 
 
+def cells(text: str) -> int:
+    """How wide a text is, in letters: a Chinese sign is as wide as two."""
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
+def cut(text: str, room: int) -> str:
+    """A text of at most so many cells; an ellipsis says that there is more."""
+    if cells(text) <= room:
+        return text
+    while text and cells(text) > room - 1:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def wrapped(text: str, room: int, most: int = 3) -> list[str]:
+    """A text in lines of at most so many cells; an ellipsis ends the last line where there is more."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if cells(longer) <= room or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    if len(lines) > most:
+        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
+    return [cut(line, room) for line in lines if line]
+
+
 def hue_of(at: int) -> str:
     """The colour of the series at this place."""
     return role(f"plot-{at % len(SERIES['light'])}")
@@ -130,7 +168,7 @@ def hue_of(at: int) -> str:
 
 def hatch(at: int) -> str:
     """The hatching of bars of the series at this place: a sign besides the colour."""
-    return ("", "////", "....", "\\\\\\\\", "xx", "--", "oo")[at % 7]
+    return ("", "////", "\\\\\\\\", "xxx", "---", "|||", "+++")[at % 7]
 
 
 def dash(at: int) -> tuple[float, tuple[float, ...]] | str:
@@ -141,8 +179,8 @@ def dash(at: int) -> tuple[float, tuple[float, ...]] | str:
 
 def name_axes(axes: Axes, x_label: str, y_label: str) -> None:
     """Write what the axes are."""
-    axes.set_xlabel("\n".join(textwrap.wrap(shown(x_label), 52)))
-    axes.set_ylabel("\n".join(textwrap.wrap(shown(y_label), 30)))
+    axes.set_xlabel("\n".join(wrapped(shown(x_label), 46)))
+    axes.set_ylabel("\n".join(wrapped(shown(y_label), 30)))
 
 
 def say_nothing(axes: Axes) -> None:
@@ -165,8 +203,8 @@ def ends_of(series: Series) -> Iterator[tuple[float | None, float | None]]:
 
 def names_below(axes: Axes, names: Sequence[str], room: float) -> None:
     """Names of even distance under an axis: level where they fit, else aslant."""
-    said = [textwrap.shorten(shown(name), 28, placeholder=" …") for name in names]
-    fits = max(map(len, said)) * SMALL * LETTER <= room / len(said)
+    said = [cut(shown(name), 28) for name in names]
+    fits = max(map(cells, said)) * SMALL * LETTER <= room / len(said)
     axes.set_xticks(range(len(said)))
     if fits:
         axes.set_xticklabels(said)

@@ -77,16 +77,9 @@ def cleaned(drawing: str, *, sentence: str, hovers: Mapping[str, str]) -> str:
     # Ids are names in the whole page: a digest of the picture keeps them apart from those of its neighbours.
     prefix = "v" + hashlib.sha256((drawing + sentence).encode()).hexdigest()[:10]
     used = set(re.findall(r"(?:url\(|href=\")#([\w.-]+)", drawing))
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in ("metadata", "style"):
-                parent.remove(child)
-    for element in root.iter():
+    for element in list(root.iter()):
         _settle(element, prefix, used, hovers)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in ("defs", "g") and len(child) == 0:
-                parent.remove(child)
+    _thin(root)
     root.attrib = {
         "xmlns": "http://www.w3.org/2000/svg",
         "viewBox": root.attrib["viewBox"],
@@ -111,6 +104,10 @@ def _settle(element: Element, prefix: str, used: set[str], hovers: Mapping[str, 
     for key, value in list(element.attrib.items()):
         if key in ("d", "x", "y", "transform", "points", "width", "height"):
             element.set(key, _short(value))
+        elif key in ("fill", "stroke") and value in _SENTINELS:
+            # A variable has no meaning in an attribute.
+            del element.attrib[key]
+            element.set("style", _style(f"{key}:{value};{element.get('style', '')}", prefix))
         elif key == "style":
             element.set(key, _style(value, prefix))
         elif "#" in value:
@@ -123,6 +120,25 @@ def _settle(element: Element, prefix: str, used: set[str], hovers: Mapping[str, 
         title = ET.Element("title")
         title.text = hovers[name]
         element.insert(0, title)
+
+
+def _thin(parent: Element) -> None:
+    """Take out what is not drawn and the groups that say nothing."""
+    kept: list[Element] = []
+    for child in list(parent):
+        _thin(child)
+        unseen = (
+            child.tag == "path"
+            and child.get("style") == "fill:none"
+            and "pointer-events" not in parent.attrib
+        )
+        if child.tag in ("metadata", "style") or unseen:
+            continue
+        if child.tag in ("defs", "g") and (len(child) == 0 or (child.tag == "g" and not child.attrib)):
+            kept.extend(child)
+        else:
+            kept.append(child)
+    parent[:] = kept
 
 
 def _strip_namespace(root: Element) -> None:
