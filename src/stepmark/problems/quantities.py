@@ -1,0 +1,346 @@
+r"""Answers that are one number, read exactly: no floating point, no evaluation, only a fixed grammar.
+
+A `Quantity` is a rational number with what stood around it: a percent sign, a unit. A decimal is the number that it
+writes, so 0.333333 is not 1/3. What this grammar does not cover (roots, variables, tuples) is not a quantity and is
+left to a verifier that reads mathematics.
+
+    >>> read_quantity(r"7\frac{1}{2} \text{ hours}").value
+    Fraction(15, 2)
+    >>> same_quantity(read_quantity("12 cm"), read_quantity("12 m")).same
+    False
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from stepmark.problems.units import Unit, unit_of
+
+LONGEST = 2000
+"""An answer of more characters is not read: nothing that long is a final answer."""
+
+_DIGITS = 400  # of one number and of an exponent's power of ten: keeps arithmetic on hostile answers instant
+
+_SIGNS = str.maketrans(
+    {
+        "−": "-", "–": "-", "﹣": "-", "－": "-", "＋": "+", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/",
+        "⁄": "/", "％": "%", "°": "^\\circ ", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≈": "\\approx ",
+        "²": "^2", "³": "^3", "½": " 1/2", "⅓": " 1/3", "⅔": " 2/3", "¼": " 1/4", "¾": " 3/4", "\u00a0": " ",
+        "\u2009": " ", "\u202f": " ", "\u200b": "", "“": '"', "”": '"', "’": "'", "‘": "'", "，": ",", "（": "(", "）": ")",
+        "∪": "\\cup ", "∈": "\\in ", "±": "\\pm ",
+    }
+)  # fmt: skip
+_REWRITES = (
+    (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|big|Big|bigl|bigr)(?![A-Za-z])"), ""),
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:leqslant|leq)(?![A-Za-z])"), r"\\le"),
+    (re.compile(r"\\(?:geqslant|geq)(?![A-Za-z])"), r"\\ge"),
+    (re.compile(r"\\(?:thinspace|enspace|quad|qquad)(?![A-Za-z])"), " "),
+    (re.compile(r"(?<=\d)(?:\\[,;:!]|\{,\}\\!|\{,\}|,\\!)(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"\\[!]"), ""),
+    (re.compile(r"\\[,;: ]|(?<!\\)~"), " "),
+    (re.compile(r"\^\{?\\(?:circ|degree)(?![A-Za-z])\s?\}?|\\degree(?![A-Za-z])"), r"^\\circ "),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\\\$|\\textdollar(?![A-Za-z])"), "$"),
+    (re.compile(r"\\frac\s?(\d)\s?(\d)(?!\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\*\*(?=\s*[-\w({])"), "^"),
+)
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|rm)\s?\{([^{}]*)\}")
+_WRAPPERS = (
+    ("$$", "$$"),
+    ("$", "$"),
+    ("\\(", "\\)"),
+    ("\\[", "\\]"),
+    ("**", "**"),
+    ("`", "`"),
+    ('"', '"'),
+    ("{", "}"),
+)
+_SPACES = re.compile(r"\s+")
+_LOOSE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s?(?=\{)")
+
+
+def clean(answer: str) -> str:
+    r"""An answer without its dress: mathematics signs, `\left`, thin spaces, `\dfrac`, the final full stop.
+
+    Words in `\text{}` stay marked as words. The meaning is unchanged; two answers that clean to the same text are equal.
+    """
+    text = _SPACES.sub(" ", answer.translate(_SIGNS)).strip()
+    for _ in range(8):
+        before = text
+        text = text.rstrip(" .,;:") if not text.endswith("...") else text
+        text = _BOX.sub("", text, count=1) if _BOX.match(text) and text.endswith("}") else text
+        for opening, closing in _WRAPPERS:
+            inner = text[len(opening) : -len(closing)]
+            if (
+                len(text) > len(opening) + len(closing)
+                and text.startswith(opening)
+                and text.endswith(closing)
+                and not inner.endswith("\\")
+                and (closing not in inner if opening != "{" else _balanced(inner))
+            ):
+                text = inner.strip()
+        if text == before:
+            break
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return _SPACES.sub(" ", text).strip().removeprefix("= ").strip()
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for sign in text.replace("\\{", "").replace("\\}", ""):
+        depth += {"{": 1, "}": -1}.get(sign, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def plain(cleaned: str) -> str:
+    r"""A cleaned answer with `\text{word}` opened to plain words."""
+    return _SPACES.sub(" ", _TEXT.sub(r" \1 ", cleaned)).strip()
+
+
+def key(answer: str) -> str:
+    """One string for all answers that differ only in dress and spacing. Equal keys are equal answers."""
+    return _LOOSE.sub("", plain(clean(answer)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """One number and what stood with it."""
+
+    value: Fraction
+    """The number as written, without the percent sign: 10 for "10%"."""
+    percent: bool = False
+    """A percent sign or word stood behind it."""
+    unit: Unit | None = None
+    """The unit, where it is a known one."""
+    words: str | None = None
+    """Words behind the number that are no known unit; they are not compared."""
+    forms: tuple[str, ...] = ()
+    """The unusual ways of writing that were read: "mixed number", "scale word", "powers of ten", …"""
+
+
+_INT = r"\d{1,3}(?:,\d{3})+|\d+"
+_DECIMAL = rf"(?:(?:{_INT})(?:\.\d*)?|\.\d+)"
+_NUMBER_FORMS = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("base", r"(?P<digits>[0-9A-Z]{1,60})_\{?(?P<base>\d{1,2})\}?(?![\d.])"),
+        ("repeating decimal", r"(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s?\{?(?P<period>\d{1,60})\}?"),
+        ("powers of ten", rf"(?P<mantissa>{_DECIMAL})(?:[eE](?P<e>[-+]?\d+)(?![\d.A-Za-z])|\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?(?:\{{\s?(?P<b>[-+]?\d+)\s?\}}|(?P<p>-?\d+)))"),
+        ("power of ten", r"10\s?\^\s?(?:\{\s?(?P<b>[-+]?\d+)\s?\}|(?P<p>-?\d+))"),
+        ("mixed number", rf"(?P<whole>{_INT})(?:\s?\\frac\s?\{{\s?(?P<a>\d+)\s?\}}\s?\{{\s?(?P<b>\d+)\s?\}}|(?:\s|-|\sand\s)(?P<c>\d+)\s?/\s?(?P<d>\d+)(?![\d.,/]))"),
+        ("fraction", rf"\\frac\s?\{{\s?(?P<as>[-+]?)\s?(?P<a>{_DECIMAL})\s?\}}\s?\{{\s?(?P<bs>[-+]?)\s?(?P<b>{_DECIMAL})\s?\}}"),
+        ("fraction", rf"(?P<a>{_DECIMAL})\s?/\s?(?P<b>{_DECIMAL})(?![\d/])"),
+        ("decimal", rf"(?P<n>{_DECIMAL})(?![\d]|,\d)"),
+    )
+)  # fmt: skip
+_ABOUT = re.compile(r"(?:about|approximately|approx\.?|roughly|exactly|only|a total of|\\approx|~)\s?", re.I)
+_MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\d])")
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"[\s-]?({'|'.join(_SCALES)}|dozen)s?(?![a-z])", re.I)
+_PERCENT = re.compile(r"\s?(?:%|percent(?:age)?(?![a-z])|per\s?cent(?![a-z])|pct(?![a-z]))", re.I)
+_WORDS = re.compile(r"(?:[A-Za-z][A-Za-z'’-]*\.?(?:\s|/|,\s|$)){1,8}")
+# After a number these words are arithmetic, logic or a second answer, not a unit.
+_NO_UNIT = re.compile(
+    r"\b(?:and|or|more|less|than|least|most|not|if|when|mod|modulo|remainder|plus|minus|times|over|squared|cubed|factorial|"
+    r"to|base|sin|cos|tan|log|ln|exp|sqrt|pi|half|third|quarter|hundred|thousand|million|billion|trillion|dozen)s?\b",
+    re.I,
+)
+_NUMBER_WORDS = {
+    word: value
+    for value, word in enumerate(
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+        ]
+    )
+} | {
+    word: 10 * n
+    for n, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2
+    )
+}
+_NUMBER_WORD = re.compile(
+    rf"({'|'.join(sorted(_NUMBER_WORDS, key=len, reverse=True))})(?:-({'|'.join(list(_NUMBER_WORDS)[1:10])}))?(?![a-z])",
+    re.I,
+)
+
+
+def _decimal(text: str) -> Fraction | None:
+    text = text.replace(",", "")
+    return Fraction(text if text[-1] != "." else text[:-1]) if len(text) <= _DIGITS else None
+
+
+def _ratio(top: Fraction | None, bottom: Fraction | None) -> Fraction | None:
+    return None if top is None or not bottom else top / bottom
+
+
+def _number(name: str, match: re.Match[str]) -> Fraction | None:
+    part = match.groupdict()
+    if name == "decimal":
+        return _decimal(part["n"])
+    if name == "fraction":
+        signs = (part.get("as") == "-") != (part.get("bs") == "-")
+        value = _ratio(_decimal(part["a"]), _decimal(part["b"]))
+        return value if value is None or not signs else -value
+    if name == "mixed number":
+        whole, share = (
+            _decimal(part["whole"]),
+            _ratio(_decimal(part["a"] or part["c"]), _decimal(part["b"] or part["d"])),
+        )
+        return None if whole is None or share is None or share >= 1 else whole + share
+    if name in {"powers of ten", "power of ten"}:
+        power = part.get("e") or part["b"] or part["p"]
+        mantissa = _decimal(part["mantissa"]) if "mantissa" in part else Fraction(1)
+        if mantissa is None or len(power) > 5 or abs(int(power)) > _DIGITS:
+            return None
+        return mantissa * Fraction(10) ** int(power)
+    if name == "repeating decimal":
+        fixed, period = part["fixed"], part["period"]
+        if len(part["whole"]) + len(fixed) > _DIGITS:
+            return None
+        scale = 10 ** len(fixed)
+        return (
+            Fraction(int(part["whole"] or 0))
+            + Fraction(int(fixed or 0), scale)
+            + Fraction(int(period), scale * (10 ** len(period) - 1))
+        )
+    base = int(part["base"])
+    try:
+        return Fraction(int(part["digits"], base)) if base > 1 else None
+    except ValueError:  # a digit that the base does not have
+        return None
+
+
+def read_quantity(answer: str) -> Quantity | None:
+    """The one number that an answer is, or None when it is something else (or nothing this grammar covers)."""
+    if len(answer) > LONGEST:
+        return None
+    text = plain(clean(answer))
+    while text.startswith("(") and text.endswith(")") and "," not in text and "(" not in text[1:]:
+        text = text[1:-1].strip()
+    about = _ABOUT.match(text)
+    if about is not None:
+        text = text[about.end() :]
+    negative, unit = False, None
+    for _ in range(2):
+        if text[:1] in {"-", "+"}:
+            negative ^= text[0] == "-"
+            text = text[1:].lstrip()
+        money = _MONEY.match(text) if unit is None else None
+        if money is not None:
+            unit = unit_of(money.group().rstrip(".").replace(" ", ""))
+            text = text[money.end() :].lstrip()
+    for name, pattern in _NUMBER_FORMS:
+        match = pattern.match(text)
+        if match is not None:
+            value = _number(name, match)
+            if value is None:
+                return None
+            forms = (name,) if name not in {"decimal", "fraction"} else ()
+            return _with_rest(-value if negative else value, text[match.end() :], unit, forms)
+    word = _NUMBER_WORD.match(text)
+    if word is None:
+        return None
+    value = Fraction(
+        _NUMBER_WORDS[word.group(1).lower()] + _NUMBER_WORDS.get((word.group(2) or "").lower(), 0)
+    )
+    return _with_rest(-value if negative else value, text[word.end() :], unit, ("number word",))
+
+
+def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, ...]) -> Quantity | None:
+    for _ in range(2):
+        scale = _SCALE.match(rest)
+        if scale is not None:
+            word = scale.group(1).lower()
+            value *= 12 if word == "dozen" else 10 ** _SCALES[word]
+            rest, forms = rest[scale.end() :], (*forms, "scale word")
+    percent = _PERCENT.match(rest)
+    if percent is not None:
+        rest = rest[percent.end() :]
+    spaced = rest[:1].isspace()
+    rest = rest.strip().rstrip(".")
+    if not rest:
+        return Quantity(value=value, percent=percent is not None, unit=unit, forms=forms)
+    found = unit_of(rest)
+    # "5m" may be 5 times m; "5 m" and 5\text{m}, which `plain` spaces, are five metres.
+    if found is not None and (spaced or len(rest) > 1):
+        if unit is not None and found.kind != unit.kind:
+            return None
+        return Quantity(value=value, percent=percent is not None, unit=found, forms=forms)
+    if not spaced or _WORDS.fullmatch(rest) is None or _NO_UNIT.search(rest) is not None or len(rest) < 3:
+        return None
+    return Quantity(value=value, percent=percent is not None, unit=unit, words=rest, forms=forms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Whether two quantities are the same, and by which rule."""
+
+    same: bool
+    rule: str
+    """For `Verdict.note`."""
+
+
+def same_quantity(
+    gold: Quantity, answer: Quantity, *, percent: Literal["distinct", "sign"] = "distinct"
+) -> Comparison:
+    """Compare two quantities exactly.
+
+    Args:
+        gold: the reference.
+        answer: what is checked.
+        percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10, for data whose references leave the percent
+            sign out ("what percent …?" with the reference 10).
+    """
+    if answer.unit and gold.unit and answer.unit.kind != gold.unit.kind:
+        kinds = sorted((answer.unit.kind, gold.unit.kind), key=len)
+        if not kinds[1].startswith(
+            f"{kinds[0]} per "
+        ):  # "$16" is read as "16 dollars a day" where the day is understood
+            return Comparison(
+                same=False,
+                rule=f"units of different kinds: {answer.unit.name} ({answer.unit.kind}), "
+                f"{gold.unit.name} ({gold.unit.kind})",
+            )
+        return Comparison(
+            same=answer.value == gold.value, rule="exact numbers (unit in part on one side only)"
+        )
+    left, right = answer.value, gold.value
+    if answer.unit and gold.unit and answer.unit.factor != gold.unit.factor:
+        same = left * answer.unit.factor == right * gold.unit.factor
+        return Comparison(same=same, rule=f"units converted: {answer.unit.name}, {gold.unit.name}")
+    if answer.percent != gold.percent:
+        if percent == "sign" and left == right:
+            return Comparison(same=True, rule="the percent sign left out")
+        left, right = (left / 100 if answer.percent else left), (right / 100 if gold.percent else right)
+        return Comparison(same=left == right, rule="a percent is a hundredth")
+    forms = [*dict.fromkeys((*answer.forms, *gold.forms))]
+    if (answer.unit is None) != (gold.unit is None):
+        forms.append("unit on one side only")
+    return Comparison(same=left == right, rule="exact numbers" + (f" ({', '.join(forms)})" if forms else ""))
