@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "grade": ("stepmark.cli.grade:grade_command", "Grade solutions step by step with a PRM."),
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
+    "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""

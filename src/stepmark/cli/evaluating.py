@@ -19,6 +19,7 @@ from stepmark.store import check_readable, fingerprint
 
 if TYPE_CHECKING:
     from stepmark.evaluation.cases import Case
+    from stepmark.evaluation.result import Result
     from stepmark.evaluation.scores import Sheet
     from stepmark.models.prm import PRM
 
@@ -63,6 +64,9 @@ class EvaluateOptions:
     samples: int | None = None
     """Critiques a step that a generative PRM writes. Left out: its family's own number."""
 
+
+DEFAULTS = EvaluateOptions()
+"""Every option left out."""
 
 _SCORING = (
     "prm",
@@ -233,3 +237,29 @@ def check(options: EvaluateOptions) -> None:
 def settings_of(options: EvaluateOptions) -> dict[str, Any]:
     """The options as the result's provenance keeps them."""
     return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}
+
+
+def finish(result: Result, options: EvaluateOptions) -> int:
+    """Write the report, the result and its Markdown; print the tables of the first section."""
+    from rich.console import Console
+
+    from stepmark.evaluation.result import write_html, write_json, write_markdown
+    from stepmark.show.tables import Table, terminal
+
+    folder = folder_of(result.evaluation, options)
+    write_json(result, folder / "result.json")
+    write_markdown(result, folder / "result.md")
+    write_html(result, folder / "report.html")
+    console = Console()
+    console.print(result.title, style="bold", markup=False, highlight=False)
+    for fact in result.facts:
+        console.print(fact, markup=False, highlight=False)
+    for item in result.sections[0].items:
+        if isinstance(item, Table):
+            console.print()
+            console.print(terminal(item))
+    print(
+        f"wrote {folder / 'report.html'}, {folder / 'result.json'} and {folder / 'result.md'}",
+        file=sys.stderr,
+    )
+    return 0

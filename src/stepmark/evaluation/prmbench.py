@@ -111,7 +111,7 @@ def _calls(row: CaseScores, policy: Policy) -> list[bool | None]:
 
 def statistic(items: Sequence[Item]) -> Statistic:
     """Per class `f1`, `negative_f1`, `prmscore`; per category `prmscore`; `overall` all three; as functions of weights."""
-    classes = [name for name in dict.fromkeys(item["group"] for item in items)]
+    classes = list(dict.fromkeys(item["group"] for item in items))
     counts = np.array([[float(item[part]) for part in _PARTS] for item in items])
     member = {
         name: np.array([item["group"] == name for item in items], dtype=float)[:, None] for name in classes

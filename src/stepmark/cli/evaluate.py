@@ -1,0 +1,136 @@
+"""`stepmark evaluate`: one command an evaluation, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from stepmark.cli.evaluating import (
+    DEFAULTS,
+    EvaluateOptions,
+    finish,
+    limited,
+    provenance,
+    scored,
+    settings_of,
+)
+from stepmark.errors import UsageError
+
+EVALUATIONS: dict[str, tuple[str, str]] = {
+    "processbench": (
+        "stepmark.cli.evaluate:processbench_command",
+        "First-error accuracy and F1 on ProcessBench.",
+    ),
+    "prmbench": ("stepmark.cli.evaluate:prmbench_command", "PRMScore by class of error on PRMBench."),
+    "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
+}
+"""Name: where the command lives, and its line in `stepmark evaluate --help`."""
+
+app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
+for _name, (_place, _summary) in EVALUATIONS.items():
+    app.command(_place, name=_name, help=_summary)
+
+Data = Annotated[tuple[str, ...], Parameter(name="--data", consume_multiple=True, negative="")]
+"""Files, folders, or "hub"."""
+
+
+def processbench_command(
+    *, data: Data, threshold: str | None = None, options: EvaluateOptions = DEFAULTS
+) -> int:
+    """First-error accuracy and F1 on ProcessBench, per subset and on average, with intervals.
+
+    Args:
+        data: ProcessBench files (JSON lines or its own .json), a folder of them, or "hub" to download the four.
+        threshold: under which score a step is an error: a number, argmax, tuned:SUBSET (the best on that subset, used on
+            all), or oracle (the best of each subset on itself: a bound, not a result). Left out: the PRM's own.
+        options: the flags.
+    """
+    from stepmark.evaluation.processbench import NAME, evaluate
+    from stepmark.evaluation.sources import files_of, read_processbench
+
+    files = files_of(data, dataset=NAME)
+    every = read_processbench(files)
+    cases = limited(every, options.limit)
+    sheet = scored(NAME, cases, files, options)
+    return finish(
+        evaluate(
+            sheet,
+            threshold=threshold,
+            settings=settings_of(options),
+            data=provenance(files),
+            facts=sampled(len(cases), len(every)),
+            resamples=options.resamples,
+            seed=options.seed,
+        ),
+        options,
+    )
+
+
+def prmbench_command(*, data: Data, threshold: str | None = None, options: EvaluateOptions = DEFAULTS) -> int:
+    """PRMScore on PRMBench, per class, per category and overall, as the benchmark defines it, with intervals.
+
+    Args:
+        data: PRMBench files, a folder of them, or "hub".
+        threshold: over which score a step is called right: a number or argmax. Left out: the PRM's own.
+        options: the flags.
+    """
+    from stepmark.evaluation.prmbench import NAME, evaluate
+    from stepmark.evaluation.sources import files_of, read_prmbench
+
+    files = files_of(data, dataset=NAME)
+    every = read_prmbench(files)
+    cases = limited(every, options.limit)
+    sheet = scored(NAME, cases, files, options)
+    return finish(
+        evaluate(
+            sheet,
+            threshold=threshold,
+            settings=settings_of(options),
+            data=provenance(files),
+            facts=sampled(len(cases), len(every)),
+            resamples=options.resamples,
+            seed=options.seed,
+        ),
+        options,
+    )
+
+
+def compare_command(
+    a: str, b: str, /, *, resamples: int = 2000, seed: int = 0, figure: tuple[str, ...] = ()
+) -> int:
+    """Test the difference of two results on the same data by a paired bootstrap.
+
+    Args:
+        a: the result.json of the first PRM.
+        b: that of the second.
+        resamples: bootstrap resamples.
+        seed: of the resamples.
+        figure: only these figures (such as gsm8k/f1); all of them when left out.
+    """
+    import sys
+
+    from rich.console import Console
+
+    from stepmark.evaluation.compare import compare, table
+    from stepmark.evaluation.result import read_result
+    from stepmark.show.tables import terminal
+
+    found = compare(read_result(a), read_result(b), resamples=resamples, seed=seed)
+    unknown = [name for name in figure if name not in found.differences]
+    if unknown:
+        raise UsageError(f"--figure {unknown[0]}: there is none; known: {', '.join(found.differences)}")
+    Console().print(terminal(table(found, only=figure or None)))
+    for warning in found.warnings:
+        print(f"note: {warning}", file=sys.stderr)
+    return 0
+
+
+def sampled(kept: int, of: int) -> Sequence[str]:
+    """The sentence that says that only a part of the data was taken."""
+    return (
+        ()
+        if kept == of
+        else (f"Only {kept:,} of the data's {of:,} solutions were taken (--limit), evenly spaced.",)
+    )
