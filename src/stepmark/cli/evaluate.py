@@ -77,10 +77,12 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
         options: the flags.
     """
     from stepmark.evaluation.prmbench import NAME, evaluate
+    from stepmark.evaluation.scores import score_lengths
     from stepmark.evaluation.sources import files_of, read_prmbench
 
     files = files_of(data, dataset=NAME)
-    every = read_prmbench(files)
+    lengths = None if options.scores is None else score_lengths(options.scores, model=options.model_name)
+    every = read_prmbench(files, lengths=lengths)
     cases = limited(every, options.limit)
     sheet = scored(NAME, cases, files, options)
     return finish(

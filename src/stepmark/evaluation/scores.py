@@ -156,12 +156,7 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         InputError: with `FILE:LINE`: a case without a row, not one score a step, a score out of range.
         UsageError: several models and none named.
     """
-    found: dict[str, Row] = {}
-    for row in read_rows(path):
-        key = row.data.get("id", row.data.get("idx"))
-        if not isinstance(key, str | int):
-            raise InputError("expected an id", where=row.where, field="id")
-        found.setdefault(str(key), row)
+    found = _by_id(path)
     missing = [case for case in cases if case.id not in found]
     if missing:
         more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
@@ -185,6 +180,33 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         threshold=first.get("threshold"),
         aggregate=first.get("aggregate"),
     )
+
+
+def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:
+    """How many scores a file has for each id; an id without a list of scores is left out.
+
+    Raises:
+        InputError: as `read_scores`.
+        UsageError: several models and none named.
+    """
+    lengths = {}
+    for id_, row in _by_id(path).items():
+        scores = row.data.get("scores")
+        scores = _of_model(scores, row, model) if isinstance(scores, dict) else scores
+        if isinstance(scores, list):
+            lengths[id_] = len(scores)
+    return lengths
+
+
+def _by_id(path: str | Path) -> dict[str, Row]:
+    """The rows of a file of scores; of those with one id the first."""
+    found: dict[str, Row] = {}
+    for row in read_rows(path):
+        key = row.data.get("id", row.data.get("idx"))
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise InputError("expected an id", where=row.where, field="id")
+        found.setdefault(str(key), row)
+    return found
 
 
 def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:

@@ -14,7 +14,7 @@ TRL             `prompt`, `completions`, `labels`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
@@ -147,25 +147,31 @@ def without_number(step: str) -> str:
     )
 
 
-def read_prmbench(files: Sequence[str]) -> list[Case]:
+def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = None) -> list[Case]:
     """PRMBench rows (Song et al. 2025): every step judged, wrong where `error_steps` (1-based) says so.
 
     As the benchmark's own loader and script have it: of rows with the same class and index the first counts; an
     error step past the last step says nothing (about one row in sixty of the published data has one). Step numbers
     are taken off the texts. A blank step stays; no PRM can read it, so that row will have no scores.
 
+    Args:
+        files: the data.
+        lengths: id to the number of its scores, where scores are there already. Of rows with one id the first of that
+            length then counts: R-PRM's published scores are of the later row of two different ones.
+
     Raises:
         InputError: with `FILE:LINE`: another format, an error step under 1, no steps.
     """
-    seen: set[str] = set()
-    cases = []
+    lengths = lengths or {}
+    kept: dict[str, Case] = {}
     for file in files:
         for row in rows_of(file):
             case = _prmbench(row)
-            if case.id not in seen:
-                seen.add(case.id)
-                cases.append(case)
-    return cases
+            before = kept.setdefault(case.id, case)
+            wanted = lengths.get(case.id)
+            if len(before.solution.steps) != wanted == len(case.solution.steps):
+                kept[case.id] = case
+    return list(kept.values())
 
 
 def _prmbench(row: Row) -> Case:
