@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -80,10 +81,8 @@ def _items(
     return items_of(found, sheet, Robustness().of(sheet))
 
 
-def _values(
-    items: Sequence[Mapping[str, Any]], margin: float = 0.05, threshold: float | None = 0.5
-) -> dict[str, float]:
-    made = figures(items, np.ones((1, len(items))), margin=margin, threshold=threshold)
+def _values(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    made = figures(items, np.ones((1, len(items))))
     return {name: float(value[0]) for name, value in made.items()}
 
 
@@ -170,6 +169,7 @@ def _item(
     before: float | None,
     after: float | None,
     *,
+    success: bool | None = None,
     right: bool | None = True,
     problem: str = "p",
     **more: Any,
@@ -178,6 +178,7 @@ def _item(
         return None if score is None else score >= 0.5
 
     return {
+        "success": success,
         "perturbation": name,
         "keeps_meaning": PERTURBATIONS[name].keeps_meaning,
         "problem": problem,
@@ -187,19 +188,21 @@ def _item(
         "good_before": good(before),
         "good_after": good(after),
         "broken_step": None,
+        "proven": False,
         "step_before": None,
         "step_after": None,
+        "step_missed": None,
         **more,
     }
 
 
 KEPT = [
-    _item("spaced", 0.80, 0.84),  # rises by less than the margin
-    _item("spaced", 0.80, 0.90),  # by more
-    _item("spaced", 0.49, 0.51, right=False),  # flips to good with a small rise
-    _item("spaced", 0.20, 0.20, right=False),
-    _item("spaced", 0.60, 0.40),  # a false alarm
-    _item("spaced", 0.60, 0.30, right=False),  # falls, rightly
+    _item("spaced", 0.80, 0.84, success=False),  # rises by less than the margin
+    _item("spaced", 0.80, 0.90, success=True),  # by more
+    _item("spaced", 0.49, 0.51, success=True, right=False),  # flips to good with a small rise
+    _item("spaced", 0.20, 0.20, success=False, right=False),
+    _item("spaced", 0.60, 0.40, success=False),  # a false alarm
+    _item("spaced", 0.60, 0.30, success=False, right=False),  # falls, rightly
     _item("spaced", None, 0.9),
     _item("spaced", 0.9, None, right=None),
 ]
@@ -222,12 +225,20 @@ def test_kept_meaning_by_hand() -> None:
     assert "spaced/stays good" not in found and "spaced/step change" not in found
 
 
+def _altered(
+    before: float, after: float | None, steps: tuple[float, float | None], **more: Any
+) -> dict[str, Any]:
+    return _item(
+        "numbers-altered", before, after, broken_step=0, step_before=steps[0], step_after=steps[1], **more
+    )
+
+
 BROKEN = [
-    _item("numbers-altered", 0.9, 0.2, broken_step=1, step_before=0.9, step_after=0.2),
-    _item("numbers-altered", 0.9, 0.7, broken_step=0, step_before=0.95, step_after=0.7),  # missed, stays good
-    _item("numbers-altered", 0.6, 0.6, broken_step=0, step_before=0.6, step_after=0.8),  # does not fall
-    _item("numbers-altered", 0.1, 0.1, right=False, broken_step=2, step_before=0.3, step_after=0.1),
-    _item("numbers-altered", 0.9, None, broken_step=0, step_before=0.9, step_after=None),
+    _altered(0.9, 0.2, (0.9, 0.2), success=False, step_missed=False, proven=True),
+    _altered(0.9, 0.7, (0.95, 0.7), success=False, step_missed=True, proven=True),  # falls and stays good
+    _altered(0.6, 0.6, (0.6, 0.8), success=True, step_missed=True),  # does not fall
+    _altered(0.1, 0.1, (0.3, 0.1), success=True, right=False),
+    _altered(0.9, None, (0.9, None)),
 ]
 
 
@@ -239,12 +250,14 @@ def test_broken_meaning_by_hand() -> None:
     assert found["numbers-altered/stays good"] == pytest.approx(2 / 3)
     assert found["numbers-altered/step change"] == pytest.approx((-0.7 - 0.25 + 0.2 - 0.2) / 4)
     assert found["numbers-altered/step missed"] == pytest.approx(2 / 3)
+    assert found["numbers-altered/step change/proven"] == pytest.approx((-0.7 - 0.25) / 2)
+    assert found["numbers-altered/step missed/proven"] == pytest.approx(1 / 2)
     assert np.isnan(found["numbers-altered/stays good/wrong"])
     assert "numbers-altered/flips to good" not in found
 
 
 def test_kinds_are_unweighted_means() -> None:
-    items = [*KEPT, _item("bulleted", 0.1, 0.9), _item("bulleted", 0.1, 0.9), *BROKEN]
+    items = [*KEPT, *[_item("bulleted", 0.1, 0.9, success=True)] * 2, *BROKEN]
     found = _values(items)
     assert found["keeps meaning/success"] == pytest.approx((2 / 6 + 1) / 2)
     assert found["breaks meaning/success/right"] == pytest.approx(1 / 3)
@@ -252,12 +265,46 @@ def test_kinds_are_unweighted_means() -> None:
 
 
 def test_without_a_threshold_there_is_no_verdict() -> None:
-    items = [{**item, "good_before": None, "good_after": None} for item in [*KEPT, *BROKEN]]
-    found = _values(items, threshold=None)
+    found_trials = trials(_shop(9), ["spaced", "numbers-altered"])
+    sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found_trials), threshold=None)
+    items = items_of(found_trials, sheet, Robustness().of(sheet))
+    assert {(i["good_before"], i["good_after"], i["step_missed"]) for i in items} == {(None, None, None)}
+    found = _values(items)
     assert not any(word in name for name in found for word in ("flips", "alarms", "stays", "missed"))
-    # The flip of 0.49 to 0.51 is not known to be one.
-    assert found["spaced/success"] == pytest.approx(1 / 6)
-    assert found["numbers-altered/step change"] == pytest.approx((-0.7 - 0.25 + 0.2 - 0.2) / 4)
+    assert found["numbers-altered/step change/right"] == pytest.approx(-0.8)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "success"),
+    [
+        ("spaced", 0.80, 0.84, False),
+        ("spaced", 0.80, 0.86, True),
+        ("spaced", 0.49, 0.51, True),  # a flip
+        ("spaced", 0.51, 0.49, False),
+        ("spaced", None, 0.9, None),
+        ("numbers-altered", 0.9, 0.89, False),
+        ("numbers-altered", 0.9, 0.9, True),
+        ("numbers-altered", 0.9, 0.899999, True),  # noise is no fall
+        ("numbers-altered", 0.2, 0.3, True),
+        ("numbers-altered", 0.9, None, None),
+    ],
+)
+def test_success(name: str, before: float | None, after: float | None, success: bool | None) -> None:
+    [trial] = trials([_case("a", "How many?", ["It is 3. So be it."], -1)], [name])
+    scores = dict(zip(("a", f"a::{name}"), (before, after), strict=True))
+    rows = tuple(
+        CaseScores(case=case, steps=StepScores(scores=(scores[case.id],), kind="probability"))
+        for case in to_grade([trial])
+    )
+    sheet = Sheet(prm="x", kind="probability", rows=rows, threshold=0.5, aggregate="min")
+    [item] = items_of([trial], sheet, Robustness().of(sheet))
+    assert item["success"] is success
+    assert (item["before"], item["after"]) == (before, after)
+    assert item["good_before"] is (None if before is None else before >= 0.5)
+    if name == "numbers-altered":
+        assert (item["broken_step"], item["step_before"], item["step_after"]) == (0, before, after)
+        known = before is not None and before >= 0.5 and after is not None
+        assert item["step_missed"] is (after >= 0.5 if known and after is not None else None)
 
 
 _score = st.one_of(st.none(), st.sampled_from([0.0, 0.2, 0.45, 0.5, 0.52, 0.7, 1.0]))
@@ -267,6 +314,7 @@ _some_items = st.lists(
         st.sampled_from(["spaced", "bulleted", "truncated"]),
         _score,
         _score,
+        success=st.sampled_from([True, False]),
         right=st.sampled_from([True, False, None]),
     ),
     min_size=1,
@@ -278,7 +326,7 @@ _some_items = st.lists(
 def test_a_weight_is_a_number_of_copies(items: list[dict[str, Any]], data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
     copies = [item for item, count in zip(items, counts, strict=True) for _ in range(count)]
-    weighted = figures(items, np.array([counts], dtype=float), margin=0.05, threshold=0.5)
+    weighted = figures(items, np.array([counts], dtype=float))
     plain = _values(copies) if copies else {}
     for name, value in weighted.items():
         if name.startswith(("keeps", "breaks")):
@@ -314,9 +362,7 @@ def test_the_bootstrap_draws_problems() -> None:
         _item("spaced", 0.5, 0.5 + change, problem=str(i % 4))
         for i, change in enumerate([0.1, 0.2, 0.3, 0.4] * 5)
     ]
-    found = bootstrap(
-        statistic(items, margin=0.05, threshold=0.5), [i["problem"] for i in items], resamples=400, seed=1
-    )["spaced/change"]
+    found = bootstrap(statistic(items), [i["problem"] for i in items], resamples=400, seed=1)["spaced/change"]
     assert found.value == pytest.approx(0.25)
     # Four problems, each with equal items: the mean of four draws has a deviation of sqrt(0.0125 / 4) = 0.056.
     assert found.low is not None and found.high is not None

@@ -29,6 +29,9 @@ from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.scoring.aggregate import aggregate, check_aggregate, check_score
 from stepmark.scoring.grade import first_error as first_under
 
+NOISE = 1e-5
+"""A change no greater than this is none: the same steps in another batch differ by as much in float32."""
+
 _MARGINS: dict[ScoreKind, float] = {"probability": 0.05, "margin": 0.1}
 """A twentieth of the range; log-ratios and unbounded scores have no range to take a share of."""
 _UNBOUNDED_AGGREGATES = frozenset({"sum-logit"})
@@ -155,10 +158,11 @@ def items_of(found: Sequence[Trial], sheet: Sheet, settings: Robustness) -> list
     """One row a trial, with all that is needed to compute every figure again.
 
     Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
-    `group`, `right` (are the original's steps all right by its labels; None when not known), `before` and `after` (the
-    aggregate), `good_before` and `good_after` (the verdict), `steps_before` and `steps_after` (how many), `broken_step`,
-    `proven`, `step_before` and `step_after` (the scores of the broken step), `note`, `refused` (why there is no score).
-    What is not known is None.
+    `group`, `right` (are the original's steps all right by its labels), `before` and `after` (the aggregate),
+    `good_before` and `good_after` (the verdict), `success` (of the attack), `steps_before` and `steps_after` (how many),
+    `broken_step`, `proven`, `step_before` and `step_after` (the scores of the broken step), `step_missed` (whether
+    it is not under the threshold now, asked only where it was not before), `note`, `refused` (why there is no score). What is
+    not known is None. The words are defined in `evaluation.robustness_figures`.
 
     Args:
         found: the trials.
@@ -168,38 +172,68 @@ def items_of(found: Sequence[Trial], sheet: Sheet, settings: Robustness) -> list
     Raises:
         UsageError: settings that are not filled in, a case without scores in the sheet, or an aggregate that is infinite.
     """
-    if settings.aggregate is None:
+    if settings.aggregate is None or settings.margin is None:
         raise UsageError("these settings are not filled in; use Robustness.of(sheet)")
     by_id = {row.case.id: row for row in sheet.rows}
-    rows = []
-    for trial in found:
-        before, after = (_scores(by_id, id) for id in (trial.original.id, trial.case.id))
-        broken = trial.perturbed.broken_step
-        first = first_error(trial.original.labelled)
-        rows.append(
-            {
-                "id": trial.case.id,
-                "original": trial.original.id,
-                "perturbation": trial.name,
-                "keeps_meaning": perturbation(trial.name).keeps_meaning,
-                "problem": trial.original.problem,
-                "group": trial.original.group,
-                "right": None if first is None else first == -1,
-                "before": _aggregate(before, settings.aggregate),
-                "after": _aggregate(after, settings.aggregate),
-                "good_before": _good(before, settings.threshold),
-                "good_after": _good(after, settings.threshold),
-                "steps_before": len(before.scores),
-                "steps_after": len(after.scores),
-                "broken_step": broken,
-                "proven": trial.perturbed.proven,
-                "step_before": None if broken is None else before.scores[broken],
-                "step_after": None if broken is None else after.scores[broken],
-                "note": trial.perturbed.note,
-                "refused": before.refused or after.refused,
-            }
+    return [
+        _item(
+            trial,
+            _scores(by_id, trial.original.id),
+            _scores(by_id, trial.case.id),
+            settings.aggregate,
+            settings.threshold,
+            settings.margin,
         )
-    return rows
+        for trial in found
+    ]
+
+
+def _item(
+    trial: Trial, before: CaseScores, after: CaseScores, how: str, threshold: float | None, margin: float
+) -> dict[str, Any]:
+    keeps = perturbation(trial.name).keeps_meaning
+    first = first_error(trial.original.labelled)
+    scores = _aggregate(before, how), _aggregate(after, how)
+    good = _good(before, threshold), _good(after, threshold)
+    broken = trial.perturbed.broken_step
+    steps = (None, None) if broken is None else (before.scores[broken], after.scores[broken])
+    return {
+        "id": trial.case.id,
+        "original": trial.original.id,
+        "perturbation": trial.name,
+        "keeps_meaning": keeps,
+        "problem": trial.original.problem,
+        "group": trial.original.group,
+        "right": None if first is None else first == -1,
+        "before": scores[0],
+        "after": scores[1],
+        "good_before": good[0],
+        "good_after": good[1],
+        "success": _succeeds(keeps, *scores, good == (False, True), margin),
+        "steps_before": len(before.scores),
+        "steps_after": len(after.scores),
+        "broken_step": broken,
+        "proven": trial.perturbed.proven,
+        "step_before": steps[0],
+        "step_after": steps[1],
+        "step_missed": _missed(*steps, threshold),
+        "note": trial.perturbed.note,
+        "refused": before.refused or after.refused,
+    }
+
+
+def _succeeds(
+    keeps: bool, before: float | None, after: float | None, flips: bool, margin: float
+) -> bool | None:
+    if before is None or after is None:
+        return None
+    return flips or after - before > margin if keeps else after - before >= -NOISE
+
+
+def _missed(before: float | None, after: float | None, threshold: float | None) -> bool | None:
+    if before is None or after is None or threshold is None or before < threshold:
+        return None
+    return after >= threshold
 
 
 def _scores(by_id: Mapping[str, CaseScores], id: str) -> CaseScores:

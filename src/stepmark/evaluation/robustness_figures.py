@@ -27,56 +27,46 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepmark.evaluation.robustness import NOISE
 from stepmark.metrics.intervals import Floats, Statistic, shares
 
 Bools = npt.NDArray[np.bool_]
-
-NOISE = 1e-5
-"""A change no greater than this is none: the same steps in another batch differ by as much in float32."""
 
 PRESERVING = "keeps meaning"
 BREAKING = "breaks meaning"
 """Before the "/" in the names of figures over all perturbations of one kind."""
 
 
-def figures(
-    items: Sequence[Mapping[str, Any]], weights: Floats, *, margin: float, threshold: float | None
-) -> dict[str, Floats]:
+def figures(items: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Floats]:
     """Every figure of these items, for each of B weightings.
 
     Names are "PERTURBATION/FIGURE" and, for the solutions that are right or wrong by their labels,
     "PERTURBATION/FIGURE/right" and "…/wrong"; "keeps meaning/…" and "breaks meaning/…" are unweighted means over the
-    perturbations of that kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "before" and "after" (mean
-    aggregates), "change", "median change", "raised", "lowered", "success", "flips to good" and "false alarms" (kept
-    meaning), "stays good" (broken), "step change" and "step missed" (where a step was made wrong).
+    perturbations of that kind for which the figure is defined. Figures: "n" (trials with both scores), "unscored", "before" and
+    "after" (mean aggregates), "change", "median change", "raised", "lowered", "success"; "flips to good" and "false
+    alarms" (kept meaning); "stays good" (broken); "step change" and "step missed" (where a step was made wrong),
+    these also over the steps that are proven to be wrong, "…/proven". Without a threshold there are no figures of
+    verdicts.
 
     Args:
-        items: as `items_of` makes them.
+        items: as `robustness.items_of` makes them.
         weights: of shape (B, items): how often each is drawn.
-        margin: as in `Robustness`.
-        threshold: as in `Robustness`; without one there are no figures of verdicts.
 
     Returns:
         arrays of shape (B,); nan where a figure is not defined, such as a share of nothing.
     """
-    return dict(statistic(items, margin=margin, threshold=threshold)(weights))
+    return dict(statistic(items)(weights))
 
 
-def statistic(items: Sequence[Mapping[str, Any]], *, margin: float, threshold: float | None) -> Statistic:
+def statistic(items: Sequence[Mapping[str, Any]]) -> Statistic:
     """`figures` for `metrics.intervals.bootstrap`: the columns are read once, not once a resample."""
     names = list(dict.fromkeys(item["perturbation"] for item in items))
     parts = [
-        _Part(
-            name,
-            [(at, item) for at, item in enumerate(items) if item["perturbation"] == name],
-            margin,
-            threshold,
-        )
+        _Part(name, [(at, item) for at, item in enumerate(items) if item["perturbation"] == name])
         for name in names
     ]
-
-    ones = np.ones((1, len(items)))
     # Which perturbations a mean is over is settled by the whole data, so that resamples estimate the same thing.
+    ones = np.ones((1, len(items)))
     whole = {name: value for part in parts for name, value in part.figures(ones).items()}
     means: dict[str, list[str]] = {}
     for kind, label in ((True, PRESERVING), (False, BREAKING)):
@@ -101,67 +91,59 @@ _GROUPS = ("", "/right", "/wrong")
 class _Part:
     """The columns of one perturbation."""
 
-    def __init__(
-        self, name: str, items: list[tuple[int, Mapping[str, Any]]], margin: float, threshold: float | None
-    ) -> None:
+    def __init__(self, name: str, items: list[tuple[int, Mapping[str, Any]]]) -> None:
         self.name = name
         rows = [item for _, item in items]
         self.keeps_meaning = bool(rows[0]["keeps_meaning"])
         self._at = np.array([at for at, _ in items])
         before, after = _column(rows, "before"), _column(rows, "after")
-        self._before, self._after, self._change = before, after, after - before
-        self._scored = np.isfinite(self._change)
+        self._change = after - before
+        self._scored = scored = np.isfinite(self._change)
         self._order = np.argsort(self._change, kind="stable")  # nan stands last
-        good_before, good_after = _column(rows, "good_before"), _column(rows, "good_after")
-        right = _column(rows, "right")
-        self._in_group = {"": np.ones(len(rows), dtype=bool), "/right": right == 1, "/wrong": right == 0}
-        rises = self._change > margin
-        turns = (good_before == 0) & (good_after == 1)
-        self._succeeds = rises | turns if self.keeps_meaning else self._change >= -NOISE
-        judged = np.isfinite(good_before) & np.isfinite(good_after)
-        # Figure, in which groups, of which items, with which outcome.
-        self._shares: list[tuple[str, tuple[str, ...], Bools, Bools]] = [
-            ("raised", _GROUPS, self._scored, self._change > NOISE),
-            ("lowered", _GROUPS, self._scored, self._change < -NOISE),
-            ("success", _GROUPS, self._scored, self._succeeds),
+        right, everything = _column(rows, "right"), np.ones(len(rows), dtype=bool)
+        self._in_group = {"": everything, "/right": right == 1, "/wrong": right == 0}
+        self._in_group["/proven"] = _column(rows, "proven") == 1
+        self._counts = {"n": scored, "unscored": ~scored}
+        # Figure, in which groups, a mean over which items, of which values.
+        self._means: list[tuple[str, tuple[str, ...], Bools, Floats | Bools]] = [
+            ("before", _GROUPS, scored, before),
+            ("after", _GROUPS, scored, after),
+            ("change", _GROUPS, scored, self._change),
+            ("raised", _GROUPS, scored, self._change > NOISE),
+            ("lowered", _GROUPS, scored, self._change < -NOISE),
+            ("success", _GROUPS, scored, _column(rows, "success")),
         ]
-        if threshold is not None and self.keeps_meaning:
-            bad = judged & (good_before == 0) & (right == 0)
-            good = judged & (good_before == 1) & (right == 1)
-            self._shares += [
-                ("flips to good", ("",), bad, good_after == 1),
-                ("false alarms", ("",), good, good_after == 0),
+        good, good_after = _column(rows, "good_before"), _column(rows, "good_after")
+        judged = np.isfinite(good) & np.isfinite(good_after)
+        if judged.any() and self.keeps_meaning:
+            bad_and_wrong, good_and_right = (good == 0) & (right == 0), (good == 1) & (right == 1)
+            self._means += [
+                ("flips to good", ("",), judged & bad_and_wrong, good_after == 1),
+                ("false alarms", ("",), judged & good_and_right, good_after == 0),
             ]
-        if threshold is not None and not self.keeps_meaning:
-            self._shares.append(("stays good", _GROUPS, judged & (good_before == 1), good_after == 1))
-        step_before, step_after = _column(rows, "step_before"), _column(rows, "step_after")
-        self._step_change = step_after - step_before
-        self._has_step = any(row["broken_step"] is not None for row in rows)
-        if threshold is not None and self._has_step:
-            seen = np.isfinite(self._step_change) & (step_before >= threshold)
-            self._shares.append(("step missed", _GROUPS, seen, step_after >= threshold))
+        if judged.any() and not self.keeps_meaning:
+            self._means.append(("stays good", _GROUPS, judged & (good == 1), good_after == 1))
+        if any(row["broken_step"] is not None for row in rows):
+            step_change = _column(rows, "step_after") - _column(rows, "step_before")
+            groups = (*_GROUPS, "/proven")
+            self._means.append(("step change", groups, np.isfinite(step_change), step_change))
+            missed = _column(rows, "step_missed")
+            if judged.any():
+                self._means.append(("step missed", groups, np.isfinite(missed), missed))
 
     def figures(self, weights: Floats) -> dict[str, Floats]:
         w = weights[:, self._at]
         found: dict[str, Floats] = {}
         for group in _GROUPS:
             chosen = self._in_group[group]
-            scored = chosen & self._scored
-            found |= {
-                f"{self.name}/n{group}": w @ scored.astype(np.float64),
-                f"{self.name}/unscored{group}": w @ (chosen & ~self._scored).astype(np.float64),
-                f"{self.name}/before{group}": _mean(w, self._before, scored),
-                f"{self.name}/after{group}": _mean(w, self._after, scored),
-                f"{self.name}/change{group}": _mean(w, self._change, scored),
-                f"{self.name}/median change{group}": self._median(w, scored),
-            }
-            if self._has_step:
-                known = chosen & np.isfinite(self._step_change)
-                found[f"{self.name}/step change{group}"] = _mean(w, self._step_change, known)
-        for figure, groups, of, outcome in self._shares:
+            for figure, of in self._counts.items():
+                found[f"{self.name}/{figure}{group}"] = w @ (of & chosen).astype(np.float64)
+            found[f"{self.name}/median change{group}"] = self._median(w, self._scored & chosen)
+        for figure, groups, of, values in self._means:
             for group in groups:
                 subject = of & self._in_group[group]
-                found[f"{self.name}/{figure}{group}"] = _mean(w, outcome.astype(np.float64), subject)
+                total = w @ np.where(subject, values, 0.0)
+                found[f"{self.name}/{figure}{group}"] = shares(total, w @ subject.astype(np.float64))
         return found
 
     def _median(self, w: Floats, subject: Bools) -> Floats:
@@ -178,8 +160,3 @@ class _Part:
 
 def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Floats:
     return np.array([np.nan if row[key] is None else float(row[key]) for row in rows])
-
-
-def _mean(w: Floats, values: Floats, subject: Bools) -> Floats:
-    mask = subject.astype(np.float64)
-    return shares(w @ np.where(subject, values, 0.0), w @ mask)
