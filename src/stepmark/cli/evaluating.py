@@ -250,7 +250,8 @@ def finish(result: Result, options: EvaluateOptions) -> int:
     write_json(result, folder / "result.json")
     write_markdown(result, folder / "result.md")
     write_html(result, folder / "report.html")
-    console = Console()
+    # Where no one looks, the width of no terminal: a table that is wrapped there helps nobody.
+    console = Console() if sys.stdout.isatty() else Console(width=180)
     console.print(result.title, style="bold", markup=False, highlight=False)
     for fact in result.facts:
         console.print(fact, markup=False, highlight=False)
