@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from stepmark.evaluation import best_of_n_report
 from stepmark.evaluation.best_of_n import BestOfN, items, statistic
-from stepmark.evaluation.best_of_n_report import answer_groups, candidate_sets
+from stepmark.evaluation.best_of_n_report import answer_groups, candidate_sets, evaluate, same_answer
 from stepmark.evaluation.best_of_n_tables import (
     accuracy_table,
     aggregate_plot,
@@ -21,9 +25,11 @@ from stepmark.evaluation.best_of_n_tables import (
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.policies import policy_statistic
+from stepmark.evaluation.result import measured, read_result, write_html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import Interval
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
+from stepmark.show.evaluation import Examples
 
 
 def same(a: str, b: str) -> bool:
@@ -149,6 +155,67 @@ def test_the_plot_stands_on_n_where_tokens_were_not_counted() -> None:
     table = accuracy_table(rows, figures)
     assert table.columns[1:3] == ("N = 1", "N = 2")  # a single sample needs its column
     assert policy_table(point(policy_statistic(rows)(np.ones((1, 1)))), "min") is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        ("18", "$18", True),
+        ("1,200", "1200.00", True),
+        ("18.", "18", True),
+        (".5", "1/2", True),
+        ("-3", "3", False),
+        ("12,00", "1200", False),
+        ("x = 2", "2", False),
+        ("1/0", "1/0", True),
+        ("٣", "3", False),
+        ("", "-", False),
+        ("$", "", True),
+    ],
+)
+def test_answers_are_the_same_as_written_or_as_numbers(a: str, b: str, equal: bool) -> None:
+    assert same_answer(a, b) is equal
+    assert same_answer(b, a) is equal
+
+
+def test_answers_and_tokens_that_the_data_does_not_give() -> None:
+    bare = replace(
+        sheet(),
+        rows=tuple(
+            replace(
+                row,
+                case=replace(
+                    case(row.case.id, row.case.problem, None, True, ("so", f"The answer is: {at % 2}")),
+                    tokens=None,
+                ),
+            )
+            for at, row in enumerate(sheet().rows)
+        ),
+    )
+    a, b = candidate_sets(bare)
+    assert [c.answer for c in a.candidates] == [0, 0, 0]  # rows 0, 2, 4
+    assert [c.answer for c in b.candidates] == [0, 0, 0]
+    assert [c.tokens for c in a.candidates] == [20, 10, 10]
+    assert [c.tokens for c in b.candidates] == [10, None, 10]  # refused: nobody counted
+
+
+def test_the_result_can_be_written_and_its_items_give_its_figures_again(tmp_path: Path) -> None:
+    result = evaluate(replace(sheet(), threshold=0.5, aggregate="min"), resamples=100)
+    assert result.figure("accuracy/single/1").value == pytest.approx(0.6)
+    assert result.figure("policy/tiny/auc/min").value == pytest.approx(0.5)
+    assert any("by its min" in fact for fact in result.facts)
+    write_json(result, tmp_path / "result.json")
+    items_read = read_result(tmp_path / "result.json")["items"]
+    again = measured(items_read, best_of_n_report.statistic(items_read), resamples=100)
+    assert again == result.figures
+    groups = [item for section in result.sections for item in section.items if isinstance(item, Examples)]
+    passed_over = next(group for group in groups if group.problems)
+    # In b the wrong candidate has the highest score, and a right one is there.
+    assert [c.title for c in passed_over.problems[0].cards] == ["b/0", "b/2"]
+    assert passed_over.problems[0].cards[0].first_error == 0
+    pytest.importorskip("matplotlib")
+    write_html(result, tmp_path / "report.html")
+    assert "b/2" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_who_pays_what() -> None:

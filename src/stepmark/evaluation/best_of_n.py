@@ -99,7 +99,7 @@ def common_sizes(sets: Sequence[CandidateSet]) -> tuple[int, ...]:
 def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list[Item]:
     """One JSON-able row a problem, from which `figures` makes everything.
 
-        Keys: `id`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
+        Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
     `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
@@ -174,6 +174,7 @@ def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: BestOf
     everything = {how: chosen_shares(values, len(pool)) for how, values in by_score.items()}
     return {
         "id": one.id,
+        "problem": one.id,
         "candidates": len(pool),
         "sizes": list(sizes),
         "counted": counted,

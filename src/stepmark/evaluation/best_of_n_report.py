@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
+from stepmark.evaluation import best_of_n
+from stepmark.evaluation.best_of_n import BestOfN
+from stepmark.evaluation.best_of_n_tables import (
+    accuracy_table,
+    aggregate_plot,
+    coverage,
+    length_table,
+    policy_table,
+    price_plot,
+    price_table,
+    refused_votes,
+    undecided_table,
+)
 from stepmark.evaluation.candidates import Candidate, CandidateSet
+from stepmark.evaluation.examples import SHOWN, card, problem
+from stepmark.evaluation.policies import policy_statistic
+from stepmark.evaluation.result import Figure, Item, Result, measured
 from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.first_error import found_error
+from stepmark.metrics.intervals import Floats, Statistic
+from stepmark.problems.extraction import find_answer
+from stepmark.scoring.aggregate import allowed
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.views import ProblemView
+
+NAME = "best-of-n"
+
+_POLICY = "policy/"
+
+
+def same_answer(a: str, b: str) -> bool:
+    """Equal as written, or as numbers: "$1,200.0" and "1200"; units and mathematics are not understood.
+
+    >>> same_answer("$1,200.0", "1200"), same_answer("18.", "18"), same_answer("1/2", "0.5"), same_answer("x", "y")
+    (True, True, True, False)
+    """
+    return _plain(a) == _plain(b)
+
+
+_NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d+|/[1-9]\d{0,30})?", re.ASCII)
+
+
+def _plain(answer: str) -> str | Fraction:
+    text = answer.strip().strip("$").strip().removesuffix(".")
+    if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text) and len(text) < 100:
+        try:
+            return Fraction(text.replace(",", ""))
+        except ValueError:
+            return text
+    return text
 
 
 def answer_groups(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> tuple[int | None, ...]:
@@ -27,30 +79,44 @@ def answer_groups(answers: Sequence[str | None], same: Callable[[str, str], bool
     return tuple(None if answer is None else group_of[answer] for answer in answers)
 
 
+def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
+    """The rows of each problem, in the order of its first."""
+    problems: dict[str, list[CaseScores]] = {}
+    for row in sheet.rows:
+        problems.setdefault(row.case.problem, []).append(row)
+    return problems
+
+
 def candidate_sets(
-    sheet: Sheet, same: Callable[[str, str], bool], *, outcomes: Mapping[str, float] | None = None
+    sheet: Sheet,
+    same: Callable[[str, str], bool] = same_answer,
+    *,
+    outcomes: Mapping[str, float] | None = None,
 ) -> list[CandidateSet]:
     """The graded cases of a sheet, one set a problem, in the order of their first case.
 
     A solution that the PRM refused has no score and cost no PRM tokens. The problem's tokens are charged once for all
-    its candidates, as the engine computes a shared prefix once.
+    its candidates, as the engine computes a shared prefix once. Where the data gives no answer at all, answers are
+    taken from the texts (`stepmark.problems.extraction`). Where it gives no generated tokens at all, the solution's length
+    in the PRM's tokens (`StepScores.solution_tokens`, with the marks of its steps) stands for them.
 
     Args:
         sheet: cases with their step scores.
         same: whether two answers are equal.
         outcomes: scores of an outcome reward model by case id.
     """
-    problems: dict[str, list[CaseScores]] = {}
-    for row in sheet.rows:
-        problems.setdefault(row.case.problem, []).append(row)
+    given = any(row.case.answer is not None for row in sheet.rows)
+    counted = _counted(sheet)
     sets = []
-    for id_, rows in problems.items():
-        groups = answer_groups([row.case.answer for row in rows], same)
+    for id_, rows in by_problem(sheet).items():
+        answers = [row.case.answer if given else _found_answer(row) for row in rows]
+        groups = answer_groups(answers, same)
         sets.append(
             CandidateSet(
                 id=id_,
                 candidates=tuple(
-                    _candidate(row, group, outcomes) for row, group in zip(rows, groups, strict=True)
+                    _candidate(row, group, outcomes, counted=counted)
+                    for row, group in zip(rows, groups, strict=True)
                 ),
                 prm_once=max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0),
             )
@@ -58,16 +124,202 @@ def candidate_sets(
     return sets
 
 
-def _candidate(row: CaseScores, group: int | None, outcomes: Mapping[str, float] | None) -> Candidate:
-    read = row.steps.solution_tokens if row.steps is not None else (0 if row.refused is not None else None)
+def _found_answer(row: CaseScores) -> str | None:
+    found = find_answer("".join(step.raw for step in row.case.solution.steps))
+    return None if found is None else found.text
+
+
+def _counted(sheet: Sheet) -> bool:
+    return any(row.case.tokens is not None for row in sheet.rows)
+
+
+def _candidate(
+    row: CaseScores, group: int | None, outcomes: Mapping[str, float] | None, *, counted: bool
+) -> Candidate:
+    length = None if row.steps is None else row.steps.solution_tokens
     return Candidate(
         correct=row.case.outcome,
         answer=group,
         steps=row.steps,
         outcome=None if outcomes is None else outcomes.get(row.case.id),
-        tokens=row.case.tokens,
-        prm_tokens=read,
+        tokens=row.case.tokens if counted else length,
+        prm_tokens=0 if row.refused is not None else length,
         characters=sum(len(step.raw) for step in row.case.solution.steps),
         policy=row.case.policy,
         greedy=row.case.greedy,
     )
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """Every figure of the items: those of `best_of_n.statistic`, and those of `policy_statistic` after "policy/"."""
+    choices, policies = best_of_n.statistic(items), policy_statistic(items)
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        return choices(weights) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
+
+    return figures
+
+
+def headline(sheet: Sheet) -> str:
+    """The aggregate that stands for the PRM: its own, else the product of probabilities, else the minimum."""
+    known = allowed(sheet.kind)
+    if sheet.aggregate in known:
+        return sheet.aggregate
+    return "product" if "product" in known else "min"
+
+
+def evaluate(
+    sheet: Sheet,
+    *,
+    choices: BestOfN | None = None,
+    same: Callable[[str, str], bool] = same_answer,
+    outcomes: Mapping[str, float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    data: Sequence[Mapping[str, Any]] = (),
+    facts: Sequence[str] = (),
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Result:
+    """Best-of-N figures of a sheet of graded candidates.
+
+    Args:
+        sheet: candidates (cases whose `outcome` says whether they are right) with their scores.
+        choices: sizes, and the random subsets of votes.
+        same: whether two answers are equal: makes the groups that vote.
+        outcomes: scores of an outcome reward model by case id.
+        settings: what the scores were made with.
+        data: the files' names and hashes.
+        facts: more sentences for the top of the report.
+        resamples: of the bootstrap over problems.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: candidates that cannot be evaluated (see `best_of_n.items`).
+        UsageError: sizes that no problem has.
+    """
+    choices = choices or BestOfN()
+    how = headline(sheet)
+    items = best_of_n.items(candidate_sets(sheet, same, outcomes=outcomes), choices)
+    figures = measured(items, statistic(items), resamples=resamples, seed=seed)
+    found = {figure.name: figure for figure in figures}
+    of_policies = {name.removeprefix(_POLICY): f for name, f in found.items() if name.startswith(_POLICY)}
+    writers = {row.case.policy for row in sheet.rows} - {None}
+    tables = (accuracy_table(items, found), price_plot(items, found, how), aggregate_plot(items, found))
+    more = (price_table(items, found), undecided_table(items, found))
+    by_policy = policy_table(of_policies, how)
+    sections = [
+        Section(
+            title="Accuracy",
+            text="How often each way of choosing among N candidates gives a right answer. The oracle is right whenever a right "
+            "candidate is there.",
+            items=tuple(item for item in tables if item is not None),
+        ),
+        Section(title="What it costs", items=tuple(item for item in more if item is not None)),
+        Section(
+            title="Length",
+            text="Whether the score follows the length. Beside each aggregate stands correctness itself: what a perfect score "
+            "would show.",
+            items=(length_table(found),),
+        ),
+        Section(title="By who wrote the solution", items=(by_policy,) if by_policy is not None else ()),
+        Section(title="Examples", items=_examples(sheet, items, how)),
+    ]
+    return Result(
+        evaluation=NAME,
+        title=f"Best of N: {sheet.prm}",
+        prm=sheet.prm,
+        facts=(
+            coverage(items),
+            f"The PRM's choice, where one is named, is by its {how} of step scores.",
+            *(
+                [
+                    f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+                ]
+                if len(writers) > 1
+                else []
+            ),
+            *(
+                []
+                if _counted(sheet)
+                else [
+                    "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length "
+                    "of the solutions in its tokens stands for them."
+                ]
+            ),
+            *refused_votes(sheet.kind),
+            *facts,
+            "In brackets: 95 % bootstrap intervals over problems.",
+        ),
+        figures=figures,
+        tiles=_tiles(items, found, how),
+        sections=tuple(section for section in sections if section.items),
+        items=tuple(items),
+        settings={
+            **(settings or {}),
+            "sizes": list(items[0]["sizes"]),
+            "limit of subsets": choices.limit,
+            "random subsets": choices.draws,
+            "seed of subsets": choices.seed,
+        },
+        data=data,
+    )
+
+
+def _tiles(items: Sequence[Item], figures: Mapping[str, Figure], how: str) -> tuple[Tile, ...]:
+    most = items[0]["sizes"][-1]
+    wanted = (
+        ("One sample", "accuracy/single/1"),
+        (f"Majority of {most}", f"accuracy/majority/{most}"),
+        (f"Best {how} of {most}", f"accuracy/best {how}/{most}"),
+        (f"Vote by {how}, {most}", f"accuracy/vote {how}/{most}"),
+        (f"Oracle of {most}", f"accuracy/oracle/{most}"),
+    )
+    tiles = []
+    for label, name in wanted:
+        figure = figures.get(name)
+        if figure is None or figure.value is None:
+            continue
+        low, high = figure.low, figure.high
+        detail = "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+        tiles.append(Tile(label=f"{label}, %", value=f"{100 * figure.value:.1f}", detail=detail))
+    return tuple(tiles)
+
+
+def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, ...]:
+    sorts: dict[str, tuple[str, list[ProblemView]]] = {
+        "passed over": (f"A right candidate is there, and the highest {how} is of a wrong one", []),
+        "found": ("Few candidates are right, and the PRM chooses one of them", []),
+    }
+    for rows, item in zip(by_problem(sheet).values(), items, strict=True):
+        best = item["best"].get(how, [])
+        truth = [row.case.outcome for row in rows if not row.case.greedy]
+        if not best or True not in truth:
+            continue
+        chosen = rows[best[0]]
+        others = [row for row in rows if row is not chosen and not row.case.greedy]
+        if chosen.case.outcome is False:
+            other = next((row for row in others if row.case.outcome is True), None)
+            sort = "passed over"
+        elif chosen.case.outcome is True and truth.count(True) * 3 <= len(truth):
+            other = next((row for row in others if row.case.outcome is False), None)
+            sort = "found"
+        else:
+            continue
+        if other is not None:
+            sorts[sort][1].append(_pair(chosen, other, sheet, how))
+    groups = []
+    for title, views in sorts.values():
+        kept = views if len(views) <= SHOWN else [views[at * len(views) // SHOWN] for at in range(SHOWN)]
+        text = f"{len(kept)} of {len(views):,}: the chosen candidate and another one."
+        groups.append(Examples(title=f"{title} ({len(views):,})", problems=tuple(kept), text=text))
+    return tuple(groups)
+
+
+def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
+    cards = []
+    for number, (row, said) in enumerate(((chosen, "chosen"), (other, "not chosen")), start=1):
+        answer = "" if row.case.answer is None else f", answer {row.case.answer}"
+        note = f"{said}; {'right' if row.case.outcome else 'wrong'}{answer}"
+        first = None if sheet.threshold is None else found_error(row.scores, sheet.threshold)
+        cards.append(card(row, how=how, threshold=sheet.threshold, found=first, note=note, number=number))
+    return replace(problem(chosen, cards[0]), cards=tuple(cards))

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepmark.evaluation.best_of_n import method_names, summary, vote_refusal
 from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
+from stepmark.evaluation.result import Figure
 from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
 from stepmark.scoring.aggregate import AGGREGATES
 from stepmark.show.plots import Lines, Series
-from stepmark.show.tables import ABSENT, Align, Table
+from stepmark.show.tables import ABSENT, Align, Table, interval_text
 
 Rows = Sequence[Mapping[str, Any]]
-Figures = Mapping[str, Interval]
+Found = Figure | Interval
+Figures = Mapping[str, Found]
 
 
-def percent(figure: Interval | None) -> str:
+def percent(figure: Found | None) -> str:
     """A share as "81.2 [79.3, 83.0]", in percent."""
     return words(figure, scale=100.0, digits=1)
 
 
-def words(figure: Interval | None, *, scale: float = 1.0, digits: int = 2, sign: bool = False) -> str:
+def words(figure: Found | None, *, scale: float = 1.0, digits: int = 2) -> str:
     """A figure and its interval; a dash where there is none."""
-    if figure is None or figure.value is None:
+    if figure is None:
         return ABSENT
-    form = f"{'+' if sign else ''}.{digits}f"
-    value = format(figure.value * scale, form)
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{format(figure.low * scale, form)}, {format(figure.high * scale, form)}]"
+    return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
 
 
 def _right(columns: int) -> tuple[Align, ...]:
-    return ("right",) * columns
+    right: Align = "right"
+    return (right,) * columns
 
 
 def _sizes(rows: Rows) -> list[int]:
@@ -55,7 +55,7 @@ def accuracy_table(rows: Rows, figures: Figures) -> Table:
                     percent(figures.get(f"accuracy/{method}/{n}")) if not once or n == 1 else ABSENT
                     for n in ([1, *sizes] if 1 not in sizes else sizes)
                 ),
-                words(figures.get(f"over majority/{method}/{most}"), scale=100, digits=1, sign=True),
+                words(figures.get(f"over majority/{method}/{most}"), scale=100, digits=1),
                 percent(figures.get(f"gap/{method}/{most}")) if method != "oracle" else ABSENT,
             )
         )
@@ -69,11 +69,12 @@ def accuracy_table(rows: Rows, figures: Figures) -> Table:
             f"Gap to the oracle, N = {most}",
         ),
         rows=tuple(body),
-        note=_coverage(rows),
+        note="Expectations over all subsets of N of a problem's candidates. " + coverage(rows),
     )
 
 
-def _coverage(rows: Rows) -> str:
+def coverage(rows: Rows) -> str:
+    """What was counted and what was not, in one sentence."""
     told = summary(rows)
     said = [
         f"{told['counted']} of {told['problems']} problems have at least {_sizes(rows)[-1]} candidates and count",
@@ -166,9 +167,9 @@ def length_table(figures: Figures) -> Table:
                     (
                         measure,
                         name,
-                        words(cells[0], sign=True),
-                        words(cells[1], digits=1, sign=True),
-                        words(cells[2], digits=1, sign=True),
+                        words(cells[0]),
+                        words(cells[1], digits=1),
+                        words(cells[2], digits=1),
                     )
                 )
     last, chance = figures.get("lowest step is last"), figures.get("lowest step is last, by chance")
@@ -274,9 +275,13 @@ def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:
         title="Best of N by aggregate",
         x_label="N",
         y_label="Accuracy, %",
-        series=tuple(_series(rows, figures, method, in_tokens=False) for method in methods),
+        # Without bands: seven of them over each other hide the lines.
+        series=tuple(
+            replace(_series(rows, figures, method, in_tokens=False), low=None, high=None)
+            for method in methods
+        ),
         log_x=True,
-        note="Choosing the aggregate by this plot and reporting its accuracy from the same data flatters it.",
+        note="Intervals are in the table. Choosing the aggregate by this plot and reporting its accuracy from the same data flatters it.",
     )
 
 
