@@ -70,14 +70,14 @@ def _build() -> dict[str, Unit]:
         for names, factor in units.items():
             for name in names.split():
                 add(name, kind, Fraction(factor))
-    for names, factor in _LENGTHS:
+    for names, length in _LENGTHS:
         for name in names.split():
             for power, kind, before, after in (
                 (2, "area", ("sq ", "sq. ", "square "), ("^2", "^{2}", "2")),
                 (3, "volume", ("cu ", "cu. ", "cubic "), ("^3", "^{3}", "3")),
             ):
                 # A litre is the base of volumes: a thousandth of a cubic metre.
-                size = factor**power * (1000 if kind == "volume" else 1)
+                size = length**power * (1000 if kind == "volume" else 1)
                 for word in before:
                     add(word + name, kind, size)
                 for sign in after:
@@ -100,10 +100,12 @@ def unit_of(text: str) -> Unit | None:
     found = _UNITS.get(text) or _UNITS.get(text.rstrip(".")) or _LOWER.get(text.lower())
     if found is not None:
         return found
-    halves = [_UNITS.get(half) or _LOWER.get(half.lower()) for half in _PER.split(text.rstrip("."))]
-    if len(halves) != 2 or halves[0] is None or halves[1] is None:
+    halves = _PER.split(text.rstrip("."))
+    if len(halves) != 2:
         return None
-    above, below = halves
+    above, below = (_UNITS.get(half) or _LOWER.get(half.lower()) for half in halves)
+    if above is None or below is None:
+        return None
     if (above.kind, below.kind) == ("length", "time"):  # mph and kmph are in metres an hour
         return Unit(kind="speed", factor=above.factor * 3600 / below.factor, name=text)
     return Unit(kind=f"{above.kind} per {below.kind}", factor=above.factor / below.factor, name=text)

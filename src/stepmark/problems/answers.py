@@ -1,0 +1,247 @@
+"""Verifiers: is this the right answer? Match, mismatch, or no verdict; never a guess.
+
+Four are in the catalog `VERIFIERS`: `math` (mathematics in LaTeX or plain text), `number` (one number), `choice` (a letter)
+and `text` (the same words). All take a whole solution or a bare answer, and all say in `Verdict.note` which rule
+decided.
+
+    >>> with load_verifier("number") as verifier:
+    ...     verdict = verifier.verify("So they cost 36 / 2 = 18 dollars. The answer is $18.", "18")
+    >>> verdict.outcome, verdict.answer
+    ('match', '$18')
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from stepmark.catalog import Catalog
+from stepmark.errors import UsageError
+from stepmark.problems.extraction import find_answer
+from stepmark.problems.quantities import LONGEST, clean, key, plain, read_quantity, same_quantity
+from stepmark.records import Verdict
+
+VERIFIERS = Catalog(
+    "answer verifier",
+    {
+        "math": "stepmark.problems.math_answers:MathVerifier",
+        "number": "stepmark.problems.answers:NumberVerifier",
+        "choice": "stepmark.problems.answers:ChoiceVerifier",
+        "text": "stepmark.problems.answers:TextVerifier",
+    },
+)
+"""Ways to compare answers, by name; each is made without arguments."""
+
+
+class Verifier(Protocol):
+    """Compares answers with a reference. May hold a process: close it, or use it in a `with`."""
+
+    name: str
+    """Its name, for `Verdict.verifier` and for the settings written beside an output."""
+
+    def verify(self, answer: str | None, gold: str) -> Verdict:
+        """Compare one answer, or the answer that a solution names, with the reference.
+
+        Args:
+            answer: a bare answer, or a whole solution (see `bare_answer`); None where there is none, which is `unparsed`.
+            gold: the reference, bare or with its solution. The order matters: a verifier reads the answer in the light of
+                the reference.
+        """
+        ...
+
+    def verify_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
+        """`verify` for many pairs (answer, gold), in order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; the next `verify` takes it again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def load_verifier(name: str) -> Verifier:
+    """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
+
+    Raises:
+        UnknownNameError: no such name.
+        MissingExtraError: it needs a package that is not installed.
+    """
+    verifier: Verifier = VERIFIERS.load(name)()
+    return verifier
+
+
+_LONG = 200
+
+
+def bare_answer(text: str | None) -> str | None:
+    """The answer within a text: the one that `find_answer` finds, or the text itself when it is one short line.
+
+    None where a longer text names no answer: which of its numbers is meant would be a guess.
+    """
+    if text is None or not text.strip():
+        return None
+    found = find_answer(text)
+    if found is not None:
+        return found.text
+    text = text.strip()
+    return text if len(text) <= _LONG and "\n" not in text else _one_expression(text)
+
+
+def _one_expression(text: str) -> str | None:
+    # A matrix is a bare answer too, though it may be long and on several lines.
+    return (
+        text
+        if len(text) <= LONGEST
+        and text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left"))
+        and text.count("$") in {0, 2, 4}
+        and "\n\n" not in text
+        else None
+    )
+
+
+class _Base:
+    """What all verifiers share: finding the answers, the verdict where one is missing, the context manager."""
+
+    name: str
+
+    def verify(self, answer: str | None, gold: str) -> Verdict:
+        """See `Verifier.verify`."""
+        found, reference = bare_answer(answer), bare_answer(gold)
+        if reference is None:
+            return self._verdict("unparsed", found, "the reference names no answer")
+        if found is None:
+            return self._verdict(
+                "unparsed", None, "no answer" if answer is None else "the text names no answer"
+            )
+        if len(found) > LONGEST or len(reference) > LONGEST:
+            return self._verdict("unparsed", None, f"longer than {LONGEST} characters")
+        outcome, note = self.compare(reference, found)
+        return self._verdict(outcome, found, note)
+
+    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
+        """Outcome and note for two bare answers."""
+        raise NotImplementedError
+
+    def _verdict(
+        self, outcome: Literal["match", "mismatch", "unparsed"], answer: str | None, note: str
+    ) -> Verdict:
+        return Verdict(outcome=outcome, verifier=self.name, answer=answer, note=note)
+
+    def verify_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
+        """See `Verifier.verify_many`."""
+        return [self.verify(answer, gold) for answer, gold in pairs]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NumberVerifier(_Base):
+    """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed.
+
+    Commas, currency signs, units and words after the number, mixed numbers, scale words ("3 million") and powers of ten are
+    read. Known units must agree or convert (12 cm is 0.12 m and not 12 m) when both sides have one; a unit on one side is
+    left out.
+
+    Args:
+        percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10.
+    """
+
+    def __init__(self, *, percent: Literal["distinct", "sign"] = "distinct") -> None:
+        if percent not in {"distinct", "sign"}:
+            raise UsageError(f"percent: expected 'distinct' or 'sign', found {percent!r}")
+        self.name = "number"
+        self.percent: Literal["distinct", "sign"] = percent
+
+    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
+        """See `Verifier.verify`; both are bare."""
+        left, right = read_quantity(gold), read_quantity(answer)
+        if left is None or right is None:
+            return "unparsed", f"the {'reference' if left is None else 'answer'} is not one number"
+        result = same_quantity(left, right, percent=self.percent)
+        return "match" if result.same else "mismatch", result.rule
+
+
+_CHOICE = re.compile(
+    r"\(?\s?(?:(?:option|choice|answer)\s)?\(?\[?([A-Z])(?:[)\].:](?:\s.*)?|\)?\s?[.]?)", re.I | re.S
+)
+
+
+class ChoiceVerifier(_Base):
+    """The letter of a multiple-choice question: "B", "(B)", "B) 12 apples", "Option B"."""
+
+    def __init__(self) -> None:
+        self.name = "choice"
+
+    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
+        """See `Verifier.verify`; both are bare."""
+        letters = [_CHOICE.fullmatch(plain(clean(text))) for text in (gold, answer)]
+        if letters[0] is None or letters[1] is None:
+            return "unparsed", f"the {'reference' if letters[0] is None else 'answer'} is not a letter"
+        same = letters[0].group(1).upper() == letters[1].group(1).upper()
+        return "match" if same else "mismatch", "letters"
+
+
+class TextVerifier(_Base):
+    """The same text, but for case, spacing, mathematics signs and the final full stop. Knows no mathematics."""
+
+    def __init__(self) -> None:
+        self.name = "text"
+
+    def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
+        """See `Verifier.verify`; both are bare."""
+        return "match" if same_words(gold, answer) else "mismatch", "text"
+
+
+def same_words(left: str, right: str) -> bool:
+    """Whether two texts differ only in case, spacing and dress."""
+    return (
+        unicodedata.normalize("NFC", key(left)).casefold()
+        == unicodedata.normalize("NFC", key(right)).casefold()
+    )
+
+
+def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int | None]:
+    """Sort the answers of one problem into groups of equal ones, for votes.
+
+    An answer joins the first group whose first member it matches, that member as the reference; an answer without a verdict
+    makes a group of its own, for nothing says that two answers that nobody understood are equal. Answers that differ only in
+    dress are compared once.
+
+    Returns:
+        For each answer the number of its group, groups numbered by first appearance from 0; None for None, for blank ones,
+        and for solutions that name no answer.
+    """
+    groups: list[int | None] = []
+    known: dict[str, int] = {}
+    heads: list[str] = []
+    for text in answers:
+        answer = bare_answer(text)
+        if answer is None:
+            groups.append(None)
+            continue
+        canonical = key(answer)
+        if canonical not in known:
+            joined = next(
+                (n for n, head in enumerate(heads) if verifier.verify(answer, head).outcome == "match"), None
+            )
+            if joined is None:
+                heads.append(answer)
+                joined = len(heads) - 1
+            known[canonical] = joined
+        groups.append(known[canonical])
+    return groups
