@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -13,6 +12,7 @@ from stepmark.cli.evaluating import (
     finish,
     limited,
     provenance,
+    sampled,
     scored,
     settings_of,
 )
@@ -24,6 +24,10 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "First-error accuracy and F1 on ProcessBench.",
     ),
     "prmbench": ("stepmark.cli.evaluate:prmbench_command", "PRMScore by class of error on PRMBench."),
+    "best-of-n": (
+        "stepmark.cli.evaluate_best_of_n:best_of_n_command",
+        "Accuracy of the chosen candidate by every way to choose, against tokens.",
+    ),
     "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
 }
 """Name: where the command lives, and its line in `stepmark evaluate --help`."""
@@ -127,12 +131,3 @@ def compare_command(
     for warning in found.warnings:
         print(f"note: {warning}", file=sys.stderr)
     return 0
-
-
-def sampled(kept: int, of: int) -> Sequence[str]:
-    """The sentence that says that only a part of the data was taken."""
-    return (
-        ()
-        if kept == of
-        else (f"Only {kept:,} of the data's {of:,} solutions were taken (--limit), evenly spaced.",)
-    )

@@ -131,7 +131,13 @@ def limited(cases: Sequence[Case], limit: int | None) -> list[Case]:
 
 
 def scored(
-    name: str, cases: Sequence[Case], files: Sequence[str], options: EvaluateOptions, **extra: Any
+    name: str,
+    cases: Sequence[Case],
+    files: Sequence[str],
+    options: EvaluateOptions,
+    *,
+    outcome: bool = False,
+    **extra: Any,
 ) -> Sheet:
     """The cases with scores: from `--scores`, from an earlier run with the same settings, or graded now.
 
@@ -140,6 +146,7 @@ def scored(
         cases: what to score; solutions of one problem are brought together for grading.
         files: the data, for the manifest.
         options: the flags.
+        outcome: read only the last step: the model as an outcome reward model, with a file of its own.
         extra: further settings that decide what the cases are.
 
     Raises:
@@ -152,7 +159,7 @@ def scored(
     check(options)
     if options.scores is not None:
         return read_scores(options.scores, cases, model=options.model_name)
-    path = folder_of(name, options) / "scores.jsonl"
+    path = folder_of(name, options) / ("outcomes.jsonl" if outcome else "scores.jsonl")
     settings = {key: getattr(options, key) for key in _SCORING}
     manifest = json.loads(
         json.dumps(
@@ -161,14 +168,14 @@ def scored(
         )
     )
     if path.exists():
-        _check_same(path, manifest)
+        check_same(path, manifest)
         print(f"{path} has the scores of an earlier run with these settings", file=sys.stderr)
         return read_scores(path, cases)
     together: dict[str, list[Case]] = {}
     for case in cases:
         together.setdefault(case.problem, []).append(case)
     ordered = [case for group in together.values() for case in group]
-    prm = load(options)
+    prm = load(options, outcome=outcome)
     progress = Progress(len(ordered), done=_done(path), tokens=lambda: prm.ledger.tokens_computed)
     try:
         with progress:
@@ -185,7 +192,12 @@ def _done(path: Path) -> int:
     return part.read_bytes().count(b"\n") if part.exists() else 0
 
 
-def _check_same(path: Path, manifest: dict[str, Any]) -> None:
+def check_same(path: Path, manifest: dict[str, Any]) -> None:
+    """Refuse to take a finished file for what another manifest would make.
+
+    Raises:
+        UsageError: they differ; the message says in what.
+    """
     beside = path.with_name(path.name + ".manifest.json")
     old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
     differing = [key for key, value in manifest.items() if old.get(key) != value]
@@ -195,12 +207,12 @@ def _check_same(path: Path, manifest: dict[str, Any]) -> None:
             for key in differing
         )
         raise UsageError(
-            f"{path} holds scores made otherwise: {said}. Choose another --out, delete it, or measure it as it is with "
+            f"{path} was made otherwise: {said}. Choose another --out, delete it, or measure it as it is with "
             f"--scores {path}"
         )
 
 
-def load(options: EvaluateOptions) -> PRM:
+def load(options: EvaluateOptions, *, outcome: bool = False) -> PRM:
     """The PRM that the options name."""
     from stepmark.models.load import load_prm
 
@@ -219,6 +231,7 @@ def load(options: EvaluateOptions) -> PRM:
         tokenizer=options.tokenizer,
         samples=options.samples,
         seed=options.seed,
+        outcome=outcome,
     )
 
 
@@ -264,3 +277,12 @@ def finish(result: Result, options: EvaluateOptions) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def sampled(kept: int, of: int) -> Sequence[str]:
+    """The sentence that says that only a part of the data was taken."""
+    return (
+        ()
+        if kept == of
+        else (f"Only {kept:,} of the data's {of:,} solutions were taken (--limit), evenly spaced.",)
+    )

@@ -1,0 +1,102 @@
+"""Sampling: n independent solutions of each problem from a policy, and a greedy one beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from stepmark.batching import Message, ReplyStore, Write, Written, run
+from stepmark.errors import InputError
+from stepmark.models.policies import Policy, answerers
+from stepmark.records import Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How solutions are sampled."""
+
+    n: int = 8
+    """Sampled solutions a problem."""
+    greedy: bool = True
+    """One more at temperature 0, for comparison; it is never among the n."""
+    temperature: float = 0.8
+    top_p: float = 1.0
+    max_tokens: int = 1024
+    seed: int = 0
+    prompt: Literal["chat", "text"] = "chat"
+    """`chat`: the problem as the user's turn, through the model's own template; `text`: as raw text, for base models."""
+    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    """Said after the problem."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """What a policy wrote for one problem."""
+
+    problem: Problem
+    samples: tuple[Written, ...]
+    """The n independent samples; empty when the problem was refused."""
+    greedy: Written | None = None
+    refused: str | None = None
+    """Why the policy cannot answer this problem (too long, a marker in the text)."""
+
+
+def sample(
+    problems: Iterable[Problem],
+    policy: Policy,
+    settings: Sampling = Sampling(),
+    *,
+    store: ReplyStore | None = None,
+    in_flight: int = 64,
+) -> Iterator[Sampled]:
+    """Sample solutions of problems, as a stream in their order.
+
+    Samples are asked for by number (0 … n - 1), so equal settings give equal samples, more of them on asking for more, and
+    a run over the same store repeats none.
+
+    Args:
+        problems: read as needed.
+        policy: writes.
+        settings: how.
+        store: keeps every reply before it is used.
+        in_flight: problems that are asked about at once.
+
+    Raises:
+        BackendError: the policy failed; what it had written is kept in the store.
+        UsageError: settings out of range.
+    """
+    methods = (_one(problem, settings) for problem in problems)
+    for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
+        yield result
+
+
+def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]:
+    """What the policy is shown."""
+    text = f"{problem.text}\n\n{settings.instruction}" if settings.instruction else problem.text
+    return (Message(role="user", content=text),) if settings.prompt == "chat" else f"{text}\n\n"
+
+
+def _one(
+    problem: Problem, settings: Sampling
+) -> Generator[tuple[Write, ...], tuple[tuple[Written, ...], ...], Sampled]:
+    prompt = prompt_of(problem, settings)
+    asked = [
+        Write(
+            prompt=prompt,
+            n=settings.n,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            first=0,
+        )
+    ]
+    if settings.greedy:
+        asked.append(Write(prompt=prompt, max_tokens=settings.max_tokens, first=0))
+    try:
+        replies = yield tuple(asked)
+    except InputError as error:
+        return Sampled(problem=problem, samples=(), refused=str(error))
+    greedy = replies[1][0] if settings.greedy else None
+    return Sampled(problem=problem, samples=replies[0], greedy=greedy)
