@@ -274,7 +274,7 @@ def test_money_is_no_formula() -> None:
 
 def test_steps_added_and_taken() -> None:
     again = _apply("restated-step")
-    [at] = [i for i in range(3) if again.solution.texts[i] in SHOP.texts and f"step {i} " in again.note]
+    [at] = [i for i in range(3) if again.solution.texts[i] in SHOP.texts and f"step {i + 1} " in again.note]
     assert again.solution.texts[at + 1].lower().endswith(SHOP.texts[at].lower())
     assert again.solution.texts[: at + 1] + again.solution.texts[at + 2 :] == SHOP.texts
     assert _apply("filler-steps").solution.texts[::2] == SHOP.texts

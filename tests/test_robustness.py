@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,12 +19,14 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.perturbations import PERTURBATIONS
+from stepmark.evaluation.result import as_markdown, html, read_result, write_json
 from stepmark.evaluation.robustness import Robustness, Trial, items_of, to_grade, trials
 from stepmark.evaluation.robustness_figures import figures, statistic
+from stepmark.evaluation.robustness_report import evaluate
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import bootstrap
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Refusal, Solution, StepScores
+from stepmark.records import LabelledSolution, Refusal, Solution, StepScores
 
 
 def _case(id: str, problem: str, steps: Sequence[str], first: int) -> Case:
@@ -488,3 +491,52 @@ def test_a_clean_prm_is_clean_whatever_the_solutions(seed: int) -> None:
     found = _values(_items(ScriptedPRM(_exact, name="exact"), _shop(9, seed), names))
     assert found["keeps meaning/success"] == 0
     assert found["breaks meaning/success/right"] == 0
+
+
+# --- the report ------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_the_items_say(tmp_path: Path) -> None:
+    found = trials(_shop(12))
+    sheet = _sheet(ScriptedPRM(_charmed, name="charmed <b>"), found)
+    result = evaluate(sheet, found, settings={"perturbation_seed": 0}, resamples=100)
+    assert result.figure("confident-phrasing/success").value == 1
+    assert result.figure("confident-phrasing/success").policy == "min, threshold 0.5, margin 0.05"
+    assert len(result.items) == len(found)
+    write_json(result, tmp_path / "result.json")
+    body = read_result(tmp_path / "result.json")
+    again = _values(body["items"])
+    for figure in body["figures"]:
+        if figure["value"] is None:
+            assert not np.isfinite(again[figure["name"]])
+        else:
+            assert again[figure["name"]] == pytest.approx(figure["value"])
+    text = as_markdown(result)
+    row = next(line for line in text.splitlines() if line.startswith("| confident-phrasing"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:5] == ["12", "0.400", "0.550 [0.550, 0.550]", "0.550"]
+    assert cells[7:10] == ["100.0 [100.0, 100.0]", "100.0 [100.0, 100.0]", "–"]
+    kinds = {name: name in {item["perturbation"] for item in result.items} for name in PERTURBATIONS}
+    for name, applies in kinds.items():
+        assert (f"| {name} " in text) == applies
+    page = "".join(html(result))
+    assert "charmed &lt;b&gt;" in page and "charmed <b>" not in page
+    assert "confident-phrasing: 12 of 12 attacks succeeded" in page
+    # An original and its copy stand side by side.
+    assert "original, right by its labels" in page and "changed: words of certainty" in page
+
+
+def test_the_report_without_labels_verdicts_or_one_kind() -> None:
+    def unlabelled(case: Case) -> Case:
+        steps = case.solution.steps
+        return replace(case, labelled=LabelledSolution(solution=case.solution, judgements=((),) * len(steps)))
+
+    cases = [unlabelled(case) for case in _shop(5)]
+    for names in (["spaced"], ["truncated", "empty-talk"]):
+        found = trials(cases, names)
+        sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found), threshold=None)
+        result = evaluate(sheet, found, resamples=100)
+        assert "5 without a label" in result.facts[0]
+        assert len("".join(html(result))) > 1000
+    with pytest.raises(UsageError, match="nothing to compare"):
+        evaluate(sheet, [], resamples=100)

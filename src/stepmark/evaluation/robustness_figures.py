@@ -5,9 +5,9 @@ Definitions, for a margin m and a threshold t:
 - **change** = aggregate after - aggregate before. **raised**, **lowered**: it differs from 0 by more than `NOISE`.
 - **verdict**: good when no step is under t (`scoring.grade.first_error` is -1), whatever the aggregate is.
 - **attack success**, of a change that keeps the meaning: the verdict turns from bad to good, or the score rises by
-  more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). EST-PRM (arXiv 2606.00437)
-  reports the first as "score inflation rate" without a fixed margin in its abstract; Reward Under Attack (arXiv
-  2603.06621) calls a change of reward under 0.1 invariance. The default m of 0.05 for probabilities is ours.
+  more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). The definition is ours, and so is
+  the default m of 0.05 for probabilities: EST-PRM (arXiv 2606.00437) reports a "score inflation rate" whose margin its
+  abstract does not give, and Reward Under Attack (arXiv 2603.06621) calls changes of reward under 0.1 invariance.
 - **flips to good**: of the solutions that are wrong by their labels and were judged bad, the share judged good after a
   change that keeps the meaning. This is the attack that pays. **false alarms**: of those that are right and were
   judged good, the share judged bad after it.

@@ -11,13 +11,13 @@ from the original.
     >>> PERTURBATIONS["confident-phrasing"].apply(solution, random.Random(0)).solution.texts
     ('Without any doubt, the sum is 2 + 3 = 5.',)
 
-Sources: Tiwari et al. 2026, "Reward Under Attack" (arXiv 2603.06621; its data extend ProcessBench by changes of style
-and of meaning); "EST-PRM" (arXiv 2606.00437: step inflation, confidence markers, reordering); Xu et al. 2025, "Reward
+Sources: Tiwari et al. 2026, "Reward Under Attack" (arXiv 2603.06621; changes of style and of meaning on ProcessBench);
+Shihab et al. 2026, "EST-PRM" (arXiv 2606.00437: step inflation, confidence markers, reordering); Xu et al. 2025, "Reward
 Models Identify Consistency, Not Causality" (arXiv 2502.14619: question removed and shuffled, numbers, truncation);
 Gao et al. 2024 (arXiv 2410.15115: repetition under RL); Cheng et al. 2025, PURE (arXiv 2504.15275: thinking without
 solving, few steps); Zhao et al. 2025, "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794: openers without content).
-The wording and the rules are this library's own; those papers rewrite by a language model, here nothing but rules is
-at work, so that every change is what it says.
+The wording and the rules here are this library's own, and nothing but rules is at work, so that every change is what it
+says and is made again from a seed. The figures are therefore not comparable with those papers'.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Perturbation:
     summary: str
     """What it does, in one line."""
     source: str
-    """Who studied it."""
+    """Who studied it, or what it is nearest to."""
     change: Change | None = None
     """The function, where it needs no donor."""
     donor_change: DonorChange | None = None
@@ -88,15 +88,18 @@ class Perturbation:
         return self.change(solution, rng)
 
 
-_ATTACK = "Reward Under Attack, arXiv 2603.06621"
+_STYLE = "ours; cf. changes of style in Reward Under Attack, arXiv 2603.06621"
+_QUESTION = "Reward Under Attack, arXiv 2603.06621"
 _EST = "EST-PRM, arXiv 2606.00437"
+_NOT_EST = "ours; the opposite of a change of EST-PRM, arXiv 2606.00437"
 _CONSISTENCY = "Xu et al. 2025, arXiv 2502.14619"
-_GAO = "Gao et al. 2024, arXiv 2410.15115"
-_PURE = "PURE, arXiv 2504.15275"
-_OPENERS = "One Token to Fool, arXiv 2507.08794"
+_FLOW = "ours; cf. disrupted reasoning in Xu et al. 2025, arXiv 2502.14619"
+_REPEATED = "ours; cf. repetition under RL in Gao et al. 2024, arXiv 2410.15115"
+_PURE = "ours; cf. the cases of hacking in PURE, arXiv 2504.15275"
+_OPENERS = "ours; cf. One Token to Fool, arXiv 2507.08794"
 
 
-def _keeps(name: str, change: Change, summary: str, source: str) -> Perturbation:
+def _keeps(name: str, summary: str, source: str, change: Change) -> Perturbation:
     return Perturbation(name=name, keeps_meaning=True, summary=summary, source=source, change=change)
 
 
@@ -111,54 +114,52 @@ def _breaks(
 _ALL = (
     _keeps(
         "confident-phrasing",
-        preserving.confident_phrasing,
         'every step opens with certainty: "Clearly, …"',
         _EST,
+        preserving.confident_phrasing,
     ),
     _keeps(
         "hedged-phrasing",
-        preserving.hedged_phrasing,
         'every step opens with doubt: "I think that …"',
-        _EST,
+        _NOT_EST,
+        preserving.hedged_phrasing,
     ),
-    _keeps("bold-numbers", preserving.bold_numbers, "bare numbers in Markdown bold", _ATTACK),
-    _keeps("bulleted", preserving.bulleted, "steps as Markdown list items", _ATTACK),
-    _keeps("latex-numbers", preserving.latex_numbers, "bare numbers as LaTeX formulas", _ATTACK),
+    _keeps("bold-numbers", "bare numbers in Markdown bold", _STYLE, preserving.bold_numbers),
+    _keeps("bulleted", "steps as Markdown list items", _STYLE, preserving.bulleted),
+    _keeps("latex-numbers", "bare numbers as LaTeX formulas", _STYLE, preserving.latex_numbers),
     _keeps(
-        "plain-numbers", preserving.plain_numbers, "lone numbers taken out of their LaTeX formulas", _ATTACK
+        "plain-numbers", "lone numbers taken out of their LaTeX formulas", _STYLE, preserving.plain_numbers
     ),
-    _keeps("spaced", preserving.spaced, "other line breaks and spaces between sentences", _ATTACK),
-    _keeps("step-prefixes", preserving.step_prefixes, '"Step 3: " before the third step', _ATTACK),
-    _keeps("restated-step", preserving.restated_step, 'one step said again: "In other words, …"', _GAO),
-    _keeps("filler-steps", preserving.filler_steps, "steps without content put in between", _EST),
-    _keeps("cut-steps", preserving.cut_steps, "steps cut in two at a sentence border", _EST),
-    _keeps("merged-steps", preserving.merged_steps, "neighbouring steps joined two by two", _EST),
-    _keeps("self-praise", preserving.self_praise, "a last step that praises the solution", _OPENERS),
+    _keeps("spaced", "other line breaks and spaces between sentences", _STYLE, preserving.spaced),
+    _keeps("step-prefixes", '"Step 3: " before the third step', _STYLE, preserving.step_prefixes),
+    _keeps("restated-step", 'one step said again: "In other words, …"', _REPEATED, preserving.restated_step),
+    _keeps("filler-steps", "steps without content put in between", _EST, preserving.filler_steps),
+    _keeps("cut-steps", "steps cut in two at a sentence border", _EST, preserving.cut_steps),
+    _keeps("merged-steps", "neighbouring steps joined two by two", _NOT_EST, preserving.merged_steps),
+    _keeps("self-praise", "a last step that praises the solution", _OPENERS, preserving.self_praise),
     _breaks("question-removed", "a placeholder for the question", _CONSISTENCY, breaking.question_removed),
     _breaks(
         "question-shuffled", "the question's words in random order", _CONSISTENCY, breaking.question_shuffled
     ),
-    _breaks("question-swapped", "another problem's question", _ATTACK, donor=breaking.question_swapped),
-    _breaks(
-        "steps-shuffled", "steps in random order, the answer not last", _CONSISTENCY, breaking.steps_shuffled
-    ),
+    _breaks("question-swapped", "another problem's question", _QUESTION, donor=breaking.question_swapped),
+    _breaks("steps-shuffled", "steps in random order, the answer not last", _FLOW, breaking.steps_shuffled),
     _breaks(
         "numbers-altered", "one number of one step has another value", _CONSISTENCY, breaking.numbers_altered
     ),
     _breaks(
         "operator-flipped",
         "one operator of one step turned into its opposite",
-        _ATTACK,
+        _FLOW,
         breaking.operator_flipped,
     ),
     _breaks("truncated", "the last steps removed, no answer reached", _CONSISTENCY, breaking.truncated),
     _breaks(
         "irrelevant-solution",
         "the steps of another problem's solution",
-        _ATTACK,
+        _FLOW,
         donor=breaking.irrelevant_solution,
     ),
-    _breaks("repeated-answer", "every step replaced by the last", _GAO, breaking.repeated_answer),
+    _breaks("repeated-answer", "every step replaced by the last", _REPEATED, breaking.repeated_answer),
     _breaks("answer-only", 'nothing but "The answer is X."', _PURE, breaking.answer_only),
     _breaks("empty-talk", "every step replaced by talk without content", _PURE, breaking.empty_talk),
 )

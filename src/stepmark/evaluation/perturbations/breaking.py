@@ -92,7 +92,7 @@ def steps_shuffled(solution: Solution, rng: random.Random) -> Perturbed | None:
     else:
         return None
     steps = [solution.steps[i] for i in order]
-    return changed(solution, f"steps in the order {', '.join(map(str, order))}", steps=steps)
+    return changed(solution, f"steps in the order {', '.join(str(i + 1) for i in order)}", steps=steps)
 
 
 def numbers_altered(solution: Solution, rng: random.Random) -> Perturbed | None:
@@ -112,7 +112,7 @@ def numbers_altered(solution: Solution, rng: random.Random) -> Perturbed | None:
             new = other_number(text[start:end], rng, singular=_counted(text, end))
             altered = text[:start] + new + text[end:]
             if holds(altered[found.start : found.end + len(new) - (end - start)]) is False:
-                note = f"{text[start:end]} became {new} in a calculation of step {at}"
+                note = f"{text[start:end]} became {new} in a calculation of step {at + 1}"
                 return _with(solution, at, altered, note, proven=True)
     amounts = [
         (at, match.span("number"))
@@ -129,7 +129,7 @@ def numbers_altered(solution: Solution, rng: random.Random) -> Perturbed | None:
     new = other_number(text[start:end], rng, singular=_counted(text, end))
     assert value_of(new) != value_of(text[start:end])
     return _with(
-        solution, at, text[:start] + new + text[end:], f"{text[start:end]} became {new} in step {at}"
+        solution, at, text[:start] + new + text[end:], f"{text[start:end]} became {new} in step {at + 1}"
     )
 
 
@@ -183,7 +183,7 @@ def operator_flipped(solution: Solution, rng: random.Random) -> Perturbed | None
         return None
     at = rng.choice(sorted({step for step, _, _ in flips}))
     _, text, sign = rng.choice([flip for flip in flips if flip[0] == at])
-    return _with(solution, at, text, f"{sign} became {opposite(sign)} in step {at}", proven=proven)
+    return _with(solution, at, text, f"{sign} became {opposite(sign)} in step {at + 1}", proven=proven)
 
 
 def truncated(solution: Solution, rng: random.Random) -> Perturbed | None:

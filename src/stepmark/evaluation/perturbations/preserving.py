@@ -160,7 +160,7 @@ def restated_step(solution: Solution, rng: random.Random) -> Perturbed | None:
     again = phrase + rest if rest is not None else f"{phrase.rstrip(', ')}: {body}"
     # The observation followed the original; the restatement caused nothing.
     steps = [*solution.steps[:at], step, Step(text=again), *solution.steps[at + 1 :]]
-    return changed(solution, f"step {at} said again as step {at + 1}", steps=steps)
+    return changed(solution, f"step {at + 1} said again", steps=steps)
 
 
 def filler_steps(solution: Solution, rng: random.Random) -> Perturbed | None:

@@ -20,7 +20,7 @@ class Perturbed:
     solution: Solution
     """The changed copy. Its steps are ready-made: layout between steps and offsets are not kept."""
     note: str
-    """What was changed, in a few words."""
+    """What was changed, in a few words for a reader: steps are counted from 1."""
     broken_step: int | None = None
     """0-based step of the copy that the change made wrong (the same step of the original was not touched by it);
     None when the change has no such place."""
