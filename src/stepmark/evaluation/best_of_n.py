@@ -301,7 +301,7 @@ def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str,
                 gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
             if method.startswith(("best ", "vote ")):
                 gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
-    for who, counts in (("policy", sizes), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
+    for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
         once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
         for n in counts:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from stepmark.evaluation import best_of_n
@@ -28,6 +26,7 @@ from stepmark.evaluation.result import Figure, Item, Result, measured
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Floats, Statistic
+from stepmark.problems.answers import NumberVerifier, same_words
 from stepmark.problems.extraction import find_answer
 from stepmark.scoring.aggregate import allowed
 from stepmark.show.evaluation import Examples, Section, Tile
@@ -39,25 +38,12 @@ _POLICY = "policy/"
 
 
 def same_answer(a: str, b: str) -> bool:
-    """Equal as written, or as numbers: "$1,200.0" and "1200"; units and mathematics are not understood.
+    """The same words or the same number; no mathematics (`stepmark.problems.answers` has a verifier for that).
 
     >>> same_answer("$1,200.0", "1200"), same_answer("18.", "18"), same_answer("1/2", "0.5"), same_answer("x", "y")
     (True, True, True, False)
     """
-    return _plain(a) == _plain(b)
-
-
-_NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d+|/[1-9]\d{0,30})?", re.ASCII)
-
-
-def _plain(answer: str) -> str | Fraction:
-    text = answer.strip().strip("$").strip().removesuffix(".")
-    if _NUMBER.fullmatch(text) and any(letter.isdigit() for letter in text) and len(text) < 100:
-        try:
-            return Fraction(text.replace(",", ""))
-        except ValueError:
-            return text
-    return text
+    return same_words(a, b) or NumberVerifier().compare(a, b)[0] == "match"
 
 
 def answer_groups(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> tuple[int | None, ...]:
@@ -92,6 +78,7 @@ def candidate_sets(
     same: Callable[[str, str], bool] = same_answer,
     *,
     outcomes: Mapping[str, float] | None = None,
+    outcome_tokens: Mapping[str, int] | None = None,
 ) -> list[CandidateSet]:
     """The graded cases of a sheet, one set a problem, in the order of their first case.
 
@@ -104,6 +91,7 @@ def candidate_sets(
         sheet: cases with their step scores.
         same: whether two answers are equal.
         outcomes: scores of an outcome reward model by case id.
+        outcome_tokens: tokens that it read by case id.
     """
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
@@ -115,7 +103,7 @@ def candidate_sets(
             CandidateSet(
                 id=id_,
                 candidates=tuple(
-                    _candidate(row, group, outcomes, counted=counted)
+                    _candidate(row, group, outcomes or {}, outcome_tokens or {}, counted=counted)
                     for row, group in zip(rows, groups, strict=True)
                 ),
                 prm_once=max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0),
@@ -134,15 +122,21 @@ def _counted(sheet: Sheet) -> bool:
 
 
 def _candidate(
-    row: CaseScores, group: int | None, outcomes: Mapping[str, float] | None, *, counted: bool
+    row: CaseScores,
+    group: int | None,
+    outcomes: Mapping[str, float],
+    outcome_tokens: Mapping[str, int],
+    *,
+    counted: bool,
 ) -> Candidate:
     length = None if row.steps is None else row.steps.solution_tokens
     return Candidate(
         correct=row.case.outcome,
         answer=group,
         steps=row.steps,
-        outcome=None if outcomes is None else outcomes.get(row.case.id),
+        outcome=outcomes.get(row.case.id),
         tokens=row.case.tokens if counted else length,
+        outcome_tokens=outcome_tokens.get(row.case.id),
         prm_tokens=0 if row.refused is not None else length,
         characters=sum(len(step.raw) for step in row.case.solution.steps),
         policy=row.case.policy,
@@ -174,6 +168,7 @@ def evaluate(
     choices: BestOfN | None = None,
     same: Callable[[str, str], bool] = same_answer,
     outcomes: Mapping[str, float] | None = None,
+    outcome_tokens: Mapping[str, int] | None = None,
     settings: Mapping[str, Any] | None = None,
     data: Sequence[Mapping[str, Any]] = (),
     facts: Sequence[str] = (),
@@ -187,6 +182,7 @@ def evaluate(
         choices: sizes, and the random subsets of votes.
         same: whether two answers are equal: makes the groups that vote.
         outcomes: scores of an outcome reward model by case id.
+        outcome_tokens: tokens that it read by case id.
         settings: what the scores were made with.
         data: the files' names and hashes.
         facts: more sentences for the top of the report.
@@ -199,7 +195,9 @@ def evaluate(
     """
     choices = choices or BestOfN()
     how = headline(sheet)
-    items = best_of_n.items(candidate_sets(sheet, same, outcomes=outcomes), choices)
+    items = best_of_n.items(
+        candidate_sets(sheet, same, outcomes=outcomes, outcome_tokens=outcome_tokens), choices
+    )
     figures = measured(items, statistic(items), resamples=resamples, seed=seed)
     found = {figure.name: figure for figure in figures}
     of_policies = {name.removeprefix(_POLICY): f for name, f in found.items() if name.startswith(_POLICY)}

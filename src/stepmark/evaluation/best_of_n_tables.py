@@ -249,21 +249,36 @@ def price_plot(rows: Rows, figures: Figures, aggregate: str) -> Lines:
         if method
         in {"greedy", "single", "majority", f"best {aggregate}", "best orm", f"vote {aggregate}", "oracle"}
     ]
-    counted = all(
-        f"tokens/{who}/{n}" in figures
-        for method in methods
-        for who in readers_of(method)
-        for n in ([1] if who == "greedy" else _sizes(rows))
-    )
-    series = [_series(rows, figures, method, in_tokens=counted) for method in methods]
+    counted = [method for method in methods if _is_counted(rows, figures, method)]
+    in_tokens = "single" in counted
+    left_out = [method for method in methods if method not in counted]
+    drawn = [
+        _series(rows, figures, method, in_tokens=in_tokens) for method in (counted if in_tokens else methods)
+    ]
+    note = "" if not left_out else f"Tokens were not counted for: {', '.join(left_out)}."
     return Lines(
-        title="Accuracy against " + ("tokens" if counted else "N"),
-        x_label="Tokens a problem: policy and graders" if counted else "N",
+        title="Accuracy against " + ("tokens" if in_tokens else "N"),
+        x_label="Tokens a problem: policy and graders" if in_tokens else "N",
         y_label="Accuracy, %",
-        series=tuple(one for one in series if one.y),
+        series=tuple(one for one in drawn if one.y),
         log_x=True,
-        note="" if counted else "Tokens were not counted for every method that is drawn.",
+        note=note,
     )
+
+
+def _tokens(figures: Figures, method: str, n: int) -> float | None:
+    """What the method pays in all; None where a part of it was not counted."""
+    found = [figures.get(f"tokens/{who}/{n}") for who in readers_of(method)]
+    values = [one.value for one in found if one is not None and one.value is not None]
+    return sum(values) if len(values) == len(found) and sum(values) > 0 else None
+
+
+def _sizes_of(rows: Rows, method: str) -> list[int]:
+    return [1] if method in {"single", "greedy"} else _sizes(rows)
+
+
+def _is_counted(rows: Rows, figures: Figures, method: str) -> bool:
+    return all(_tokens(figures, method, n) is not None for n in _sizes_of(rows, method))
 
 
 def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:
@@ -286,14 +301,12 @@ def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:
 
 
 def _series(rows: Rows, figures: Figures, method: str, *, in_tokens: bool) -> Series:
-    sizes = [1] if method in {"single", "greedy"} else _sizes(rows)
-    cells = [(n, figures.get(f"accuracy/{method}/{n}")) for n in sizes]
+    cells = [(n, figures.get(f"accuracy/{method}/{n}")) for n in _sizes_of(rows, method)]
     known = [(n, cell) for n, cell in cells if cell is not None and cell.value is not None]
 
     def x(n: int) -> float:
-        if not in_tokens:
-            return float(n)
-        return sum(figures[f"tokens/{who}/{n}"].value or 0.0 for who in readers_of(method))
+        paid = _tokens(figures, method, n) if in_tokens else None
+        return float(n) if paid is None else paid
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else 100.0 * value
