@@ -1,18 +1,106 @@
-"""What the shipped PRM is worth: first-error figures on the ProcessBench development halves.
+"""What the shipped PRM is worth: every evaluation, on the development data, by the same commands that users run.
 
-`python -m benchmarks.default_prm [--quick] [--prm NAME]` needs the development data and says so when it is absent.
-The threshold is the checkpoint's own, chosen on held-out training problems; `f1_oracle` is the best over
-thresholds on the measured file itself and says only what calibration could still gain.
+`python -m benchmarks.default_prm [--quick] [--prm NAME] [--out FOLDER] [--docs]` needs the development data and says so when it is
+absent. It resumes: what was graded stays in the folder. `--docs` writes the tables, each under the command that made it, to
+`docs/default-prm-figures.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from benchmarks.common import data_folder, finish, rows
-from stepmark import Solution, load_prm
-from stepmark.records import StepScores
-from stepmark.metrics.first_error import best_threshold, first_errors
+from benchmarks.common import data_folder, finish
+from stepmark.cli import main as stepmark
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "default-prm-figures.md"
+
+PROCESSBENCH = ("processbench/gsm8k.dev.jsonl.gz", "processbench/math.dev.jsonl.gz")
+CANDIDATES = ("gsm8k/candidates_16_models.dev.jsonl.gz",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One `stepmark evaluate` command."""
+
+    name: str
+    """Its folder."""
+    evaluation: str
+    data: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    """Further words."""
+    scores_of: str | None = None
+    """An earlier run whose scores are measured again."""
+    quick: int = 20
+    """Problems with --quick."""
+    limit: int | None = None
+    """Problems otherwise; None for all."""
+    tables: tuple[str, ...] = ()
+    """Beginnings of the titles of the tables that the documentation shows; all of them when empty."""
+
+
+RUNS = (
+    Run(
+        name="processbench",
+        evaluation="processbench",
+        data=PROCESSBENCH,
+        quick=60,
+        tables=("First-error", "Distance", "By the position"),
+    ),
+    Run(
+        name="processbench-tuned",
+        evaluation="processbench",
+        data=PROCESSBENCH,
+        more=("--threshold", "tuned:gsm8k"),
+        scores_of="processbench",
+        quick=60,
+        tables=("First-error",),
+    ),
+    Run(
+        name="processbench-oracle",
+        evaluation="processbench",
+        data=PROCESSBENCH,
+        more=("--threshold", "oracle"),
+        scores_of="processbench",
+        quick=60,
+        tables=("First-error",),
+    ),
+    Run(
+        name="prmbench",
+        evaluation="prmbench",
+        data=("prmbench/prmbench.dev.jsonl.gz",),
+        quick=10,
+        tables=("PRMScore", "Accuracy"),
+    ),
+    Run(name="best-of-n", evaluation="best-of-n", data=CANDIDATES, quick=4, limit=330),
+    Run(
+        name="calibration",
+        evaluation="calibration",
+        data=PROCESSBENCH,
+        scores_of="processbench",
+        quick=60,
+    ),
+    Run(
+        name="disagreement",
+        evaluation="disagreement",
+        data=PROCESSBENCH,
+        more=("--process", "scores"),
+        scores_of="processbench",
+        quick=60,
+    ),
+    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4, limit=330),
+    Run(
+        name="robustness",
+        evaluation="robustness",
+        data=PROCESSBENCH[:1],
+        quick=5,
+        limit=100,
+    ),
+)
 
 
 def main() -> None:
@@ -22,35 +110,84 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--prm", default="default")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--docs", action="store_true", help="write docs/default-prm-figures.md")
     arguments = parser.parse_args()
     folder = data_folder()
     if folder is None:
         print("skipped: no development data; set STEPMARK_DATA to a folder with processbench/*.dev.jsonl.gz")
         return
-    prm = load_prm(arguments.prm, dtype=arguments.dtype)
-    threshold = prm.default_threshold
-    assert threshold is not None
-    figures: dict[str, float] = {}
-    for subset in ("gsm8k", "math"):
-        data = rows(folder / "processbench" / f"{subset}.dev.jsonl.gz")
-        if arguments.quick:
-            data = data[:: 4 if subset == "gsm8k" else 10]  # the files list wrong solutions first
-        solutions = [Solution.of(r["problem"], r["steps"], id=r["id"]) for r in data]
-        scores = []
-        for result in prm.score_many(solutions):
-            assert isinstance(result, StepScores)
-            scores.append([s for s in result.scores if s is not None])
-        truth = [int(r["label"]) for r in data]
-        own, oracle = first_errors(scores, truth, threshold), best_threshold(scores, truth)
-        print(
-            f"{subset}: {len(data)} solutions, threshold {threshold:g}: F1 {100 * own.f1:.1f} (wrong {100 * own.error_accuracy:.1f}, "
-            f"right {100 * own.correct_accuracy:.1f}); oracle threshold {oracle.threshold:g}: F1 {100 * oracle.f1:.1f}"
-        )
-        figures[f"f1_{subset}"] = 100 * own.f1
-        figures[f"error_accuracy_{subset}"] = 100 * own.error_accuracy
-        figures[f"correct_accuracy_{subset}"] = 100 * own.correct_accuracy
-        figures[f"f1_oracle_{subset}"] = 100 * oracle.f1
-    finish("default_prm", figures, {"f1_gsm8k": 47.9})
+    out = arguments.out or Path("evaluation") / ("default-quick" if arguments.quick else "default")
+    results: dict[str, dict[str, Any]] = {}
+    commands: dict[str, list[str]] = {}
+    for run in RUNS:
+        limit = run.quick if arguments.quick else run.limit
+        data = [str(folder / name) for name in run.data]
+        words = ["evaluate", run.evaluation, "--data", *data, "--out", str(out / run.name), *run.more]
+        words += ["--limit", str(limit)] if limit is not None else []
+        if run.scores_of is None:
+            words += ["--prm", arguments.prm, "--dtype", arguments.dtype]
+        else:
+            words += ["--scores", str(out / run.scores_of / "scores.jsonl")]
+        print(f"$ stepmark {shlex.join(words)}", flush=True)
+        if (code := stepmark(words)) != 0:
+            raise SystemExit(code)
+        results[run.name] = json.loads((out / run.name / "result.json").read_text(encoding="utf-8"))
+        commands[run.name] = [
+            word.replace(str(folder) + "/", "").replace(str(out), "evaluation") for word in words
+        ]
+    if arguments.docs:
+        PAGE.write_text(page(results, commands), encoding="utf-8")
+        print(f"wrote {PAGE}")
+    finish("default_prm", figures(results), {"processbench/gsm8k/f1": 47.9})
+
+
+def figures(results: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """The headline figures, in percent, by RUN/FIGURE."""
+    wanted = {
+        "processbench": ("gsm8k/f1", "gsm8k/error", "gsm8k/correct", "math/f1", "math/error", "math/correct"),
+        "processbench-oracle": ("gsm8k/f1", "math/f1"),
+        "prmbench": ("overall/prmscore",),
+    }
+    found: dict[str, float] = {}
+    for run, names in wanted.items():
+        by_name = {one["name"]: one["value"] for one in results[run]["figures"]}
+        found |= {f"{run}/{name}": 100 * by_name[name] for name in names if by_name[name] is not None}
+    return found
+
+
+def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> str:
+    """The documentation's page."""
+    from stepmark.show.tables import Table, markdown
+
+    parts = [
+        "# Figures of the default PRM",
+        "Generated by `python -m benchmarks.default_prm --docs` from the development halves of public data (`shared/data` beside the checkout); "
+        "each part is what the command above it printed. In brackets: 95 % bootstrap intervals over problems.",
+    ]
+    for run in RUNS:
+        result = results[run.name]
+        parts.append(f"## {result['title'].split(':')[0]}{_beside(run)}")
+        parts.append(f"```console\n$ stepmark {shlex.join(commands[run.name])}\n```")
+        parts += [fact.replace("\n", " ") for fact in result["facts"]]
+        for data in result["tables"]:
+            if run.tables and not data["title"].startswith(run.tables):
+                continue
+            if "published" in data["title"]:
+                continue
+            table = Table(
+                title=data["title"],
+                columns=tuple(data["columns"]),
+                rows=tuple(tuple(row) for row in data["rows"]),
+                note=data["note"],
+                align=tuple(data["align"]),
+            )
+            parts.append(markdown(table).rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _beside(run: Run) -> str:
+    return f", threshold {run.more[1]}" if run.more[:1] == ("--threshold",) else ""
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "stepmark.cli.evaluate_best_of_n:best_of_n_command",
         "Accuracy of the chosen candidate by every way to choose, against tokens.",
     ),
+    "robustness": (
+        "stepmark.cli.evaluate_robustness:robustness_command",
+        "What controlled changes of a solution do to its scores.",
+    ),
     "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
 }
 """Name: where the command lives, and its line in `stepmark evaluate --help`."""
