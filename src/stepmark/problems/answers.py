@@ -21,7 +21,7 @@ from typing import Literal, Protocol, Self
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.problems.extraction import find_answer
-from stepmark.problems.quantities import LONGEST, clean, key, plain, read_quantity, same_quantity
+from stepmark.problems.quantities import LONGEST, Quantity, clean, key, plain, read_quantity, same_quantity
 from stepmark.records import Verdict
 
 VERIFIERS = Catalog(
@@ -170,10 +170,60 @@ class NumberVerifier(_Base):
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
         """See `Verifier.verify`; both are bare."""
         left, right = read_quantity(gold), read_quantity(answer)
-        if left is None or right is None:
+        within = number_within(answer) if right is None else None
+        if left is None or (right is None and within is None):
             return "unparsed", f"the {'reference' if left is None else 'answer'} is not one number"
-        result = same_quantity(left, right, percent=self.percent)
-        return "match" if result.same else "mismatch", result.rule
+        number, how = (
+            (right, "") if right is not None else (within[0], f"{within[1]}; ") if within else (left, "")
+        )
+        result = same_quantity(left, number, percent=self.percent)
+        return "match" if result.same else "mismatch", how + result.rule
+
+
+_TOKEN = re.compile(
+    r"(?<![\w.])-?[$€£¥₹]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?(?:(?:st|nd|rd|th)\b)?(?:\s?%)?"
+)
+_NEXT = re.compile(r"\s?([A-Za-z./]+(?:\^\d)?)(?:\s([A-Za-z./]+))?(?:\s([A-Za-z./]+))?")
+_HEDGED = re.compile(
+    r"n't\b|\b(?:not|no|cannot|never|except|between|half|twice|double|triple|dozens?|least|most|(?:more|less|fewer|greater|"
+    r"smaller|other) than \W?\d|all|any|every|where|when|such)\b",
+    re.I,
+)
+
+
+def number_within(answer: str) -> tuple[Quantity, str] | None:
+    """The number of an answer that is more than a number, and the rule by which it was found.
+
+    Two rules: the right-hand side of a calculation ("4 * 15 = 60"), and the only number of a sentence ("The house cost
+    $90,000."). A sentence with several numbers, with a negation or a comparison is not read.
+    """
+    text = plain(clean(answer))
+    left, equals, right = text.rpartition("=")
+    if equals and re.search(r"\d", left) and not re.search(r"[<>!]\s?$|\\", left):
+        number = read_quantity(right)
+        return None if number is None else (number, "the right-hand side")
+    if (
+        re.search(r"[\\=+*^<>_{}]", text)
+        or len(re.findall(r"[A-Za-z]{2,}", text)) < 2
+        or _HEDGED.search(text)
+    ):
+        return None
+    tokens = list(_TOKEN.finditer(text))
+    if len(tokens) != 1 or len(re.findall(r"\d+", text)) != len(re.findall(r"\d+", tokens[0].group())):
+        return None
+    digits = tokens[0].group().rstrip(",")
+    following = _NEXT.match(text, tokens[0].end())
+    words = [word.rstrip(".") for word in following.groups() if word] if following else []
+    for many in range(len(words), 0, -1):
+        found = read_quantity(" ".join((digits, *words[:many])))
+        if (
+            found is not None
+            and (found.unit is not None or found.percent or found.forms)
+            and found.words is None
+        ):
+            return found, "the only number of the sentence"
+    found = read_quantity(digits)
+    return None if found is None else (found, "the only number of the sentence")
 
 
 _CHOICE = re.compile(

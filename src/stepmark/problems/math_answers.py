@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepmark.problems.answer_process import AnswerProcess
-from stepmark.problems.answers import _Base, same_words
+from stepmark.problems.answers import _Base, number_within, same_words
 from stepmark.problems.quantities import clean, key, plain, read_quantity, same_quantity
 from stepmark.problems.units import unit_of
 
@@ -83,6 +83,11 @@ class MathVerifier(_Base):
                 if lists[0] and lists[1] and ", " in gold + answer:
                     return self._entry_by_entry(lists[0], lists[1], depth)
             return "match" if result.same else "mismatch", result.rule
+        if left is not None:
+            within = number_within(answer)
+            if within is not None:
+                result = same_quantity(left, within[0], percent=self.percent)
+                return "match" if result.same else "mismatch", f"{within[1]}; {result.rule}"
         if len(gold) == len(answer) == 1:
             return "mismatch", "one sign against another"  # math-verify takes C for c
         if _is_words(gold) or _is_words(answer):
@@ -94,6 +99,9 @@ class MathVerifier(_Base):
         rewritten = _without_units(gold, answer)
         if isinstance(rewritten, str):
             return "mismatch", rewritten
+        for what, text in zip(("reference", "answer"), rewritten, strict=True):
+            if _has_words(text):
+                return "unparsed", f"the {what} has words in it"  # math-verify would multiply their letters
         return self._ask(*rewritten)
 
     def _words(self, gold: str, answer: str) -> Outcome:
@@ -154,7 +162,7 @@ _NAMED = re.compile(
 
 
 def _without_names(gold: str, answer: str) -> tuple[str, str]:
-    """ "x = 5" as "5" where only one side names a variable, or both name the same one."""
+    """Cut the opening of "x = 5" off where only one side names a variable, or both name the same one."""
     names = [_NAMED.match(text) for text in (gold, answer)]
     if names[0] and names[1] and names[0].group(1).replace(" ", "") != names[1].group(1).replace(" ", ""):
         return gold, answer
@@ -166,6 +174,14 @@ _MATHS_WORD = re.compile(
     r"\\[A-Za-z]+|\b(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|mod|det|lim|max|min|gcd|lcm|arcsin|arccos|arctan|sinh|cosh|"
     r"tanh|infty|infinity|and|or)\b|\{|\}"
 )
+_NAMES = re.compile(r"\\(?:begin|end|operatorname)\s?\{[A-Za-z*]*\}")
+_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+
+
+def _has_words(text: str) -> bool:
+    return _LONG_WORD.search(_MATHS_WORD.sub(" ", _NAMES.sub(" ", plain(text)))) is not None
+
+
 _WORD = re.compile(
     r"[^\W\d_]{4,}|[^\W\d_]{2,}(?=\s+[^\W\d_]{2,})|(?<=\\text\{)\s?[^\W\d_]{2,}|\b(?:yes|no|odd)\b", re.I
 )

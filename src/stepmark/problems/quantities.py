@@ -146,6 +146,7 @@ _MONEY = re.compile(r"US\s?\$|[$€£¥₹]|(?:USD|EUR|GBP|INR|JPY|Rs\.?)(?=[\s\
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"[\s-]?({'|'.join(_SCALES)}|dozen)s?(?![a-z])", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent(?:age)?(?![a-z])|per\s?cent(?![a-z])|pct(?![a-z]))", re.I)
+_ORDINAL = re.compile(r"\^?\{?\s?(?:st|nd|rd|th)(?![A-Za-z])\}?")
 _WORDS = re.compile(r"(?:[A-Za-z][A-Za-z'’-]*\.?(?:\s|/|,\s|$)){1,8}")
 # After a number these words are arithmetic, logic or a second answer, not a unit.
 _NO_UNIT = re.compile(
@@ -280,6 +281,9 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
             word = scale.group(1).lower()
             value *= 12 if word == "dozen" else 10 ** _SCALES[word]
             rest, forms = rest[scale.end() :], (*forms, "scale word")
+    ordinal = _ORDINAL.match(rest)
+    if ordinal is not None:
+        rest, forms = rest[ordinal.end() :], (*forms, "ordinal")
     percent = _PERCENT.match(rest)
     if percent is not None:
         rest = rest[percent.end() :]
@@ -293,7 +297,13 @@ def _with_rest(value: Fraction, rest: str, unit: Unit | None, forms: tuple[str, 
         if unit is not None and found.kind != unit.kind:
             return None
         return Quantity(value=value, percent=percent is not None, unit=found, forms=forms)
-    if not spaced or _WORDS.fullmatch(rest) is None or _NO_UNIT.search(rest) is not None or len(rest) < 3:
+    rate = unit is not None and rest.startswith("/")  # "$50/year"
+    if (
+        not (spaced or rate)
+        or _WORDS.fullmatch(rest.removeprefix("/")) is None
+        or _NO_UNIT.search(rest) is not None
+        or len(rest) < 3
+    ):
         return None
     return Quantity(value=value, percent=percent is not None, unit=unit, words=rest, forms=forms)
 
