@@ -201,24 +201,22 @@ def test_html_aligns_as_the_table_says() -> None:
 @settings(deadline=None)
 def test_html_of_any_text_is_inert(text: str) -> None:
     parts = Parts(table_html(Table(title=text, columns=(text, "b"), rows=((text, text),), note=text)))
-    assert set(parts.tags) <= set(
-        [
-            "figure",
-            "figcaption",
-            "div",
-            "table",
-            "thead",
-            "tbody",
-            "tr",
-            "th",
-            "td",
-            "p",
-            "button",
-            "details",
-            "summary",
-            "pre",
-        ]
-    )
+    assert set(parts.tags) <= {
+        "figure",
+        "figcaption",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "p",
+        "button",
+        "details",
+        "summary",
+        "pre",
+    }
     assert parts.names <= {"class", "scope", "tabindex", "type", "hidden"}
     assert parts.of("td") == [one_line(text)]
     assert parts.of("th") == [one_line(text), "b", one_line(text)]

@@ -72,7 +72,7 @@ def drawn(plot: Plot) -> str:
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing, transparent=True)
-    return cleaned(file.getvalue(), sentence=words(plot), hovers=sketch.hovers)
+    return cleaned(file.getvalue(), sentence=shown(words(plot)), hovers=sketch.hovers)
 
 
 def _lines(plot: Lines, sketch: Sketch) -> None:
@@ -109,7 +109,7 @@ def _lines(plot: Lines, sketch: Sketch) -> None:
     name_axes(axes, plot.x_label, plot.y_label)
     if plot.y_range is not None:
         axes.set_ylim(*plot.y_range)
-    _x_axis(axes, plot, names)
+    below = _x_axis(axes, plot, names)
     if not any(y is not None for series in plot.series for y in series.y):
         say_nothing(axes)
     if plot.diagonal:
@@ -118,17 +118,17 @@ def _lines(plot: Lines, sketch: Sketch) -> None:
         axes.plot(ends, ends, color=role("muted"), linewidth=1, linestyle=(0, (2, 2)))
         axes.set_xlim(low_x, high_x)
         axes.set_ylim(low_y, high_y)
-    sketch.tall(255)
+    sketch.tall(255 + below)
     sketch.legend()
 
 
-def _x_axis(axes: Axes, plot: Lines, names: list[str]) -> None:
+def _x_axis(axes: Axes, plot: Lines, names: list[str]) -> float:
+    """Ticks of the x axis, and the height that they take beyond the usual one."""
     from matplotlib.ticker import NullLocator
 
     if names:
         axes.set_xlim(-0.5, len(names) - 0.5)
-        names_below(axes, names, WIDTH - 60)
-        return
+        return names_below(axes, names, WIDTH - 60)
     values = sorted({float(x) for series in plot.series for x in series.x})
     if plot.log_x:
         axes.set_xscale("log")
@@ -136,6 +136,7 @@ def _x_axis(axes: Axes, plot: Lines, names: list[str]) -> None:
     if plot.log_x or len(values) <= 7:
         ticks = values[:: math.ceil(len(values) / 9)] if values else []
         axes.set_xticks(ticks, [short(tick) for tick in ticks])
+    return 0
 
 
 def _bars(plot: Bars, sketch: Sketch) -> None:
@@ -314,9 +315,9 @@ def _heat(plot: Heat, sketch: Sketch) -> None:
     )
     names = [cut(shown(name), 28) for name in plot.y_names]
     axes.set_yticks(range(len(names)), names)
-    names_below(axes, plot.x_names, wide * len(plot.x_names))
+    below = names_below(axes, plot.x_names, wide * len(plot.x_names))
     name_axes(axes, plot.x_label, plot.y_label)
-    sketch.tall(len(plot.y_names) * (28 if plot.counts is None else 38) + 60)
+    sketch.tall(len(plot.y_names) * (28 if plot.counts is None else 38) + 60 + below)
 
 
 def _tint(plot: Heat, value: float | None) -> tuple[int, float]:
@@ -328,7 +329,7 @@ def _tint(plot: Heat, value: float | None) -> tuple[int, float]:
     if plot.centre is not None:
         reach = max(abs(low - plot.centre), abs(high - plot.centre)) or 1.0
         share = min(1.0, abs(value - plot.centre) / reach)
-        return (0 if value >= plot.centre else 1), TINTS[0] * share + TINTS[1] * share
+        return (0 if value >= plot.centre else 1), TINTS[1] * share
     share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
     return 0, TINTS[0] + (TINTS[1] - TINTS[0]) * share
 

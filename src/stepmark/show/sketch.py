@@ -201,12 +201,13 @@ def ends_of(series: Series) -> Iterator[tuple[float | None, float | None]]:
     return zip(series.low or none, series.high or none, strict=True)
 
 
-def names_below(axes: Axes, names: Sequence[str], room: float) -> None:
-    """Names of even distance under an axis: level where they fit, else aslant."""
+def names_below(axes: Axes, names: Sequence[str], room: float) -> float:
+    """Names of even distance under an axis, level where they fit, else aslant; the height that they take for that."""
     said = [cut(shown(name), 28) for name in names]
     fits = max(map(cells, said)) * SMALL * LETTER <= room / len(said)
     axes.set_xticks(range(len(said)))
     if fits:
         axes.set_xticklabels(said)
-    else:
-        axes.set_xticklabels(said, rotation=35, ha="right", rotation_mode="anchor")
+        return 0
+    axes.set_xticklabels(said, rotation=35, ha="right", rotation_mode="anchor")
+    return max(map(cells, said)) * SMALL * LETTER * math.sin(math.radians(35))

@@ -1,0 +1,761 @@
+"""Plots: what is drawn stands where the numbers say, what is not known is not drawn, and any page can hold it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError, MissingExtraError
+from stepmark.show import colour
+from stepmark.show.plot_words import alike, exact, numbers, short, span, words
+from stepmark.show.plots import Bars, Bin, Counts, Heat, Histogram, Lines, Plot, Reliability, Series, svg
+from stepmark.show.text import one_line
+from stepmark.show.vector import LINE, SERIES
+
+LINES = Lines(
+    title="F1 over the threshold",
+    x_label="Threshold",
+    y_label="F1 (%)",
+    series=(
+        Series(
+            name="GSM8K",
+            x=(0.1, 0.3, 0.5),
+            y=(10.0, 20.0, 40.0),
+            low=(8.0, 19.0, 38.0),
+            high=(12.0, 21.0, 43.5),
+        ),
+        Series(name="MATH", x=(0.1, 0.3, 0.5), y=(5.0, None, 15.0)),
+    ),
+)
+BARS = Bars(
+    title="By category",
+    y_label="PRMScore (%)",
+    x_label="Category",
+    labels=("step", "domain"),
+    series=(
+        Series(name="ours", y=(40.0, 20.0), low=(35.0, 10.0), high=(45.0, 30.0)),
+        Series(name="length", y=(10.0, None)),
+    ),
+)
+RELIABILITY = Reliability(
+    title="Reliability",
+    bins=(
+        Bin(low=0.0, high=0.5, count=30, mean_score=0.25, share_right=0.5, share_low=0.4, share_high=0.625),
+        Bin(low=0.5, high=0.75, count=0, mean_score=None, share_right=None),
+        Bin(low=0.75, high=1.0, count=60, mean_score=0.875, share_right=0.75),
+    ),
+)
+HEAT = Heat(
+    title="F1 by policy",
+    x_label="Difficulty",
+    y_label="Policy",
+    x_names=("easy", "hard"),
+    y_names=("a", "b"),
+    values=((0.75, 0.25), (0.5, None)),
+    counts=((10, 20), (30, 0)),
+)
+HISTOGRAM = Histogram(
+    title="Scores",
+    x_label="Score",
+    series=(
+        Counts(name="right", edges=(0.0, 0.5, 1.0), counts=(10, 40)),
+        Counts(name="wrong", edges=(0.0, 0.5, 1.0), counts=(20, 0)),
+    ),
+)
+PLOTS: tuple[Plot, ...] = (LINES, BARS, RELIABILITY, HEAT, HISTOGRAM)
+every_plot = pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: type(plot).__name__)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(plot: Plot) -> ET.Element:
+    return ET.fromstring(svg(plot))  # noqa: S314
+
+
+def said(plot: Plot) -> dict[str, ET.Element]:
+    """What is said under the pointer, and the element that says it."""
+    found: dict[str, ET.Element] = {}
+    for element in drawn(plot).iter():
+        for title in element.findall(f"{SVG}title"):
+            assert title.text is not None
+            assert title.text not in found or isinstance(plot, Reliability)  # column and point say the same
+            found[title.text] = element
+    return found
+
+
+def texts(plot: Plot) -> list[str]:
+    return ["".join(one.itertext()) for one in drawn(plot).iter(f"{SVG}text")]
+
+
+def place(element: ET.Element) -> tuple[float, float]:
+    """Where a marker stands."""
+    use = element.find(f".//{SVG}use")
+    assert use is not None
+    return float(use.attrib["x"]), float(use.attrib["y"])
+
+
+def box(element: ET.Element) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of the one path in an element."""
+    path = element.find(f".//{SVG}path")
+    assert path is not None
+    points = [float(part) for part in re.findall(r"-?[\d.]+", path.attrib["d"])]
+    return min(points[::2]), min(points[1::2]), max(points[::2]), max(points[1::2])
+
+
+# Where things stand
+
+
+def test_points_of_lines_stand_by_their_numbers() -> None:
+    points = {text: place(one) for text, one in said(LINES).items()}
+    assert list(points) == [
+        "GSM8K, Threshold 0.1: F1 (%) 10 [8, 12]",
+        "GSM8K, Threshold 0.3: F1 (%) 20 [19, 21]",
+        "GSM8K, Threshold 0.5: F1 (%) 40 [38, 43.5]",
+        "MATH, Threshold 0.1: F1 (%) 5",
+        "MATH, Threshold 0.5: F1 (%) 15",
+    ]
+    (x1, y10), (x3, y20), (x5, y40), (m1, y5), (m5, y15) = points.values()
+    assert x3 - x1 == pytest.approx(x5 - x3, abs=0.1) and (m1, m5) == (x1, x5)
+    unit = (y10 - y40) / 30  # down the page is less
+    assert unit > 0
+    for y, value in ((y20, 20), (y5, 5), (y15, 15)):
+        assert y10 - y == pytest.approx((value - 10) * unit, abs=0.1)
+
+
+def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
+    plot = Lines(
+        title="", x_label="N", y_label="y", log_x=True, series=(Series(name="", x=(1, 4, 16), y=(1, 2, 3)),)
+    )
+    (one, _), (four, _), (sixteen, _) = (place(point) for point in said(plot).values())
+    assert four - one == pytest.approx(sixteen - four, abs=0.1) and four > one
+    assert {"1", "4", "16"} <= set(texts(plot))
+
+
+def test_the_range_of_y_is_kept() -> None:
+    plot = replace(LINES, y_range=(0.0, 100.0))
+    assert {"0", "100"} <= set(texts(plot)) and "100" not in texts(LINES)
+
+
+def test_the_diagonal_is_where_x_is_y() -> None:
+    plot = Lines(
+        title="",
+        x_label="x",
+        y_label="y",
+        series=(Series(name="", x=(0.0, 1.0), y=(0.25, 0.75)),),
+        diagonal=True,
+    )
+    dashed = [
+        one for one in drawn(plot).iter(f"{SVG}path") if "stroke-dasharray" in one.attrib.get("style", "")
+    ]
+    assert len(dashed) == 1
+    x0, y0, x1, y1 = (float(part) for part in re.findall(r"[\d.]+", dashed[0].attrib["d"]))
+    (left, low), (right, high) = (place(point) for point in said(plot).values())
+    # On the scales that the two points set, the line's ends have the same value on both.
+    for x, y in ((x0, y0), (x1, y1)):
+        assert (x - left) / (right - left) == pytest.approx(0.25 + 0.5 * (y - low) / (high - low), abs=0.01)
+
+
+def test_names_stand_at_even_distances_in_the_order_in_which_they_come() -> None:
+    plot = Lines(
+        title="", x_label="", y_label="y",
+        series=(Series(name="", x=("small", "middle", "large"), y=(1.0, 1.0, 2.0), low=(0, 0, 1), high=(2, 2, 3)),),
+    )  # fmt: skip
+    points = said(plot)
+    assert list(points) == ["small: y 1 [0, 2]", "middle: y 1 [0, 2]", "large: y 2 [1, 3]"]
+    first, second, third = (place(point)[0] for point in points.values())
+    assert second - first == pytest.approx(third - second, abs=0.1) and second > first
+    assert [text for text in texts(plot) if text in ("small", "middle", "large")] == [
+        "small",
+        "middle",
+        "large",
+    ]
+
+
+def test_bars_are_as_long_as_their_numbers() -> None:
+    bars = {text: box(one) for text, one in said(BARS).items()}
+    assert list(bars) == [
+        "ours, step: PRMScore (%) 40 [35, 45]",
+        "length, step: PRMScore (%) 10",
+        "ours, domain: PRMScore (%) 20 [10, 30]",
+    ]
+    forty, ten, twenty = (right - left for left, _, right, _ in bars.values())
+    assert forty == pytest.approx(4 * ten, abs=0.1) and forty == pytest.approx(2 * twenty, abs=0.1)
+    assert len({left for left, *_ in bars.values()}) == 1
+    tops = [top for _, top, _, _ in bars.values()]
+    assert tops == sorted(tops)  # the first label is on top, its series in order
+
+
+def test_bars_of_differences_go_both_ways_from_zero() -> None:
+    plot = Bars(
+        title="", y_label="d", labels=("up", "down"), series=(Series(name="", y=(2.0, -4.0)),), zero_line=True
+    )
+    (left, _, right, _), (far, _, zero, _) = (box(one) for one in said(plot).values())
+    assert zero == pytest.approx(left, abs=0.1) and zero - far == pytest.approx(2 * (right - left), abs=0.1)
+
+
+def test_whiskers_reach_from_end_to_end() -> None:
+    plot = Bars(
+        title="", y_label="y", labels=("a",), series=(Series(name="", y=(40.0,), low=(20.0,), high=(50.0,)),)
+    )
+    left, _, right, _ = box(next(iter(said(plot).values())))
+    unit = (right - left) / 40
+    spans = [
+        sorted(float(x) for x in re.findall(r"[ML] ([\d.]+) ", one.attrib["d"]))
+        for one in drawn(plot).iter(f"{SVG}path")
+        if "stroke-width:1.2" in one.attrib.get("style", "")
+    ]
+    assert [pytest.approx([left + 20 * unit, left + 50 * unit], abs=0.1)] == [
+        one for one in spans if len(one) == 2
+    ][:1]
+
+
+def test_reliability_points_stand_at_score_and_share() -> None:
+    found = [one for one in drawn(RELIABILITY).iter() if one.find(f"{SVG}title") is not None]
+    markers = [place(one) for one in found if one.find(f".//{SVG}use") is not None]
+    columns = [box(one) for one in found if one.find(f".//{SVG}use") is None]
+    assert len(markers) == 2 and len(columns) == 3
+    (left, _, middle, _), _, (_, _, right, _) = columns
+    wide = right - left
+    assert middle - left == pytest.approx(wide / 2, abs=0.1)
+    assert [x - left for x, _ in markers] == pytest.approx([wide * 0.25, wide * 0.875], abs=0.1)
+    # Up the page the share rises: 0.5 to 0.75 is a quarter of the whole height, known from the gap's two ends.
+    assert markers[1][1] < markers[0][1]
+    heights = [bottom - top for _, top, _, bottom in columns]
+    assert heights[2] == pytest.approx(2 * heights[0], abs=0.1) and heights[1] == 0
+
+
+def test_the_gap_goes_from_the_mean_score_to_the_share() -> None:
+    root = drawn(RELIABILITY)
+    found = [one for one in root.iter() if one.find(f"{SVG}title") is not None]
+    (x1, y50), (x2, y75) = (place(one) for one in found if one.find(f".//{SVG}use") is not None)
+    unit = (y50 - y75) / 0.25
+    gaps = [
+        one for one in root.iter(f"{SVG}path") if "clip-path" in one.attrib and "url(" in one.attrib["style"]
+    ]
+    spans = [box_of(one) for one in gaps]
+    assert len(spans) == 2
+    for (_, top, _, bottom), (score, share, y) in zip(
+        spans, ((0.25, 0.5, y50), (0.875, 0.75, y75)), strict=True
+    ):
+        ends = sorted((y, y + (share - score) * unit))
+        assert [top, bottom] == pytest.approx(ends, abs=0.15)
+    assert x1 < x2
+
+
+def box_of(path: ET.Element) -> tuple[float, float, float, float]:
+    points = [float(part) for part in re.findall(r"-?[\d.]+", path.attrib["d"])]
+    return min(points[::2]), min(points[1::2]), max(points[::2]), max(points[1::2])
+
+
+def test_cells_are_tinted_by_their_values() -> None:
+    cells = said(HEAT)
+    assert list(cells) == [
+        "a, easy: 0.75 (n = 10)",
+        "a, hard: 0.25 (n = 20)",
+        "b, easy: 0.5 (n = 30)",
+        "b, hard: not known (n = 0)",
+    ]
+    tints = []
+    for one in list(cells.values())[:3]:
+        path = one.find(f"{SVG}path")
+        assert path is not None
+        found = re.search(r"opacity:([\d.]+)", path.attrib["style"])
+        assert found is not None
+        tints.append(float(found[1]))
+    # From the faintest at 0.25 to the strongest at 0.75: 0.5 lies halfway.
+    assert tints == pytest.approx([0.5, 0.06, 0.28])
+    written = ["0.75", "n=10", "0.25", "n=20", "0.50", "n=30", "–", "n=0"]
+    assert [text for text in texts(HEAT) if text in written] == written
+
+
+def test_cells_around_a_centre_have_two_hues() -> None:
+    plot = replace(HEAT, values=((0.2, -0.2), (0.1, 0.0)), counts=None, centre=0.0)
+    styles = [one.find(f"{SVG}path").attrib["style"] for one in said(plot).values()]  # type: ignore[union-attr]
+    assert ["--plot-0" in style for style in styles] == [True, False, True, False]
+    assert "--plot-1" in styles[1] and "--plot" not in styles[3]  # the centre itself has no tint
+
+
+def test_histogram_columns_are_as_tall_as_their_counts() -> None:
+    columns = {text: box(one) for text, one in said(HISTOGRAM).items()}
+    assert list(columns) == [
+        "right, 0 to 0.5: 10",
+        "right, 0.5 to 1: 40",
+        "wrong, 0 to 0.5: 20",
+        "wrong, 0.5 to 1: 0",
+    ]
+    ten, forty, twenty, none = (bottom - top for _, top, _, bottom in columns.values())
+    assert (
+        forty == pytest.approx(4 * ten, abs=0.1) and forty == pytest.approx(2 * twenty, abs=0.1) and none == 0
+    )
+
+
+# What is not known
+
+
+def test_none_breaks_a_line_and_has_no_point() -> None:
+    plot = Lines(
+        title="", x_label="x", y_label="y",
+        series=(Series(name="s", x=(1, 2, 3, 4, 5), y=(1.0, 2.0, None, 4.0, 5.0)),),
+    )  # fmt: skip
+    assert not any("x 3" in text for text in said(plot))
+    curve = [
+        one for one in drawn(plot).iter(f"{SVG}path") if "stroke-width:1.8" in one.attrib.get("style", "")
+    ]
+    assert curve[0].attrib["d"].count("M") == 2 and curve[0].attrib["d"].count("L") == 2
+
+
+def test_a_bar_that_is_not_known_is_said_and_not_drawn() -> None:
+    assert "not known" in texts(BARS)
+    assert not any("length, domain" in text for text in said(BARS))
+
+
+def test_a_lone_point_of_a_long_line_is_seen() -> None:
+    xs = tuple(float(x) for x in range(60))
+    ys = tuple(None if x in (29.0, 31.0) else x for x in xs)
+    plot = Lines(title="", x_label="x", y_label="y", series=(Series(name="", x=xs, y=ys),))
+    assert list(said(plot)) == ["x 30: y 30"]
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        Lines(title="", x_label="", y_label="", series=(Series(name="", x=(1.0, 2.0), y=(None, None)),)),
+        Lines(title="", x_label="", y_label="", series=(Series(name="", x=(), y=()),)),
+        Reliability(title="", bins=(Bin(low=0, high=1, count=0, mean_score=None, share_right=None),)),
+    ],
+)
+def test_a_plot_of_nothing_says_so(plot: Plot) -> None:
+    assert "No value is known" in texts(plot)
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        Bars(title="", y_label="", labels=(), series=(Series(name="", y=()),)),
+        Bars(title="", y_label="", labels=("a",), series=(Series(name="", y=(None,)),)),
+        Heat(title="", x_label="", y_label="", x_names=("a",), y_names=("b",), values=((None,),)),
+        Histogram(title="", x_label="", series=(Counts(name="", edges=(0, 1), counts=(0,)),)),
+        Lines(title="", x_label="", y_label="", series=(Series(name="", x=(8.0,), y=(0.0,)),), log_x=True),
+    ],
+)
+def test_poor_plots_are_drawn(plot: Plot) -> None:
+    assert drawn(plot).tag == f"{SVG}svg"
+
+
+# Records
+
+
+def bin_of(**more: float | None) -> Bin:
+    return Bin(**{"low": 0, "high": 1, "count": 1, "mean_score": 0.5, "share_right": 0.5, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Series(name="s", x=(1.0,), y=(1.0, 2.0)),
+            "series 's', field 'x': expected one value for each of 2",
+        ),
+        (lambda: Series(name="s", y=(1.0,), low=(0.0,)), "both ends"),
+        (lambda: Series(name="s", y=(float("nan"),)), "what is not known is None"),
+        (lambda: Series(name="s", y=(1.0, 1.0), x=(1.0, "a")), "expected numbers or names, found both"),  # type: ignore[arg-type]
+        (lambda: replace(LINES, series=()), "at least one series"),
+        (
+            lambda: replace(LINES, series=(Series(name="s", y=(1.0,)),)),
+            "one x for each of 1 y values, found 0",
+        ),
+        (
+            lambda: replace(LINES, log_x=True, series=(Series(name="s", x=(0.0,), y=(1.0,)),)),
+            "positive numbers",
+        ),
+        (
+            lambda: replace(LINES, series=(*LINES.series, Series(name="s", x=("a",), y=(1.0,)))),
+            "found series of both",
+        ),
+        (
+            lambda: replace(LINES, diagonal=True, series=(Series(name="s", x=("a",), y=(1.0,)),)),
+            "a diagonal needs",
+        ),
+        (lambda: replace(BARS, labels=("a",)), "one value for each of 1 labels"),
+        (lambda: replace(RELIABILITY, bins=()), "at least one bin"),
+        (lambda: bin_of(count=0), "a share exactly where there are items"),
+        (lambda: bin_of(share_right=None), "a share exactly where there are items"),
+        (lambda: replace(HEAT, values=((1.0, 2.0),)), "expected 2 rows of 2"),
+        (lambda: replace(HEAT, counts=((1,), (2,))), "field 'counts': expected 2 rows of 2"),
+        (lambda: Counts(name="s", edges=(0.0, 1.0), counts=(1, 2)), "one more than the 2 counts"),
+        (lambda: Counts(name="s", edges=(1.0, 0.0), counts=(1,)), "ascending edges"),
+        (lambda: Counts(name="s", edges=(0.0, 1.0), counts=(-1,)), "expected counts, found -1"),
+    ],
+)
+def test_what_cannot_be_drawn_right_is_refused(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()  # type: ignore[operator]
+
+
+# Numbers and words
+
+
+def test_numbers_of_lines() -> None:
+    table = numbers(LINES)
+    assert table.columns == ("Threshold", "GSM8K", "MATH")
+    assert table.rows == (
+        ("0.1", "10 [8, 12]", "5"),
+        ("0.3", "20 [19, 21]", "–"),
+        ("0.5", "40 [38, 43.5]", "15"),
+    )
+
+
+def test_numbers_of_lines_over_different_places_are_listed() -> None:
+    plot = replace(
+        LINES, series=(Series(name="a", x=(1.0, 1.0), y=(2.0, 3.0)), Series(name="b", x=(4.0,), y=(None,)))
+    )
+    assert numbers(plot).rows == (("a", "1", "2"), ("a", "1", "3"), ("b", "4", "–"))
+
+
+def test_numbers_of_the_others() -> None:
+    assert numbers(BARS).rows == (("step", "40 [35, 45]", "10"), ("domain", "20 [10, 30]", "–"))
+    assert numbers(RELIABILITY).rows == (
+        ("0 to 0.5", "30", "0.25", "0.5 [0.4, 0.625]"),
+        ("0.5 to 0.75", "0", "–", "–"),
+        ("0.75 to 1", "60", "0.875", "0.75"),
+    )
+    assert numbers(HEAT).rows == (("a", "0.75 (n = 10)", "0.25 (n = 20)"), ("b", "0.5 (n = 30)", "– (n = 0)"))
+    assert numbers(HISTOGRAM).rows == (("0 to 0.5", "10", "20"), ("0.5 to 1", "40", "0"))
+    other = replace(HISTOGRAM, series=(HISTOGRAM.series[0], Counts(name="w", edges=(0, 1), counts=(5,))))
+    assert numbers(other).rows == (
+        ("right", "0 to 0.5", "10"),
+        ("right", "0.5 to 1", "40"),
+        ("w", "0 to 1", "5"),
+    )
+
+
+def test_sentences() -> None:
+    assert words(LINES) == (
+        "F1 over the threshold. Lines of F1 (%) over Threshold: GSM8K from 10 to 40; MATH from 5 to 15."
+    )
+    assert words(RELIABILITY) == (
+        "Reliability. Reliability diagram: Share that is right over Mean score in the bin: 90 items in 3 bins."
+    )
+    many = replace(LINES, series=LINES.series * 4)
+    assert words(many).endswith("; and 2 more.")
+    for plot in PLOTS:
+        assert drawn(plot).attrib["aria-label"] == words(plot) and drawn(plot).attrib["role"] == "img"
+
+
+@pytest.mark.parametrize(
+    ("value", "five", "three"),
+    [
+        (0.0, "0", "0"),
+        (0.123456, "0.12346", "0.123"),
+        (47.91234, "47.912", "47.9"),
+        (1234567.0, "1,234,567", "1.23e+06"),
+        (1234.5, "1,234", "1,234"),
+        (-0.5, "-0.5", "-0.5"),
+    ],
+)
+def test_numbers_are_written_short(value: float, five: str, three: str) -> None:
+    assert (exact(value), short(value)) == (five, three)
+
+
+def test_numbers_that_stand_together_are_written_alike() -> None:
+    def written(*values: float) -> list[str]:
+        return [alike(values)(value) for value in values]
+
+    assert written(0.7, 0.62) == ["0.70", "0.62"]
+    assert written(40.0, 7.0) == ["40", "7"]
+    assert written(47.91, 7.0) == ["47.9", "7.0"]
+    assert written(0.12345, -0.00001) == ["0.123", "0.000"]
+    assert written(2500.0, 0.5) == ["2,500", "0"]
+    assert written(0.00012, 0.0) == ["0.00012", "0"]
+    assert alike([0.123], 2)(0.123) == "0.12"
+
+
+def test_an_interval_with_one_end() -> None:
+    assert span(0.5, None, 0.75) == "0.5 [–, 0.75]" and span(None, 0.1, 0.2) == "not known"
+
+
+# The file
+
+
+@every_plot
+def test_equal_plots_give_equal_text(plot: Plot) -> None:
+    assert svg(plot) == svg(replace(plot))
+
+
+def test_another_process_draws_the_same() -> None:
+    code = "import sys, test_show_plots as t\nsys.stdout.write(t.svg(t.LINES) + t.svg(t.RELIABILITY))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert done.stdout.decode() == svg(LINES) + svg(RELIABILITY)
+
+
+def test_a_style_of_the_users_changes_nothing_and_is_left_alone() -> None:
+    import matplotlib
+
+    before = svg(LINES)
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30, "axes.facecolor": "red"}):
+        assert svg(LINES) == before
+        assert matplotlib.rcParams["lines.linewidth"] == 9 and matplotlib.rcParams["font.size"] == 30
+
+
+@every_plot
+def test_a_page_can_hold_it(plot: Plot) -> None:
+    root = drawn(plot)
+    assert (
+        root.tag == f"{SVG}svg"
+        and root.attrib["viewBox"].startswith("0 0 ")
+        and root.attrib["width"] == "100%"
+    )
+    ids = [one.attrib["id"] for one in root.iter() if "id" in one.attrib]
+    assert len(set(ids)) == len(ids)
+    used = re.findall(r'(?:url\(#|href="#)([\w-]+)', svg(plot))
+    assert set(used) == set(ids)
+    tags = {one.tag.removeprefix(SVG) for one in root.iter()}
+    # No style element: inside a page it would be one of the page.
+    assert tags <= {"svg", "g", "path", "use", "defs", "text", "title", "clipPath", "rect", "pattern"}
+    assert not re.search(r"http(?!://www\.w3\.org/2000/svg)|@import|font-face|data:", svg(plot))
+
+
+@every_plot
+def test_every_colour_is_a_variable(plot: Plot) -> None:
+    bare = re.sub(r"var\(--[\w-]+,#[0-9a-f]{6}\)", "", svg(plot))
+    bare = re.sub(r"url\(#[\w-]+\)|href=\"#[\w-]+\"", "", bare)
+    assert not re.findall(r"#[0-9a-f]{3,6}\b|rgb|black|white", bare)
+    assert set(re.findall(r"var\(--([\w-]+),", svg(plot))) <= {
+        "ink", "muted", "line", "panel", "sans", *(f"plot-{at}" for at in range(len(SERIES["light"]))),
+    }  # fmt: skip
+
+
+def test_two_plots_on_a_page_share_no_name() -> None:
+    ids = [set(re.findall(r' id="([^"]+)"', svg(plot))) for plot in (*PLOTS, replace(LINES, title="Another"))]
+    assert len(set.union(*ids)) == sum(map(len, ids))
+
+
+LONG = "A rather long name of a method that somebody thought of on a rainy afternoon in November, version "
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        *PLOTS,
+        replace(LINES, y_label=LONG, x_label=LONG, series=tuple(replace(one, name=LONG + one.name) for one in LINES.series)),
+        replace(LINES, series=tuple(replace(LINES.series[0], name=f"method {at}") for at in range(15))),
+        replace(BARS, labels=(LONG + "1", LONG + "2")),
+        replace(BARS, labels=("x" * 90, "数学" * 40)),
+        replace(BARS, series=(Series(name="s", y=(-1234.5, 99999.0), low=(-3000.0, 0.0), high=(0.0, 120000.0)),)),
+        replace(HEAT, x_names=(LONG, "数" * 70), y_names=(LONG, "y" * 70)),
+        replace(
+            HEAT, x_names=tuple(map(str, range(12))), y_names=("a",), values=((-0.123456,) * 12,), counts=((1000,) * 12,)
+        ),
+        Lines(title="", x_label="", y_label="", series=(Series(name="", x=tuple(f"{LONG}{at}" for at in range(9)), y=(1.0,) * 9),)),
+        replace(LINES, series=(Series(name="", x=(1e6, 2e7), y=(1e6, -2e7)),)),
+    ],
+)  # fmt: skip
+def test_no_text_is_cut_off(plot: Plot) -> None:
+    root = drawn(plot)
+    _, _, wide, tall = map(float, root.attrib["viewBox"].split())
+    for text in root.iter(f"{SVG}text"):
+        said_ = "".join(text.itertext())
+        found = re.search(r"font-size:([\d.]+)px", text.attrib["style"])
+        assert found is not None
+        size = float(found[1])
+        # A page's letters are narrower than those of the font that was measured with.
+        length = sum(1.0 if unicodedata.east_asian_width(sign) in "WF" else 0.5 for sign in said_) * size
+        anchor = re.search(r"text-anchor:(\w+)", text.attrib["style"])
+        back = {"middle": length / 2, "end": length, "start": 0.0}[anchor[1] if anchor else "start"]
+        x, y, turned = place_of(text)
+        if turned == 0:
+            assert x - back >= -3 and x - back + length <= wide + 3, said_
+            assert size * 0.6 <= y <= tall + 1, said_
+        elif turned == -90:
+            assert y + back <= tall + 3 and y + back - length >= -3, said_
+        else:
+            assert 0 <= x <= wide and 0 <= y <= tall, said_
+
+
+def place_of(text: ET.Element) -> tuple[float, float, float]:
+    x, y, turned = float(text.get("x", 0)), float(text.get("y", 0)), 0.0
+    transform = text.get("transform", "")
+    if found := re.search(r"translate\(([-\d.]+) ([-\d.]+)\)", transform):
+        x, y = float(found[1]), float(found[2])
+    if found := re.search(r"rotate\(([-\d.]+)", transform):
+        turned = float(found[1])
+    return x, y, turned
+
+
+def test_a_name_that_does_not_fit_says_that_there_is_more() -> None:
+    plot = replace(BARS, labels=("x" * 90, "short"))
+    assert any(re.fullmatch("x{30,}…", text) for text in texts(plot))
+    assert any("x" * 90 in text for text in said(plot))  # whole under the pointer
+
+
+# Names of others
+
+
+def names() -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.text(max_size=30),
+        st.sampled_from(
+            [
+                "</text></svg><script>alert(1)</script>",
+                "$x_1^2$ and $",
+                "_hidden",
+                "a\nb\x1b[0m\x00\ufffe\uffff\ud800",
+                "\" onload='x' &lt; <!-- ]]>",
+                "数学 🎉 עברית",
+                "",
+                "%d {} \\frac{1}{2}",
+            ]
+        ),
+    )
+
+
+def shown(text: str) -> str:
+    return re.sub("[\ufffe\uffff]", "\ufffd", one_line(text))
+
+
+def with_names(name: str, other: str) -> Iterator[Plot]:
+    yield replace(
+        LINES, title=name, x_label=name, y_label=other,
+        series=(replace(LINES.series[0], name=name), replace(LINES.series[1], name=other)),
+    )  # fmt: skip
+    yield Lines(title="", x_label=name, y_label="", series=(Series(name=other, x=(name, "b"), y=(1.0, 2.0)),))
+    yield replace(BARS, labels=(name, other), y_label=name, series=(replace(BARS.series[0], name=other),))
+    yield replace(HEAT, x_names=(name, other), y_names=(other, name))
+    yield replace(RELIABILITY, x_label=name, y_label=other)
+    yield replace(HISTOGRAM, x_label=name, series=(replace(HISTOGRAM.series[0], name=other),))
+
+
+@given(names(), names())
+@example("a\nb\x1b[0m\x00\ufffe\uffff\ud800", "\x08")
+@example("</text></svg><script>alert(1)</script>", "_hidden $x$")
+@settings(deadline=None, max_examples=3)
+def test_any_name_is_text(name: str, other: str) -> None:
+    for plot in with_names(name, other):
+        tags = {one.tag.removeprefix(SVG) for one in drawn(plot).iter()}
+        assert tags <= {"svg", "g", "path", "use", "defs", "text", "title", "clipPath", "rect", "pattern"}
+        assert all(not key.startswith("on") for one in drawn(plot).iter() for key in one.attrib)
+
+
+@pytest.mark.parametrize("name", ["_hidden", "$x_1^2$ <b>", "a & b", "</text>"])
+def test_a_name_is_shown_as_it_is(name: str) -> None:
+    plot = replace(LINES, series=(replace(LINES.series[0], name=name),), x_label=name)
+    assert texts(plot).count(name) == 2
+    assert any(text.startswith(f"{name}, {name} 0.1: ") for text in said(plot))
+
+
+# Colours
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_series_stand_out_from_the_page(mode: colour.Mode) -> None:
+    assert all(colour.contrast(one, colour.PAGE[mode]) >= 3 for one in SERIES[mode])
+    assert len(set(SERIES[mode])) == 7
+
+
+# How three forms of colour blindness see (Machado, Oliveira and Fernandes 2009, severity 1.0, linear RGB).
+SEEN = {
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+
+
+def lab(shade: colour.Rgb, form: str | None) -> tuple[float, float, float]:
+    """CIE L*a*b* (D65) of what is seen."""
+    linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in shade]
+    if form is not None:
+        linear = [
+            min(1.0, max(0.0, sum(a * b for a, b in zip(row, linear, strict=True)))) for row in SEEN[form]
+        ]
+    to_xyz = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    xyz = [sum(a * b for a, b in zip(row, linear, strict=True)) for row in to_xyz]
+    x, y, z = (
+        part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116
+        for part in (value / white for value, white in zip(xyz, (0.9505, 1.0, 1.089), strict=True))
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("form", [None, *SEEN])
+def test_the_first_four_series_differ_for_every_eye(mode: colour.Mode, form: str | None) -> None:
+    seen = [lab(shade, form) for shade in SERIES[mode][:4]]
+    for at, one in enumerate(seen):
+        for other in seen[at + 1 :]:
+            # A difference of 2.3 is just noticeable; eight times that is plain.
+            assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 18
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_on_the_strongest_tint_is_legible(mode: colour.Mode) -> None:
+    from stepmark.show.drawing import TINTS
+
+    for hue in SERIES[mode][:2]:
+        assert colour.contrast(colour.INK[mode], colour.over(hue, TINTS[1], colour.PAGE[mode])) >= 4.5
+    low, high = (colour.over(SERIES[mode][0], tint, colour.PAGE[mode]) for tint in TINTS)
+    assert colour.contrast(low, high) > 1.5
+
+
+def test_series_differ_without_colour() -> None:
+    series = tuple(Series(name=f"s{at}", x=(1.0, 2.0), y=(float(at), 1.0)) for at in range(7))
+    root = drawn(Lines(title="", x_label="", y_label="", series=series))
+    curves = [one for one in root.iter(f"{SVG}path") if "stroke-width:1.8" in one.attrib.get("style", "")]
+    dashes = {
+        re.sub(r".*?(stroke-dasharray:[\d.,]+)?$", r"\1", one.attrib["style"].split(";stroke-dashoffset")[0])
+        for one in curves
+    }
+    assert len(dashes) == 7
+
+
+def test_the_line_colour_is_that_of_the_stylesheet() -> None:
+    from importlib.resources import files
+
+    style = (files("stepmark.show") / "page.css").read_text(encoding="utf-8")
+    for mode in LINE:
+        assert f"--line:{colour.hexa(LINE[mode])}" in style
+
+
+# Without matplotlib
+
+
+def test_without_matplotlib_the_line_to_type_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=re.escape('pip install "stepmark[evaluate]"')):
+        svg(LINES)
+    assert numbers(LINES).rows
+
+
+def test_importing_the_records_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, stepmark.show.evaluation, stepmark.show.drawing\n"
+        "print(sorted({'matplotlib', 'numpy', 'rich', 'pygments', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
