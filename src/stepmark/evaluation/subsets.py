@@ -190,15 +190,15 @@ def vote(groups: NDArray[np.intp], weights: Floats, right: Floats, unknown: Floa
     size = of_group.sum(axis=1)
     group_right, group_unknown = of_group @ right / size, of_group @ unknown / size
     ballots = of_group * votes
-    present = ballots @ among.members > 0.5
     totals = (ballots * np.where(votes, weights, 0.0)) @ among.members  # (G, K)
-    totals[~present] = -1.0
+    if weights[votes].min() <= 0:  # else a group without a vote has 0, and one with a vote more
+        totals[ballots @ among.members < 0.5] = -1.0
+        silent = -1.0
+    else:
+        silent = 0.0
     highest = totals.max(axis=0)
-    tied = (totals >= highest * (1.0 - TIE)) & present
-    share = tied / np.maximum(tied.sum(axis=0), 1)
-    won = share.mean(axis=1)
-    return Chosen(
-        float(won @ group_right),
-        float(won @ group_unknown),
-        float(np.count_nonzero(highest < 0) / among.count),
-    )
+    # Where nobody votes no group reaches infinity, so none is chosen.
+    tied = (totals >= np.where(highest > silent, highest * (1.0 - TIE), np.inf)).astype(np.float64)
+    won = tied @ (1.0 / np.maximum(tied.sum(axis=0), 1.0)) / among.count
+    nothing = np.count_nonzero(highest <= silent) / among.count
+    return Chosen(float(won @ group_right), float(won @ group_unknown), float(nothing))
