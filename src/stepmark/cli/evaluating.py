@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -160,11 +161,17 @@ def scored(
     if options.scores is not None:
         return read_scores(options.scores, cases, model=options.model_name)
     path = folder_of(name, options) / ("outcomes.jsonl" if outcome else "scores.jsonl")
-    settings = {key: getattr(options, key) for key in _SCORING}
     manifest = json.loads(
         json.dumps(
-            {"command": f"evaluate {name}", "data": provenance(files), "limit": options.limit, **extra}
-            | {"settings": settings}
+            {
+                "command": f"evaluate {name}",
+                "data": provenance(files),
+                "limit": options.limit,
+                # The texts themselves: how they are cut, changed or read may differ between versions.
+                "cases": _digest(cases),
+                **extra,
+                "settings": {key: getattr(options, key) for key in _SCORING},
+            }
         )
     )
     if path.exists():
@@ -185,6 +192,17 @@ def scored(
             f"the scores so far are kept in {path}.part; the same command continues"
         ) from None
     return read_scores(path, cases)  # in the order of the data, and exactly what is on disk
+
+
+def _digest(cases: Sequence[Case]) -> str:
+    digest = hashlib.sha256()
+    for case in cases:
+        solution = case.solution
+        text = json.dumps(
+            [case.id, solution.problem.text, *((step.text, step.observation) for step in solution.steps)]
+        )
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _done(path: Path) -> int:
