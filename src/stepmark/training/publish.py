@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from stepmark.errors import UsageError
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
 from stepmark.metrics.scaling import platt
+from stepmark.models.calibration import store_calibration
 from stepmark.models.detect import read_spec
 from stepmark.models.load import load_prm
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
@@ -105,18 +106,15 @@ def calibrate(folder: Path, held_out: Sequence[Example], *, name: str = "held-ou
     spec: ScoringSpec = read_spec(spec_file)
     threshold = 0.5 if spec.threshold is None else spec.threshold
     found, best = first_errors(moved, truth, threshold), best_threshold(moved, truth)
-    old = spec.readout
-    # The scores that were fitted had the old calibration in them; the two affine maps compose.
-    readout = replace(old, scale=scale * old.scale, shift=scale * old.shift + shift)
-    _write_json(spec_file, asdict(replace(spec, readout=readout)))
-    _write_json(
-        folder / "calibration.json",
-        {
+    store_calibration(
+        folder,
+        spec,
+        scale=scale,
+        shift=shift,
+        note={
             "on": name,
             "steps": len(rows),
             "solutions": len(whole),
-            "scale": scale,
-            "shift": shift,
             "first_errors": asdict(found),
             "best_threshold": asdict(best),
         },
