@@ -312,6 +312,10 @@ def test_numbers_altered_by_hand() -> None:
     unproven = Solution.of("Q?", ["There are 7 apples in all."])
     made = _apply("numbers-altered", unproven)
     assert (made.broken_step, made.proven) == (0, False)
+    # Whatever 7 becomes, 7 * 0 = 0 stays true; that is not altered.
+    zero = Solution.of("Q?", ["So 7 * 0 = 0 it is."])
+    notes = {_apply("numbers-altered", zero, seed).note for seed in range(30)}
+    assert len(notes) > 3 and not any(note.startswith("7 ") for note in notes)
     names_only = Solution.of("Q?", ["By Step 1 and equation (2), x_3 is the 4th of y5.", r"So \frac12."])
     assert perturbation("numbers-altered").apply(names_only, random.Random(0)) is None
 
@@ -334,6 +338,9 @@ def test_truncated_reaches_no_answer() -> None:
     for seed in range(10):
         # Step 1 says "= 31", which is the answer: only step 0 may stay.
         assert _apply("truncated", seed=seed).solution.texts == SHOP.texts[:1]
+    checked = Solution.of("Q?", ["We add.", "The answer is twelve.", "Let me check it.", "It is right."])
+    for seed in range(10):
+        assert _apply("truncated", checked, seed).solution.texts == ("We add.",)
     at_once = Solution.of("Q?", ["It is 2 + 2 = 4.", "The answer is 4."])
     assert perturbation("truncated").apply(at_once, random.Random(0)) is None
 

@@ -512,8 +512,9 @@ def test_the_report_says_what_the_items_say(tmp_path: Path) -> None:
         else:
             assert again[figure["name"]] == pytest.approx(figure["value"])
     text = as_markdown(result)
-    row = next(line for line in text.splitlines() if line.startswith("| confident-phrasing"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    rows = [line for line in text.splitlines() if line.startswith("| confident-phrasing")]
+    glance, cells = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows[:2])
+    assert glance[1:] == ["kept", "12", "0.550 [0.550, 0.550]", *["100.0 [100.0, 100.0]"] * 2]
     assert cells[1:5] == ["12", "0.400", "0.550 [0.550, 0.550]", "0.550"]
     assert cells[7:10] == ["100.0 [100.0, 100.0]", "100.0 [100.0, 100.0]", "–"]
     kinds = {name: name in {item["perturbation"] for item in result.items} for name in PERTURBATIONS}

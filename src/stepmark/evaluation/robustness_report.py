@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.examples import card, problem
 from stepmark.evaluation.perturbations import PERTURBATIONS, perturbation
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.evaluation.robustness import Robustness, Trial, items_of
+from stepmark.evaluation.robustness_examples import examples
 from stepmark.evaluation.robustness_figures import BREAKING, PRESERVING, statistic
-from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.scoring.grade import first_error
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.evaluation.scores import Sheet
+from stepmark.show.evaluation import Section, Tile
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import Table
-from stepmark.show.views import ProblemView
 
 NAME = "robustness"
 
@@ -66,7 +63,7 @@ def evaluate(
     broken = [name for name in names if not perturbation(name).keeps_meaning]
     # Where labels say which solutions are right, only those can be broken.
     group = "/right" if any(item["right"] for item in items) else ""
-    sections = []
+    sections = [Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group),))]
     if kept:
         sections.append(
             Section(title="Changes that keep the meaning", text=_KEPT, items=_kept(kept, figures))
@@ -83,7 +80,7 @@ def evaluate(
         )
     sections.append(Section(title="What each change does", items=(_list(names, items),)))
     sections.append(
-        Section(title="Examples", text=_EXAMPLES, items=_examples(sheet, found, items, how, names))
+        Section(title="Examples", text=_EXAMPLES, items=examples(sheet, found, items, how, names))
     )
     return Result(
         evaluation=NAME,
@@ -104,6 +101,11 @@ def evaluate(
     )
 
 
+_GLANCE = (
+    "An attack succeeds when a change that keeps the meaning turns a bad verdict into a good one or raises the score by more than "
+    "the margin, and when a change that breaks the meaning does not lower it. The verdict is fooled when a wrong solution "
+    "judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
+)
 _KEPT = (
     "A right step stays right and a wrong one wrong, so the score must not rise. Attack success: the verdict turns from "
     "bad to good, or the score rises by more than the margin. Flips to good: of the solutions that are wrong by their labels "
@@ -178,6 +180,33 @@ def _score(figure: Figure | None) -> str:
 
 def _plain(figure: Figure | None) -> str:
     return "–" if figure is None or figure.value is None else f"{figure.value:.3f}"
+
+
+def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
+    rows = []
+    for name in (*names, PRESERVING, BREAKING):
+        keeps = name == PRESERVING or (name in PERTURBATIONS and perturbation(name).keeps_meaning)
+        of = "" if keeps else group
+        if f"{name}/success{of}" not in figures:
+            continue
+        fooled = f"{name}/flips to good" if keeps else f"{name}/stays good{of}"
+        rows.append(
+            (
+                f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
+                "kept" if keeps else "broken",
+                _count(figures.get(f"{name}/n{of}")),
+                _score(figures.get(f"{name}/change{of}")),
+                shown(figures.get(f"{name}/success{of}")),
+                shown(figures.get(fooled)),
+            )
+        )
+    return Table(
+        title="What each change does to the score (shares in %; lower is better)",
+        columns=("Change", "Meaning", "Solutions", "Mean change", "Attack succeeds", "Verdict fooled"),
+        rows=tuple(rows),
+        align=("left", "left", "right", "right", "right", "right"),
+        note="Broken meaning: over the solutions that are right by their labels." if group else "",
+    )
 
 
 def _kept(names: Sequence[str], figures: Figures) -> tuple[Table | Bars, ...]:
@@ -325,63 +354,3 @@ def _list(names: Sequence[str], items: Sequence[Item]) -> Table:
         ),
         align=("left", "left", "left", "left", "right"),
     )
-
-
-_SHOWN = 3
-"""Examples of each change."""
-
-
-def _examples(
-    sheet: Sheet, found: Sequence[Trial], items: Sequence[Item], how: Robustness, names: Sequence[str]
-) -> tuple[Examples, ...]:
-    by_id = {row.case.id: row for row in sheet.rows}
-    groups = []
-    for name in names:
-        pairs = [
-            (trial, item)
-            for trial, item in zip(found, items, strict=True)
-            if item["perturbation"] == name and item["success"] is not None
-        ]
-        # Of a wrong solution a rise may be what its change deserves (its error cut off), so right ones go first there.
-        succeeded = [
-            pair
-            for pair in pairs
-            if pair[1]["success"] and (pair[1]["keeps_meaning"] or pair[1]["right"] is not False)
-        ]
-        succeeded.sort(key=lambda pair: pair[1]["before"] - pair[1]["after"])
-        chosen = succeeded[:_SHOWN] or pairs[:1]
-        if chosen:
-            groups.append(
-                Examples(
-                    title=f"{name}: {len(succeeded):,} of {len(pairs):,} attacks succeeded",
-                    problems=tuple(_before_and_after(trial, item, by_id, how) for trial, item in chosen),
-                    text=perturbation(name).summary,
-                )
-            )
-    return tuple(groups)
-
-
-def _before_and_after(
-    trial: Trial, item: Item, by_id: Mapping[str, CaseScores], how: Robustness
-) -> ProblemView:
-    before, after = by_id[trial.original.id], by_id[trial.case.id]
-    assert how.aggregate is not None  # filled in
-    truth = {True: "right by its labels", False: "wrong by its labels", None: "no label"}[item["right"]]
-    note = [f"changed: {item['note']}", f"score {item['before']:.3f} → {item['after']:.3f}"]
-    question = trial.case.solution.problem.text
-    if question != trial.original.solution.problem.text:
-        note.append(f"question now: {question}")
-    cards = [
-        card(
-            row,
-            how=how.aggregate,
-            threshold=how.threshold,
-            found=first_error(row.scores, how.threshold),
-            note=words,
-            number=number,
-        )
-        for number, (row, words) in enumerate(
-            ((before, f"original, {truth}"), (after, "; ".join(note))), start=1
-        )
-    ]
-    return replace(problem(before, cards[0]), cards=tuple(cards))

@@ -127,7 +127,7 @@ _FREE_NUMBER = re.compile(
 )
 _NAMES_A_NUMBER = re.compile(
     r"(?:\b(?:steps?|cases?|parts?|equations?|eqs?|figures?|fig|options?|methods?|theorems?|lemmas?|problem|question"
-    r"|examples?|lines?|sections?|chapters?|items?|inequality|condition|statement)\.?\s*\(?"
+    r"|examples?|lines?|rows?|columns?|sections?|chapters?|items?|inequality|condition|statement)\.?\s*\(?"
     r"|\\(?:tag|label|ref|eqref|[hv]space\*?|kern|color|text|mathrm|operatorname|begin|end)\s*\{[^{}]*"
     r"|\\\\\[|\{,\}|\\[,!]+)\Z",
     re.IGNORECASE,
