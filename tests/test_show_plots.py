@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -78,6 +79,7 @@ every_plot = pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: type(plot).
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@functools.cache
 def drawn(plot: Plot) -> ET.Element:
     return ET.fromstring(svg(plot))  # noqa: S314
 
