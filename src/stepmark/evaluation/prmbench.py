@@ -4,7 +4,7 @@ Source: Song et al. 2025, "PRMBench: a fine-grained and challenging benchmark fo
 its evaluation script. A step is called right when its score is over the threshold (strictly, so a step at it is called
 wrong). Right steps are the positives. From the confusion matrix of all steps of a class: F1 of the right steps, F1 of the wrong
 ones, PRMScore = half their sum. `multi_solutions` has no wrong steps and counts by F1 alone. A category is the mean of its
-classes; overall is PRMScore of the matrix of all classes together.
+classes; overall is PRMScore of the matrix of all classes together, save `correct` (unchanged originals, where a file has them).
 
 Of rows with the same class and index the first counts; an error step past the end says nothing; a step without a score (cut off, or
 in a solution that could not be read) is in no matrix, and how many there are is said. The benchmark's `similarity` to
@@ -54,6 +54,7 @@ SHORT = {
 """Class to the benchmark's name for what it tests."""
 
 _BY_F1_ALONE = "multi_solutions"
+_ORIGINALS = "correct"
 _PARTS = ("tp", "fp", "tn", "fn")
 
 
@@ -116,6 +117,7 @@ def statistic(items: Sequence[Item]) -> Statistic:
     member = {
         name: np.array([item["group"] == name for item in items], dtype=float)[:, None] for name in classes
     }
+    whole = np.array([item["group"] != _ORIGINALS for item in items], dtype=float)[:, None]
 
     def figures(weights: Floats) -> Mapping[str, Floats]:
         found: dict[str, Floats] = {}
@@ -131,7 +133,7 @@ def statistic(items: Sequence[Item]) -> Statistic:
             present = [found[f"{name}/prmscore"] for name in inside if name in member]
             if len(present) == len(inside):
                 found[f"{category}/prmscore"] = np.mean(present, axis=0)
-        f1, negative = f1s(weights @ counts)
+        f1, negative = f1s(weights @ (counts * whole))
         found |= {"overall/f1": f1, "overall/negative_f1": negative, "overall/prmscore": (f1 + negative) / 2}
         return found
 
@@ -268,7 +270,11 @@ def _table(figures: Mapping[str, Figure], items: Sequence[Item]) -> Table:
         rows.append(
             (
                 label,
-                f"{counts[name]:,}" if name in counts else "" if name != "overall" else f"{len(items):,}",
+                f"{counts[name]:,}"
+                if name in counts
+                else ""
+                if name != "overall"
+                else f"{len(items) - counts[_ORIGINALS]:,}",
                 shown(figures.get(f"{name}/f1")) if f"{name}/f1" in figures else "",
                 shown(figures.get(f"{name}/negative_f1")) if f"{name}/negative_f1" in figures else "",
                 shown(figures[f"{name}/prmscore"]),
@@ -307,7 +313,11 @@ def _bars(figures: Mapping[str, Figure]) -> Bars:
 def _accuracies(items: Sequence[Item]) -> Table:
     rows = []
     for name in [*dict.fromkeys(item["group"] for item in items), "overall"]:
-        own = items if name == "overall" else [item for item in items if item["group"] == name]
+        own = [
+            item
+            for item in items
+            if (item["group"] != _ORIGINALS if name == "overall" else item["group"] == name)
+        ]
         tp, fp, tn, fn = (sum(item[part] for item in own) for part in _PARTS)
         named = [item["named"] for item in own if item["named"] is not None]
 
