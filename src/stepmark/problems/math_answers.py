@@ -163,11 +163,16 @@ _NAMED = re.compile(
 
 def _without_names(gold: str, answer: str) -> tuple[str, str]:
     """Cut the opening of "x = 5" off where only one side names a variable, or both name the same one."""
-    names = [_NAMED.match(text) for text in (gold, answer)]
-    if names[0] and names[1] and names[0].group(1).replace(" ", "") != names[1].group(1).replace(" ", ""):
-        return gold, answer
-    # "y = 2x + 1" as a reference is an equation; an answer that leaves "y =" out says the same.
-    return gold[names[0].end() :] if names[0] else gold, answer[names[1].end() :] if names[1] else answer
+    ours, theirs = _NAMED.match(gold), _NAMED.match(answer)
+    if ours and theirs:
+        same = ours.group(1).replace(" ", "") == theirs.group(1).replace(" ", "")
+        return (gold[ours.end() :], answer[theirs.end() :]) if same else (gold, answer)
+    # "y = 2x + 1" against "2x + 1" says the same, but "y - 2x = 1" needs the whole equation.
+    if ours and "=" not in answer:
+        return gold[ours.end() :], answer
+    if theirs and "=" not in gold:
+        return gold, answer[theirs.end() :]
+    return gold, answer
 
 
 _MATHS_WORD = re.compile(
