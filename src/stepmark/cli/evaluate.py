@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from stepmark.cli.evaluating import (
     DEFAULTS,
+    Data,
     EvaluateOptions,
     finish,
     limited,
@@ -32,6 +31,10 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "stepmark.cli.evaluate_robustness:robustness_command",
         "What controlled changes of a solution do to its scores.",
     ),
+    "disagreement": (
+        "stepmark.cli.evaluate_disagreement:disagreement_command",
+        "Right answers from wrong steps, and the reverse.",
+    ),
     "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
 }
 """Name: where the command lives, and its line in `stepmark evaluate --help`."""
@@ -39,9 +42,6 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
 app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
 for _name, (_place, _summary) in EVALUATIONS.items():
     app.command(_place, name=_name, help=_summary)
-
-Data = Annotated[tuple[str, ...], Parameter(name="--data", consume_multiple=True, negative="")]
-"""Files, folders, or "hub"."""
 
 
 def processbench_command(

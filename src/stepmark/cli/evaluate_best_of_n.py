@@ -90,17 +90,23 @@ def best_of_n_command(
     every = read_candidates(files, how=choices.split)
     cases = limited(every, options.limit if choices.data else None)
     sheet = scored(NAME, cases, files, options, split=choices.split)
-    outcomes = None
+    outcomes = outcome_tokens = None
     if choices.orm is not None:
         orm = replace(options, prm=choices.orm, scores=None, family=None)
         judged = scored(NAME, cases, files, orm, outcome=True, split=choices.split)
         outcomes = {row.case.id: s for row in judged.rows if (s := row.scores[-1]) is not None}
+        outcome_tokens = {
+            row.case.id: (row.steps.problem_tokens or 0) + row.steps.solution_tokens
+            for row in judged.rows
+            if row.steps is not None and row.steps.solution_tokens is not None
+        }
     with load_verifier(choices.verifier) as verifier:
         result = evaluate(
             sheet,
             choices=BestOfN(sizes=choices.sizes or None, seed=options.seed),
             same=lambda a, b: verifier.verify(b, a).outcome == "match",
             outcomes=outcomes,
+            outcome_tokens=outcome_tokens,
             settings=settings_of(options) | {k: v for k, v in asdict(choices).items() if v not in (None, ())},
             data=provenance(files),
             facts=sampled(len(cases), len(every)),

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.evaluating import (
     DEFAULTS,
+    Data,
     EvaluateOptions,
     finish,
     limited,
@@ -20,7 +21,7 @@ from stepmark.cli.evaluating import (
 
 def robustness_command(
     *,
-    data: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")],
+    data: Data,
     only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
     aggregate: str | None = None,
     threshold: float | None = None,

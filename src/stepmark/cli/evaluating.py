@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -65,6 +65,9 @@ class EvaluateOptions:
     samples: int | None = None
     """Critiques a step that a generative PRM writes. Left out: its family's own number."""
 
+
+Data = Annotated[tuple[str, ...], Parameter(name="--data", consume_multiple=True, negative="")]
+"""Files, folders, or "hub"."""
 
 DEFAULTS = EvaluateOptions()
 """Every option left out."""

@@ -15,7 +15,10 @@ STATISTICS = Catalog(
     "evaluation",
     {
         "processbench": "stepmark.evaluation.processbench:statistic",
+        "best-of-n": "stepmark.evaluation.best_of_n_report:statistic",
+        "robustness": "stepmark.evaluation.robustness_figures:statistic",
         "prmbench": "stepmark.evaluation.prmbench:statistic",
+        "disagreement": "stepmark.evaluation.disagreement:statistic",
     },
 )
 """Evaluation to the function that makes its figures of its items."""
@@ -111,9 +114,9 @@ def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table
         rows.append(
             (
                 name,
-                interval_text(one.a, None, None),
-                interval_text(one.b, None, None),
-                interval_text(one.value, one.low, one.high),
+                interval_text(one.a, None, None, scale=1, digits=4),
+                interval_text(one.b, None, None, scale=1, digits=4),
+                interval_text(one.value, one.low, one.high, scale=1, digits=4),
                 "–" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
             )
         )
@@ -123,6 +126,6 @@ def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table
         + (f" ({', '.join(left)})" if left else ""),
         columns=("Figure", "A", "B", "B - A", "p"),
         rows=tuple(rows),
-        note="In percent. In brackets: 95 % interval of the difference by paired bootstrap over problems; p: two-sided, of no difference; "
+        note="Shares from 0 to 1. In brackets: 95 % interval of the difference by paired bootstrap over problems; p: two-sided, of no difference; "
         "not corrected for the number of rows.",
     )

@@ -48,11 +48,15 @@ class ScriptedPolicy:
     def write(
         self, requests: Sequence[Write], ready: Ready | None = None
     ) -> list[list[Written] | InputError]:
-        """The scripted texts."""
+        """The scripted texts; an `InputError` that the script raises refuses that request alone."""
         replies: list[list[Written] | InputError] = []
         for index, request in enumerate(requests):
             first = request.first or 0
-            reply = [self._sample(request, number) for number in range(first, first + request.n)]
+            reply: list[Written] | InputError
+            try:
+                reply = [self._sample(request, number) for number in range(first, first + request.n)]
+            except InputError as error:
+                reply = error
             replies.append(reply)
             if ready is not None:
                 ready(index, reply)
