@@ -8,6 +8,8 @@ PRMBench        `idx`, `classification`, `modified_question`, `modified_process`
 candidates      `id`, `question`, `gold`, `candidates` (each `model`, `text`, `answer`, `correct`)
 PRM800K, flat   `instruction`, `responses`, `next_response`, `rating` (one row a rated completion)
 TRL             `prompt`, `completions`, `labels`
+openr           `question`, `final_answer`, `reasoning_steps` (`stepmark.evaluation.rollouts`)
+Math-Shepherd   `input`, `label`, `task` (the same)
 ==============  ======================================================================================
 """
 
@@ -320,12 +322,23 @@ def _trl(row: Row) -> Case:
     )
 
 
+def _rollouts(reader: str) -> Callable[[Sequence[str]], list[Case]]:
+    def read(files: Sequence[str]) -> list[Case]:
+        from stepmark.evaluation import rollouts  # which reads rows with this module
+
+        return rollouts.read_openr(files) if reader == "openr" else rollouts.read_math_shepherd(files)
+
+    return read
+
+
 _SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[str]], list[Case]]]] = {
     "ProcessBench": (("final_answer_correct", "label"), read_processbench),
     "PRMBench": (("modified_process", "error_steps"), read_prmbench),
     "candidates": (("candidates",), read_candidates),
     "PRM800K": (("responses", "next_response", "rating"), read_prm800k_cases),
     "TRL": (("prompt", "completions", "labels"), read_trl),
+    "openr": (("question", "final_answer", "reasoning_steps"), _rollouts("openr")),
+    "Math-Shepherd": (("input", "label", "task"), _rollouts("Math-Shepherd")),
 }
 
 
