@@ -161,7 +161,13 @@ def _bars(plot: Bars, sketch: Sketch) -> None:
         top = at * group
         if above:
             axes.annotate(
-                cut(label, 52), (0, top + 9), xycoords=("axes fraction", "data"), va="center", fontsize=SMALL
+                cut(label, 52),
+                (0, top + 9),
+                xycoords=("axes fraction", "data"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=SMALL,
             )
         for k in range(len(plot.series)):
             middle = top + (17 if above else 4) + k * 15 + 7.5
@@ -229,7 +235,7 @@ def _reliability(plot: Reliability, sketch: Sketch) -> None:
     for one in plot.bins:
         wide = one.high - one.low
         column = below.bar(
-            [one.low], [one.count], width=wide, align="edge", color=hue_of(2), edgecolor=role("panel")
+            [one.low], [one.count], width=wide, align="edge", color=hue_of(6), edgecolor=role("panel")
         )
         sketch.hover(column[0], _bin_words(one))
         if one.mean_score is None or one.share_right is None:
