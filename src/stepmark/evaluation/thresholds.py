@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stepmark.errors import ScoreKindError, UsageError
+from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.first_error import best_threshold, found_error
+from stepmark.records import StepScores
+from stepmark.scoring.aggregate import check_score
 
 _MIDDLES = {"probability": 0.5, "margin": 0.0, "log-ratio": 0.0}
 """Where the two classes of a binary PRM are equally likely."""
@@ -60,7 +62,8 @@ def policies(
         truth: case id to 0-based first error, -1 for none, None for not known.
 
     Raises:
-        UsageError: no such policy or group; no own threshold; nothing to tune on.
+        UsageError: no such policy or group; a number out of the range of the scores; no own threshold; nothing to tune on;
+            "argmax" where only some solutions have classes.
         ScoreKindError: "argmax" for scores without classes or a middle.
     """
     if asked is None:
@@ -73,7 +76,7 @@ def policies(
     if asked == "argmax":
         return dict.fromkeys(groups, _argmax(sheet))
     if asked == "oracle":
-        found = {name: _best(rows, truth) for name, rows in groups.items()}
+        found = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
         return {
             name: Policy(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
             for name, t in found.items()
@@ -82,7 +85,7 @@ def policies(
         on = asked.removeprefix("tuned:")
         if on not in groups:
             raise UsageError(f"--threshold {asked}: there is no group {on!r}; known: {', '.join(groups)}")
-        t = _best(groups[on], truth)
+        t = _best(asked, on, groups[on], truth)
         return {
             name: Policy(threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else ""))
             for name in groups
@@ -93,14 +96,22 @@ def policies(
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle")
+    try:
+        check_score(number, sheet.kind, step=0)
+    except InputError:
+        raise UsageError(
+            f"the threshold {asked} is no {sheet.kind}, which is what {sheet.prm} gives"
+        ) from None
     return dict.fromkeys(groups, Policy(threshold=number, words=f"{number:g}, given"))
 
 
 def _argmax(sheet: Sheet) -> Policy:
-    names = next(
-        (row.steps.class_names for row in sheet.rows if row.steps is not None and row.steps.classes), None
-    )
-    if names is not None and "negative" in names:
+    read = [row for row in sheet.rows if row.steps is not None]
+    known = [row.steps is not None and _has_negative(row.steps) for row in read]
+    if any(known):
+        if not all(known):
+            without = read[known.index(False)].case.id
+            raise UsageError(f"argmax: some solutions have classes and {without!r} has none; give a number")
         return Policy(threshold=None, words="the largest class (argmax)")
     if sheet.kind not in _MIDDLES:
         raise ScoreKindError(
@@ -110,6 +121,13 @@ def _argmax(sheet: Sheet) -> Policy:
     return Policy(threshold=middle, words=f"{middle:g}, the larger class (argmax)")
 
 
-def _best(rows: Sequence[CaseScores], truth: Mapping[str, int | None]) -> float:
+def _has_negative(steps: StepScores) -> bool:
+    return bool(steps.classes) and "negative" in (steps.class_names or ())
+
+
+def _best(asked: str, name: str, rows: Sequence[CaseScores], truth: Mapping[str, int | None]) -> float:
     known = [(row.scores, label) for row in rows if (label := truth[row.case.id]) is not None]
-    return best_threshold([scores for scores, _ in known], [label for _, label in known]).threshold
+    try:
+        return best_threshold([scores for scores, _ in known], [label for _, label in known]).threshold
+    except UsageError as error:
+        raise UsageError(f"--threshold {asked}: on {name!r}, {error}") from None
