@@ -315,7 +315,7 @@ def test_numbers_altered_by_hand() -> None:
     # Whatever 7 becomes, 7 * 0 = 0 stays true; that is not altered.
     zero = Solution.of("Q?", ["So 7 * 0 = 0 it is."])
     notes = {_apply("numbers-altered", zero, seed).note for seed in range(30)}
-    assert len(notes) > 3 and not any(note.startswith("7 ") for note in notes)
+    assert len(notes) > 1 and not any(note.startswith("7 ") for note in notes)
     names_only = Solution.of("Q?", ["By Step 1 and equation (2), x_3 is the 4th of y5.", r"So \frac12."])
     assert perturbation("numbers-altered").apply(names_only, random.Random(0)) is None
 

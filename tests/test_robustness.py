@@ -228,6 +228,12 @@ def test_kept_meaning_by_hand() -> None:
     assert "spaced/stays good" not in found and "spaced/step change" not in found
 
 
+def test_a_right_solution_that_turns_good_is_no_flip_of_the_attack() -> None:
+    found = _values([*KEPT, _item("spaced", 0.30, 0.70, success=True)])
+    assert found["spaced/flips to good"] == pytest.approx(1 / 2)
+    assert found["spaced/success"] == pytest.approx(3 / 7)
+
+
 def _altered(
     before: float, after: float | None, steps: tuple[float, float | None], **more: Any
 ) -> dict[str, Any]:
@@ -289,6 +295,8 @@ def test_without_a_threshold_there_is_no_verdict() -> None:
         ("numbers-altered", 0.9, 0.9, True),
         ("numbers-altered", 0.9, 0.899999, True),  # noise is no fall
         ("numbers-altered", 0.2, 0.3, True),
+        ("numbers-altered", 0.5, 0.6, True),  # at the threshold is not under it
+        ("numbers-altered", 0.6, 0.5, False),
         ("numbers-altered", 0.9, None, None),
     ],
 )
