@@ -35,6 +35,14 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "stepmark.cli.evaluate_disagreement:disagreement_command",
         "Right answers from wrong steps, and the reverse.",
     ),
+    "verifier": (
+        "stepmark.cli.evaluate_verifier:verifier_command",
+        "Errors of the answer checkers on labelled pairs.",
+    ),
+    "calibration": (
+        "stepmark.cli.evaluate_calibration:calibration_command",
+        "Whether scores are probabilities: reliability, ECE, Brier, AUC; temperature and Platt scaling.",
+    ),
     "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
 }
 """Name: where the command lives, and its line in `stepmark evaluate --help`."""

@@ -95,11 +95,15 @@ def folder_of(name: str, options: EvaluateOptions) -> Path:
         UsageError: it is a file, or cannot be made.
     """
     folder = options.out or Path("evaluation") / name
+    _make(folder)
+    return folder
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror or error}; expected a folder") from error
-    return folder
 
 
 def provenance(files: Sequence[str]) -> list[dict[str, Any]]:
@@ -274,13 +278,22 @@ def settings_of(options: EvaluateOptions) -> dict[str, Any]:
 
 
 def finish(result: Result, options: EvaluateOptions) -> int:
-    """Write the report, the result and its Markdown; print the tables of the first section."""
+    """Write a result to the run's folder; see `write_result`."""
+    return write_result(result, folder_of(result.evaluation, options))
+
+
+def write_result(result: Result, folder: Path) -> int:
+    """Write the report, the result and its Markdown; print the tables of the first section.
+
+    Raises:
+        UsageError: the folder cannot be made or written to.
+    """
     from rich.console import Console
 
     from stepmark.evaluation.result import write_html, write_json, write_markdown
     from stepmark.show.tables import Table, terminal
 
-    folder = folder_of(result.evaluation, options)
+    _make(folder)
     write_json(result, folder / "result.json")
     write_markdown(result, folder / "result.md")
     write_html(result, folder / "report.html")
