@@ -18,6 +18,7 @@ STATISTICS = Catalog(
         "best-of-n": "stepmark.evaluation.best_of_n_report:statistic",
         "robustness": "stepmark.evaluation.robustness_figures:statistic",
         "prmbench": "stepmark.evaluation.prmbench:statistic",
+        "calibration": "stepmark.evaluation.calibration:statistic",
         "disagreement": "stepmark.evaluation.disagreement:statistic",
     },
 )
