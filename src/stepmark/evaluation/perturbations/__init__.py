@@ -50,7 +50,7 @@ class Perturbation:
     """One way to change a solution."""
 
     name: str
-    """As in `--perturbations` and in tables."""
+    """As in `--only` and in tables."""
     keeps_meaning: bool
     """True: the score must not rise. False: it must fall."""
     summary: str
