@@ -23,7 +23,7 @@ from typing import Any
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.sources import rows_of
+from stepmark.evaluation.rows import rows_of
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.store import Row, json_type
 

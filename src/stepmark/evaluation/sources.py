@@ -15,16 +15,16 @@ Math-Shepherd   `input`, `label`, `task` (the same)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
+from stepmark.evaluation.rows import rows_of
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import read_solution
 from stepmark.solutions.segmentation import split
-from stepmark.store import Row, json_type, read_rows
+from stepmark.store import Row, json_type
 
 HUB_FILES = {
     "processbench": (
@@ -37,14 +37,15 @@ HUB_FILES = {
 
 
 def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, ...]:
-    """The files that `--data` names: files as they are, of a folder those of the data set, "hub" downloads them.
+    """The files that `--data` names: files as they are, of a folder all that end in .jsonl, .jsonl.gz or .json, "hub"
+    downloads them.
 
     Args:
         data: names of files and folders, or "hub".
         dataset: what "hub" stands for: a key of `HUB_FILES`; None where there is no such set.
 
     Raises:
-        UsageError: "hub" where there is none, or the download failed; a folder without a JSON lines file.
+        UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
     found: list[str] = []
     for name in data:
@@ -80,28 +81,6 @@ def _downloaded(dataset: str | None) -> list[str]:
         raise UsageError(
             f"{repository} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give --data their folder"
         ) from error
-
-
-def rows_of(file: str) -> Iterator[Row]:
-    """The rows of a JSON lines file, or of a JSON file that holds one list (its rows count as lines).
-
-    Raises:
-        InputError: as `store.read_rows`.
-    """
-    if not file.endswith(".json"):
-        yield from read_rows(file)
-        return
-    try:
-        rows = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        rows = None
-    if not isinstance(rows, list):
-        yield from read_rows(file)  # JSON lines by another name, or an error that says what is wrong
-        return
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise InputError(f"expected an object, found {json_type(row)}", where=f"{file}:{number}")
-        yield Row(data=row, file=file, line=number)
 
 
 def read_processbench(files: Sequence[str]) -> list[Case]:
@@ -231,6 +210,10 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
     question = "question" if "question" in row.data else "problem"
     _need(row, ("id", question, "candidates"), "candidates")
     data = row.data
+    if isinstance(data["id"], bool) or not isinstance(data["id"], str | int):
+        raise InputError(
+            f"expected a string or a whole number, found {json_type(data['id'])}", where=row.where, field="id"
+        )
     id_, gold = str(data["id"]), data.get("gold")
     problem = Problem(text=_text(row, question), id=id_, answer=None if gold is None else str(gold))
     listed = data["candidates"]
@@ -258,6 +241,10 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
             )
         cut = split(text, how)
         answer, model = candidate.get("answer"), candidate.get("model")
+        if not isinstance(model, str | None):
+            raise InputError(
+                f"expected a string or null, found {json_type(model)}", where=place, field="model"
+            )
         solution = Solution(
             problem=problem, steps=cut.steps, id=f"{id_}/{number}", split=cut.how, source=model
         )
@@ -289,10 +276,11 @@ def read_prm800k_cases(files: Sequence[str]) -> list[Case]:
 
 
 def read_trl(files: Sequence[str]) -> list[Case]:
-    """TRL's stepwise rows: `prompt`, `completions`, `labels` (true, false, or a share in [0, 1]).
+    """TRL's stepwise rows: `prompt`, `completions`, `labels` (true or false, 1 or 0).
 
     Raises:
-        InputError: with `FILE:LINE`: another format, no labels, not one label a completion, one out of range.
+        InputError: with `FILE:LINE`: another format, no labels, not one label a completion, a share (how many rollouts it is
+            of is not known).
     """
     return unique(_trl(row) for file in files for row in rows_of(file))
 
