@@ -1,0 +1,209 @@
+"""False positives and negatives of verifiers: counted by hand on small sets, read strictly."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.result import as_markdown, read_result, write_json
+from stepmark.evaluation.verifier import check_pairs, errors_of, evaluate, items_of, read_pairs, statistic
+from stepmark.problems.answers import NumberVerifier, TextVerifier, load_verifier
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "answer_pairs.jsonl"
+
+ROWS = [
+    {
+        "gold": "18",
+        "answer": "18.0",
+        "equal": True,
+        "id": "a",
+        "why": "same integer",
+    },  # number right, text misses
+    {"gold": "C", "answer": "c", "equal": False, "id": "b"},  # text matches wrongly, number has no verdict
+    {"gold": "5", "answer": "6", "equal": False, "id": "c"},  # both right
+    {"gold": "5", "answer": None, "equal": False, "id": "d"},  # neither has a verdict
+    {"gold": "7", "text": "We add 3.\nThe answer is: 7", "equal": True, "id": "e"},  # both right
+]
+
+
+def _write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def checked(tmp_path):
+    file = _write(tmp_path / "pairs.jsonl", ROWS)
+    return list(check_pairs(read_pairs([file]), [NumberVerifier(), TextVerifier()]))
+
+
+def test_counts_by_hand(checked):
+    number, text = errors_of(checked)
+    assert (number.verifier, number.equal, number.different) == ("number", 2, 3)
+    assert (number.false_positives, number.false_negatives) == (0, 0)
+    assert (number.unparsed_equal, number.unparsed_different) == (0, 2)
+    assert (text.false_positives, text.false_negatives) == (1, 1)
+    assert (text.unparsed_equal, text.unparsed_different) == (0, 1)
+    assert text.false_positive_rate.value == pytest.approx(1 / 3)
+    assert text.false_negative_rate.value == pytest.approx(1 / 2)
+    assert number.unparsed_rate.value == pytest.approx(2 / 5)
+    # Wilson's interval solves (p - s)^2 = z^2 p (1 - p) / n at both ends.
+    for rate, trials in (
+        (text.false_positive_rate, 3),
+        (text.false_negative_rate, 2),
+        (number.unparsed_rate, 5),
+    ):
+        for end in (rate.low, rate.high):
+            assert (end - rate.value) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / trials, rel=1e-4)
+
+
+def test_the_disputed_rows(checked):
+    assert [one.pair.id for one in checked if one.disputed] == ["a", "b"]
+
+
+def test_figures_are_what_the_counts_say(checked):
+    items = items_of(checked)
+    found = statistic(items)(np.ones((1, len(items))))
+    number, text = errors_of(checked)
+    assert found["text/false positives"][0] == pytest.approx(text.false_positive_rate.value)
+    assert found["text/false negatives"][0] == pytest.approx(text.false_negative_rate.value)
+    assert found["number/unparsed"][0] == pytest.approx(number.unparsed_rate.value)
+    twice = statistic(items * 2)(np.ones((1, 2 * len(items))))
+    assert {name: value[0] for name, value in twice.items()} == pytest.approx(
+        {n: v[0] for n, v in found.items()}
+    )
+
+
+def test_flipped_labels_exchange_the_errors(tmp_path):
+    flipped = [{**row, "equal": not row["equal"]} for row in ROWS]
+    file = _write(tmp_path / "flipped.jsonl", flipped)
+    number, _ = errors_of(list(check_pairs(read_pairs([file]), [NumberVerifier(), TextVerifier()])))
+    # Of the right verdicts a, c and e: a and e become false positives, c a false negative.
+    assert (number.false_positives, number.false_negatives) == (2, 1)
+    assert (number.equal, number.different) == (3, 2)
+
+
+def test_nothing_to_count_is_no_number(tmp_path):
+    file = _write(tmp_path / "one.jsonl", [ROWS[0]])
+    (number,) = errors_of(list(check_pairs(read_pairs([file]), [NumberVerifier()])))
+    assert number.false_positive_rate.value is None
+    with pytest.raises(InputError, match="no pairs"):
+        errors_of([])
+
+
+def test_the_report(checked, tmp_path):
+    result = evaluate(checked, settings={"verifier": "number,text"})
+    assert result.figure("text/false positives").value == pytest.approx(1 / 3)
+    text = as_markdown(result)
+    assert "1 of 3" in text
+    assert "(wrong)" in text
+    write_json(result, tmp_path / "result.json")
+    body = read_result(tmp_path / "result.json")
+    assert [item["id"] for item in body["items"]] == ["a", "b", "c", "d", "e"]
+    assert body["items"][0]["verdicts"]["text"]["outcome"] == "mismatch"
+
+
+CANDIDATES = {
+    "id": "p1",
+    "question": "How many?",
+    "gold": 18,
+    "candidates": [
+        {"model": "m", "text": "16 + 3.\nThe answer is: 19", "answer": "18", "correct": True},
+        {"text": "The answer is: 18", "correct": True},
+        {"text": "no idea", "answer": None, "correct": False},
+        {"text": "unknown", "answer": "18", "correct": None},
+    ],
+}
+
+
+def test_candidates(tmp_path):
+    file = tmp_path / "candidates.jsonl.gz"
+    with gzip.open(file, "wt") as out:
+        out.write(json.dumps(CANDIDATES) + "\n" + json.dumps({**CANDIDATES, "id": "p2"}) + "\n")
+    pairs = list(read_pairs([file]))
+    assert [(p.id, p.answer, p.equal) for p in pairs[:3]] == [
+        ("p1/0", "18", True),
+        ("p1/1", "The answer is: 18", True),
+        ("p1/2", None, False),
+    ]
+    assert {p.problem for p in pairs} == {"p1", "p2"}
+    assert pairs[0].gold == "18"
+    assert next(iter(read_pairs([file], part="text"))).answer == "16 + 3.\nThe answer is: 19"
+    checked = list(check_pairs(pairs, [NumberVerifier()]))
+    assert [one.verdicts[0].outcome for one in checked[:3]] == ["match", "match", "unparsed"]
+    assert any("bootstrap over problems" in fact for fact in evaluate(checked, resamples=100).facts)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"gold": "1", "answer": "1"}, "field 'equal': expected true or false, found no such key"),
+        ({"gold": "1", "answer": "1", "equal": 1}, "field 'equal': expected true or false, found a number"),
+        ({"gold": 1, "answer": "1", "equal": True}, "field 'gold': expected a string, found a number"),
+        ({"gold": " ", "answer": "1", "equal": True}, "field 'gold': expected a string, found a blank one"),
+        ({"answer": "1", "equal": True}, "field 'gold': expected a string, found no such key"),
+        (
+            {"gold": "1", "answer": 1, "equal": True},
+            "field 'answer': expected a string or null, found a number",
+        ),
+        ({"gold": "1", "equal": True}, "expected either `answer` .bare. or `text`"),
+        ({"gold": "1", "answer": "1", "text": "1", "equal": True}, "expected either"),
+        ({"gold": "1", "answer": "1", "equal": True, "note": ""}, "found the key 'note'"),
+        ({"id": "x", "gold": "1", "candidates": {}}, "field 'candidates': expected a list, found an object"),
+        ({"id": "x", "candidates": []}, "field 'gold': expected the reference answer, found null"),
+        ({"gold": "1", "candidates": []}, "field 'id': expected a string, found no such key"),
+        ({"id": "x", "gold": "1", "candidates": [{"text": "a"}]}, "candidate 0 .0-based., field 'correct'"),
+        (
+            {"id": "x", "gold": "1", "candidates": [{"text": 3, "correct": True}]},
+            "candidate 0 .0-based., field 'text'",
+        ),
+    ],
+)
+def test_bad_rows_are_refused_with_their_place(tmp_path, row, message):
+    file = _write(tmp_path / "bad.jsonl", [ROWS[0], row])
+    with pytest.raises(InputError, match=rf"bad\.jsonl:2.*{message}"):
+        list(read_pairs([file]))
+
+
+def test_an_id_twice(tmp_path):
+    file = _write(tmp_path / "twice.jsonl", [ROWS[0], ROWS[0]])
+    with pytest.raises(InputError, match=r"twice\.jsonl:2.*'a' stands at .*twice\.jsonl:1 too"):
+        list(read_pairs([file]))
+
+
+def test_settings_that_cannot_work(tmp_path):
+    with pytest.raises(UsageError, match="'answer' or 'text'"):
+        list(read_pairs([tmp_path], part="both"))
+    with pytest.raises(UsageError, match="different names, found number, number"):
+        check_pairs([], [NumberVerifier(), NumberVerifier()])
+    with pytest.raises(UsageError, match="found none"):
+        check_pairs([], [])
+
+
+def test_the_example_pairs_are_sound():
+    pairs = list(read_pairs([EXAMPLES]))
+    assert len(pairs) > 100
+    assert all(pair.why for pair in pairs)
+    assert len({(pair.gold, pair.answer) for pair in pairs}) == len(pairs)
+
+
+def test_number_never_errs_on_the_example_pairs():
+    (number,) = errors_of(list(check_pairs(read_pairs([EXAMPLES]), [NumberVerifier()])))
+    assert (number.false_positives, number.false_negatives) == (0, 0)
+
+
+def test_math_never_errs_on_the_example_pairs():
+    pytest.importorskip("math_verify")
+    pairs = [
+        pair for pair in read_pairs([EXAMPLES]) if "^(5^" not in (pair.answer or "")
+    ]  # the tower takes seconds
+    with load_verifier("math") as verifier:
+        checked = list(check_pairs(pairs, [verifier]))
+    assert [one for one in checked if one.verdicts[0].correct not in {None, one.pair.equal}] == []
+    # Without a verdict: only the sentence that denies its number.
+    assert [one.pair.gold for one in checked if one.verdicts[0].correct is None] == ["18"]
