@@ -1,0 +1,428 @@
+"""Labelled data as cases: what is read, and how what cannot be read is refused."""
+
+import gzip
+import json
+import sys
+import types
+
+import pytest
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.cases import first_error, step_labels
+from stepmark.evaluation.sources import (
+    HUB_FILES,
+    files_of,
+    read_candidates,
+    read_cases,
+    read_prmbench,
+    read_processbench,
+    read_trl,
+    without_number,
+)
+
+WRONG = {
+    "id": "gsm8k-7",
+    "generator": "A",
+    "problem": "p",
+    "steps": ["x", "y", "z"],
+    "final_answer_correct": False,
+    "label": 1,
+}
+RIGHT = {**WRONG, "id": "my-set-8", "final_answer_correct": True, "label": -1}
+CIRCULAR = {
+    "idx": "p1_0",
+    "classification": "circular",
+    "original_question": "o",
+    "modified_question": "q",
+    "modified_process": ["1. So x = 2.", "2. So y = 3.", "no number"],
+    "error_steps": [2, 9],
+    "reason": "",
+}
+TRL = {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
+CANDIDATES = {
+    "id": 5,
+    "question": "q",
+    "gold": 3,
+    "candidates": [
+        {"model": "m", "text": "one\n\ntwo", "answer": 3, "correct": True, "tokens": 12, "greedy": True},
+        {"text": "three"},
+    ],
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows, name="data.jsonl"):
+        path = tmp_path / name
+        text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+        if name.endswith(".gz"):
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def without(row, key):
+    return {name: value for name, value in row.items() if name != key}
+
+
+def refused(read, path, said, *, line=1):
+    """The message, once its place is where the bad row stands."""
+    with pytest.raises(InputError) as caught:
+        read([path])
+    assert caught.value.where == (path if line is None else f"{path}:{line}")
+    assert said in str(caught.value)
+    return str(caught.value)
+
+
+# --- ProcessBench
+
+
+def test_processbench(write):
+    path = write(WRONG, RIGHT)
+    one, two = read_processbench([path])
+    assert (one.id, one.group, one.policy, one.outcome, one.where) == (
+        "gsm8k-7",
+        "gsm8k",
+        "A",
+        False,
+        f"{path}:1",
+    )
+    assert one.solution.texts == ("x", "y", "z")
+    assert one.problem == "p"
+    assert (first_error(one.labelled), step_labels(one.labelled)) == (1, (1.0, 0.0, None))
+    assert (two.group, two.outcome) == ("my-set", True)
+    assert (first_error(two.labelled), step_labels(two.labelled)) == (-1, (1.0, 1.0, 1.0))
+
+
+def test_without_a_hyphen_the_subset_is_the_file(write):
+    cases = read_processbench([write({**WRONG, "id": 3}, name="math.dev.jsonl.gz")])
+    assert (cases[0].id, cases[0].group) == ("3", "math")
+
+
+def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
+    as_list = write(json.dumps([WRONG, RIGHT], indent=2), name="gsm8k.json")
+    assert [case.where for case in read_processbench([as_list])] == [f"{as_list}:1", f"{as_list}:2"]
+    as_lines = write(WRONG, RIGHT, name="lines.json")
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + json.dumps([WRONG, RIGHT]).encode())
+    expected = [case.labelled for case in read_processbench([as_list])]
+    assert [case.labelled for case in read_processbench([as_lines])] == expected
+    assert [case.labelled for case in read_processbench([str(marked)])] == expected
+
+
+@pytest.mark.parametrize("label", [3, -2, True, 1.0, "0", None])
+def test_a_label_out_of_range(write, label):
+    said = "field 'label': expected the 0-based index of the first wrong step (3 steps) or -1, found"
+    refused(read_processbench, write(WRONG, {**RIGHT, "label": label}), said, line=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("id", None, "expected an id, found null"),
+        ("generator", 3, "expected a string, found a number"),
+        ("final_answer_correct", None, "expected true or false, found null"),
+        ("steps", [], "expected at least one entry"),
+        ("steps", "x", "expected a list, found a string"),
+        ("steps", ["a", " "], "step 1 (0-based; number 2 of 2): expected a text"),
+        ("problem", "", "expected a text"),
+        ("split", "x", "unknown key in a ProcessBench row; known: id, generator"),
+    ],
+)
+def test_a_row_that_is_no_processbench_row(write, key, value, said):
+    message = refused(read_processbench, write({**WRONG, key: value}), said)
+    assert f"field {key!r}" in message
+
+
+def test_keys_that_are_missing_are_named_with_those_there(write):
+    message = refused(
+        read_processbench, write(without(WRONG, "label")), "found no 'label'; it has 'id', 'generator'"
+    )
+    assert "expected a ProcessBench row" in message
+    refused(read_processbench, write(CIRCULAR), "expected a ProcessBench row")
+    refused(read_prmbench, write(WRONG), "expected a PRMBench row")
+
+
+def test_an_id_twice(write):
+    path = write(WRONG, RIGHT, WRONG)
+    refused(read_processbench, path, f"the id 'gsm8k-7' stands at {path}:1 already", line=3)
+    one, other = write(WRONG, name="one.jsonl"), write(RIGHT, WRONG, name="other.jsonl")
+    with pytest.raises(InputError, match=r"other\.jsonl:2.*one\.jsonl:1 already"):
+        read_processbench([one, other])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said", "line"),
+    [
+        ("e.jsonl", "", "the file is empty", None),
+        ("e.json", "", "the file is empty", None),
+        ("e.jsonl", "\n\n", "there are no rows", None),
+        ("e.json", "[]", "there are no rows: the list is empty", None),
+        ("e.json", json.dumps([3, WRONG]), "expected an object, found a number", 1),
+        ("e.json", "[\n" + json.dumps(WRONG) + ",\n{", "expected a JSON list of objects", 3),
+        ("e.json", '[{"id": NaN}]', "found NaN, which is not JSON", None),
+        ("e.json", '[{"id": "a-1", "id": "a-2"}]', "the key stands twice", None),
+        ("e.json", json.dumps(WRONG, indent=1), "rewritten so by: jq -c .", 1),
+        ("e.jsonl", json.dumps([WRONG]), "a JSON list is rewritten so by: jq -c '.[]'", 1),
+        ("e.jsonl", '{"id": NaN}', "found NaN", 1),
+    ],
+)
+@pytest.mark.parametrize("read", [read_processbench, read_prmbench, read_cases])
+def test_files_that_hold_no_rows(write, read, name, text, said, line):
+    refused(read, write(text, name=name), said, line=line)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "e.json"
+    path.write_bytes(b'["\xff"]')
+    refused(read_processbench, str(path), "utf-8", line=None)
+
+
+@pytest.mark.parametrize("name", ["nothing.jsonl", "nothing.json"])
+def test_a_file_that_is_not_there(write, name):
+    near = write(WRONG, name=f"near_{name}")
+    with pytest.raises(InputError, match=r"there is no such file\. Did you mean"):
+        read_processbench([near.replace("near_", "neat_")])
+
+
+# --- PRMBench
+
+
+def test_prmbench(write):
+    path = write(CIRCULAR)
+    case = read_prmbench([path])[0]
+    assert (case.id, case.group, case.problem, case.where) == (
+        "circular_p1_0",
+        "circular",
+        "p1_0",
+        f"{path}:1",
+    )
+    assert case.solution.problem.text == "q"
+    assert case.solution.texts == ("So x = 2.", "So y = 3.", "no number")
+    assert step_labels(case.labelled) == (1.0, 0.0, 1.0)  # 1-based, and the ninth of three says nothing
+    assert first_error(case.labelled) == 1
+
+
+def test_of_rows_with_one_class_and_index_the_first_counts(write):
+    again = {**CIRCULAR, "modified_process": ["other"], "error_steps": [1]}
+    elsewhere = {**again, "classification": "deception"}
+    path = write(CIRCULAR, again, elsewhere)
+    assert [(case.id, len(case.solution.steps)) for case in read_prmbench([path])] == [
+        ("circular_p1_0", 3),
+        ("deception_p1_0", 1),
+    ]
+
+
+def test_of_rows_with_one_id_the_one_that_the_scores_are_of(write):
+    path = write(
+        CIRCULAR, {**CIRCULAR, "modified_process": ["a", "b"]}, {**CIRCULAR, "modified_process": ["c", "d"]}
+    )
+
+    def steps(length):
+        return read_prmbench([path], lengths={"circular_p1_0": length})[0].solution.texts
+
+    assert steps(2) == ("a", "b")
+    assert steps(3)[0] == "So x = 2."
+    assert steps(7)[0] == "So x = 2."  # neither: the first, and the scores will be refused
+    assert read_prmbench([path], lengths={"another": 2})[0].solution.texts[0] == "So x = 2."
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("error_steps", [0], "expected 1-based step numbers, found 0"),
+        ("error_steps", ["1"], "expected 1-based step numbers, found '1'"),
+        ("error_steps", [True], "expected 1-based step numbers, found True"),
+        ("error_steps", None, "expected a list of 1-based step numbers, found null"),
+        ("modified_process", [], "expected a list of steps, found an empty list"),
+        ("modified_process", ["a", None], "step 1 (0-based): expected a string, found null"),
+        ("idx", 3, "expected a text, found a number"),
+        ("classification", " ", "only white space"),
+    ],
+)
+def test_a_row_that_is_no_prmbench_row(write, key, value, said):
+    message = refused(
+        read_prmbench, write({**CIRCULAR, "idx": "first"}, {**CIRCULAR, key: value}), said, line=2
+    )
+    assert f"field {key!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        ("3. So x = 2.", "So x = 2."),
+        (" 12. So. And so.", "So. And so."),
+        ("12345. x", "x"),
+        ("123456. x", "123456. x"),
+        ("3.5 is it", "3.5 is it"),
+        ("So 3. x", "So 3. x"),
+        ("3. ", "3. "),
+        ("3.", "3."),
+        ("", ""),
+    ],
+)
+def test_step_numbers_are_taken_off(step, text):
+    assert without_number(step) == text
+
+
+# --- the other shapes
+
+
+def test_trl(write):
+    path = write(TRL, {**TRL, "id": "mine", "labels": [1, 0]})
+    one, two = read_trl([path])
+    assert (one.id, two.id) == ("data.jsonl:1", "mine")
+    assert step_labels(one.labelled) == step_labels(two.labelled) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([True], "expected one label a completion (2), found 1"),
+        ([0.5, 1], "a share without its trials"),
+        ([2, 1], "expected 0 to 1, found 2"),
+        (["a", 1], "expected true, false or a number"),
+        (None, "found none"),
+    ],
+)
+def test_labels_that_cannot_be(write, labels, said):
+    assert "field 'labels'" in refused(read_trl, write({**TRL, "labels": labels}), said)
+
+
+def test_candidates(write):
+    one, two = read_candidates([write(CANDIDATES)])
+    assert (one.id, one.problem, one.policy, one.outcome, one.answer, one.tokens, one.greedy) == (
+        "5/0",
+        "5",
+        "m",
+        True,
+        "3",
+        12,
+        True,
+    )
+    assert one.solution.problem.answer == "3"
+    assert (two.id, two.policy, two.outcome, two.answer, two.tokens, two.greedy) == (
+        "5/1",
+        None,
+        None,
+        None,
+        None,
+        False,
+    )
+    assert step_labels(two.labelled) == (None,)
+    assert first_error(two.labelled) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": None}, "field 'id': expected a string or a whole number, found null"),
+        ({"candidates": []}, "expected at least one candidate, found none"),
+        ({"candidates": [{"text": "a"}, {"text": " "}]}, "candidate 1 (0-based), field 'text'"),
+        ({"candidates": [{"text": "a", "correct": 1}]}, "expected true, false or null, found a number"),
+        ({"candidates": [{"text": "a", "tokens": 1.5}]}, "field 'tokens': expected a whole number"),
+        ({"candidates": [{"text": "a", "model": 3}]}, "field 'model': expected a string or null"),
+        ({"candidates": ["a"]}, "expected an object, found a string"),
+    ],
+)
+def test_candidates_that_cannot_be(write, change, said):
+    path = write({**CANDIDATES, **change})
+    with pytest.raises(InputError) as caught:
+        read_candidates([path])
+    assert f"{path}:1" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_the_shape_is_told_by_the_first_row_of_each_file(write):
+    files = [
+        write(WRONG, name="a.jsonl"),
+        write(CIRCULAR, name="b.jsonl"),
+        write(TRL, name="c.jsonl"),
+        write(CANDIDATES, name="d.jsonl"),
+        write(json.dumps([RIGHT]), name="e.json"),
+    ]
+    assert [case.id for case in read_cases(files)] == [
+        "gsm8k-7",
+        "circular_p1_0",
+        "c.jsonl:1",
+        "5/0",
+        "5/1",
+        "my-set-8",
+    ]
+    message = refused(
+        read_cases, write({"a": 1}, name="f.jsonl"), "expected labelled solutions in one of these shapes"
+    )
+    assert "found 'a'" in message
+    refused(read_cases, write(WRONG, TRL, name="g.jsonl"), "expected a ProcessBench row", line=2)
+    with pytest.raises(InputError, match="already"):
+        read_cases([files[0], write(WRONG, name="h.jsonl")])
+
+
+# --- which files
+
+
+def test_files_and_folders(write, tmp_path):
+    b, a = write(WRONG, name="b.jsonl"), write(RIGHT, name="a.json")
+    (tmp_path / "README.md").write_text("x")
+    c = write(RIGHT, name="c.jsonl.gz")
+    assert files_of([str(tmp_path)]) == (a, b, c)
+    assert files_of([b, a, "not there yet"]) == (b, a, "not there yet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"empty: no file ends in \.jsonl"):
+        files_of([str(tmp_path / "empty")])
+    with pytest.raises(UsageError, match="expected --data"):
+        files_of([])
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A huggingface_hub whose download is replaced; returns what it was asked for."""
+    asked = []
+
+    def install(download):
+        module = types.ModuleType("huggingface_hub")
+
+        def hf_hub_download(repo_id, filename, *, repo_type=None):
+            asked.append((repo_id, filename, repo_type))
+            return download(filename)
+
+        module.hf_hub_download = hf_hub_download
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+        return asked
+
+    return install
+
+
+def test_the_hub(hub, write):
+    places = {
+        name: write(json.dumps([{**WRONG, "id": f"{name.partition('.')[0]}-0"}]), name=name)
+        for name in HUB_FILES["processbench"][1]
+    }
+    asked = hub(places.__getitem__)
+    files = files_of(["hub"], dataset="processbench")
+    assert files == tuple(places.values())
+    assert asked == [("Qwen/ProcessBench", name, "dataset") for name in places]
+    assert [case.group for case in read_processbench(files)] == ["gsm8k", "math", "olympiadbench", "omnimath"]
+
+
+def test_the_hub_that_fails(hub):
+    def fail(name):
+        raise OSError("Connection refused\nmore")
+
+    hub(fail)
+    with pytest.raises(
+        UsageError, match=r"hitsmy/PRMBench_Preview could not be downloaded \(Connection refused"
+    ) as caught:
+        files_of(["hub"], dataset="prmbench")
+    assert "fetch prmtest_classified.jsonl yourself and give --data their folder" in str(caught.value)
+
+
+def test_no_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UsageError, match="pip install huggingface_hub"):
+        files_of(["hub"], dataset="processbench")
+    with pytest.raises(UsageError, match="--data hub: known are processbench, prmbench; name a file"):
+        files_of(["hub"], dataset=None)
