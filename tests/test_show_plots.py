@@ -761,3 +761,8 @@ def test_importing_the_records_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_bars_that_are_all_zero_have_an_axis_all_the_same():
+    drawn = svg(Bars(title="t", y_label="y", labels=("a", "b"), series=(Series(name="s", y=(0.0, None)),)))
+    assert "<svg" in drawn

@@ -153,11 +153,15 @@ def write_json(result: Result, path: str | Path) -> None:
         "data": [dict(one) for one in result.data],
         "figures": [asdict(figure) for figure in result.figures],
         "tables": [asdict(table) for table in result.tables],
-        "items": list(result.items),
     }
     with atomic_write(path) as file:
-        json.dump(body, file, ensure_ascii=False, allow_nan=False, indent=1)
-        file.write("\n")
+        head = json.dumps(body, ensure_ascii=False, allow_nan=False, indent=1)
+        file.write(head.removesuffix("\n}") + ',\n "items": [')
+        # An item a line: indented, thousands of them would be several times as long.
+        for number, item in enumerate(result.items):
+            line = json.dumps(item, ensure_ascii=False, allow_nan=False)
+            file.write(("," if number else "") + "\n" + line)
+        file.write("\n]\n}\n")
 
 
 def write_markdown(result: Result, path: str | Path) -> None:

@@ -178,7 +178,7 @@ def _bars(plot: Bars, sketch: Sketch) -> None:
         )
     axes.set_ylim(max(1, len(labels)) * group, 0)
     axes.set_xlim(
-        least - (0.16 * wide if least < 0 else 0), most + (0.16 * wide if most > 0 or not known else 0)
+        least - (0.16 * wide if least < 0 else 0), most + (0.16 * wide if most > 0 or least == 0 else 0)
     )
     if above:
         axes.set_yticks([])
