@@ -268,6 +268,10 @@ def test_the_percent_sign_as_a_mere_sign():
     assert lenient.verify("60%", "6").outcome == "mismatch"
     with pytest.raises(UsageError, match="distinct"):
         NumberVerifier(percent="no")
+    assert load_verifier("number", percent="sign").verify("60%", "60").outcome == "match"
+    assert load_verifier("number").verify("60%", "60").outcome == "mismatch"
+    with pytest.raises(UsageError, match="'text' has no setting"):
+        load_verifier("text", percent="sign")
 
 
 def test_correct_is_none_without_a_verdict():

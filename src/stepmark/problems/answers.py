@@ -66,14 +66,22 @@ class Verifier(Protocol):
     ) -> None: ...
 
 
-def load_verifier(name: str) -> Verifier:
+def load_verifier(name: str, *, percent: Literal["distinct", "sign"] = "distinct") -> Verifier:
     """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
+
+    Args:
+        name: its name.
+        percent: for `math` and `number`; "sign" takes 10% for 10 too.
 
     Raises:
         UnknownNameError: no such name.
+        UsageError: `percent` for a verifier that does not have it.
         MissingExtraError: it needs a package that is not installed.
     """
-    verifier: Verifier = VERIFIERS.load(name)()
+    make = VERIFIERS.load(name)
+    if percent != "distinct" and name not in {"math", "number"}:
+        raise UsageError(f"the verifier {name!r} has no setting for percent signs; math and number have")
+    verifier: Verifier = make() if percent == "distinct" else make(percent=percent)
     return verifier
 
 
