@@ -43,6 +43,10 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "stepmark.cli.evaluate_calibration:calibration_command",
         "Whether scores are probabilities: reliability, ECE, Brier, AUC; temperature and Platt scaling.",
     ),
+    "drift": (
+        "stepmark.cli.evaluate_calibration:drift_command",
+        "One PRM on several policies or training stages: is it still right, or hacked.",
+    ),
     "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
 }
 """Name: where the command lives, and its line in `stepmark evaluate --help`."""

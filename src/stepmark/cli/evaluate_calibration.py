@@ -95,6 +95,60 @@ def calibration_command(
     return 0
 
 
+def drift_command(
+    *,
+    data: Data,
+    by: Literal["policy", "file"] | None = None,
+    against: str | None = None,
+    aggregate: str | None = None,
+    threshold: str | None = None,
+    bins: int = 10,
+    options: EvaluateOptions = DEFAULTS,
+) -> int:
+    """The same PRM on several policies, or stages of a training: does it still tell right from wrong, or is it hacked.
+
+    Args:
+        data: solutions whose answer is known to be right or wrong: candidates or ProcessBench files; with --by file one file a
+            stage, in their order.
+        by: what the parts are: "policy", who wrote the solution; "file", one part a file. Left out: file where there are several.
+        against: the part that the others are compared with. Left out: the first.
+        aggregate: what stands for a solution. Left out: the PRM's own.
+        threshold: at or over which a wrong answer passes. Left out: the PRM's own.
+        bins: of ECE.
+        options: the flags.
+    """
+    from stepmark.evaluation.calibration import check_how
+    from stepmark.evaluation.drift import NAME, read_parts
+    from stepmark.evaluation.drift_report import evaluate
+    from stepmark.evaluation.sources import files_of
+
+    check(options)
+    if bins < 1:
+        raise UsageError(f"--bins {bins}: expected 1 or more")
+    files = files_of(data)
+    chosen = by or ("file" if len(files) > 1 else "policy")
+    every, parts = read_parts(files, chosen)
+    cases = limited(every, options.limit)
+    sheet = scored(NAME, cases, files, options, by=chosen)
+    return finish(
+        evaluate(
+            sheet,
+            parts,
+            by=chosen,
+            how=check_how(aggregate, sheet),
+            threshold=threshold,
+            reference=against,
+            bins=bins,
+            settings=settings_of(options) | {"aggregate": aggregate},
+            data=provenance(files),
+            facts=sampled(len(cases), len(every)),
+            resamples=options.resamples,
+            seed=options.seed,
+        ),
+        options,
+    )
+
+
 def _split(
     cases: list[Case], fit: str | None, share: float | None, options: EvaluateOptions
 ) -> tuple[list[Case], Split | None, list[str]]:

@@ -47,6 +47,9 @@ others. All but AUC and `share_right` need probabilities and are not defined (na
 POSITIONS = ("1", "2", "3", "4–5", "6–9", "10+")
 """Steps by their number from 1."""
 
+THIRDS = ("hard third", "middle third", "easy third")
+"""What `difficulties` calls the parts that it makes."""
+
 _AT_ONCE = 2_000_000
 """Weights of single steps held at once: bounds the memory of a bootstrap, not its result."""
 
@@ -167,7 +170,7 @@ def difficulties(rows: Sequence[CaseScores]) -> list[str | None]:
         if share is None:
             return None
         at = (np.searchsorted(some, share, "left") + np.searchsorted(some, share, "right")) / 2 / len(some)
-        return "hard third" if at < 1 / 3 else "middle third" if at < 2 / 3 else "easy third"
+        return THIRDS[0 if at < 1 / 3 else 1 if at < 2 / 3 else 2]
 
     return [third(share) for share in others]
 
@@ -231,6 +234,8 @@ def facets(items: Sequence[Item]) -> Iterator[Facet]:
         for key in ("group", "policy", "difficulty"):
             values = np.array([item[key] or "" for item in items])[everything.owner]
             names = sorted({str(value) for value in values} - {""})
+            if set(names) <= set(THIRDS):
+                names.sort(key=THIRDS.index)
             if len(names) > 1:
                 for name in names:
                     yield everything.only(f"{key} {name}", values == name)

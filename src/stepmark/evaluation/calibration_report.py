@@ -111,13 +111,11 @@ def report(
     by_name = {figure.name: figure for figure in figures}
     sections: list[Section] = []
     first: list[Shown] = []
-    for target in targets:
-        first += [
-            headline(target, found, by_name, how=how),
-            *_diagrams(found[target, "all"], items, resamples, seed),
-        ]
     if split is not None:
-        first[0:0] = [scaling_table(target, found, by_name, maps[target], split) for target in targets]
+        first += [scaling_table(target, found, by_name, maps[target], split) for target in targets]
+    first += [headline(target, found, by_name, how=how) for target in targets]
+    for target in targets:
+        first += _diagrams(found[target, "all"], items, resamples, seed)
     sections.append(
         Section(
             title="Figures",
@@ -130,7 +128,8 @@ def report(
     for target in targets:
         parts = breakdown(target, found, by_name)
         if parts:
-            sections.append(Section(title=_PARTS[target], text=_DIFFICULTY, items=tuple(parts)))
+            said = _DIFFICULTY if any(name.startswith("difficulty ") for _, name in found) else ""
+            sections.append(Section(title=_PARTS[target], text=said, items=tuple(parts)))
     if split is not None:
         sections.append(_after(targets, found, items, split, resamples, seed))
     sections.append(
@@ -203,7 +202,7 @@ def _after(
                 shown_.append(reliability_plot(facet, items, resamples, seed, title=title))
     return Section(
         title="Before and after scaling",
-        text=f"Fitted on {split.words}, measured on the rest. Neither map changes the order of scores, hence not AUC.",
+        text=f"Fitted on {split.words}, measured on the rest. A map with a positive scale keeps the order of the scores, hence AUC.",
         items=tuple(shown_),
     )
 
@@ -263,6 +262,10 @@ def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
             f"Fitted for {target} on {split.words} ({one.count:,} scores): {warmth}; Platt scale {one.scale:.4g}, shift "
             f"{one.shift:+.4g}."
         )
+        if one.scale <= 0:
+            said.append(
+                f"On {split.words}, higher scores do not go with right {_OF[target]}: Platt's scale is not positive."
+            )
         if one.certain:
             said.append(
                 f"{one.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "

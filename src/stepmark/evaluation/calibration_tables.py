@@ -76,7 +76,8 @@ def headline(target: Target, facets: Facets, figures: Figures, *, how: str) -> T
 
 def breakdown(target: Target, facets: Facets, figures: Figures) -> list[Table | Bars]:
     """By position, policy and difficulty: the numbers, and mean score beside share right as bars."""
-    shown_: list[Table | Bars] = []
+    tables: list[Table] = []
+    plots: list[Bars] = []
     for key in ("position", "policy", "difficulty"):
         names = [name for of, name in facets if of == target and name.startswith(f"{key} ")]
         if len(names) < 2:
@@ -84,7 +85,7 @@ def breakdown(target: Target, facets: Facets, figures: Figures) -> list[Table | 
         if key == "position":
             names.sort(key=lambda name: POSITIONS.index(name.removeprefix("position ")))
         short = [name.removeprefix(f"{key} ") for name in names]
-        shown_.append(
+        tables.append(
             Table(
                 title=f"{_OF[target]} by {key}",
                 columns=(key.capitalize(), *_COLUMNS),
@@ -95,7 +96,7 @@ def breakdown(target: Target, facets: Facets, figures: Figures) -> list[Table | 
             )
         )
         if facets[target, names[0]].probability:
-            shown_.append(
+            plots.append(
                 Bars(
                     title=f"{_OF[target]} by {key}: what is scored, and what is right",
                     y_label="%",
@@ -107,7 +108,7 @@ def breakdown(target: Target, facets: Facets, figures: Figures) -> list[Table | 
                     ),
                 )
             )
-    return shown_
+    return [*tables, *plots]
 
 
 def _series(name: str, figures: Sequence[Figure]) -> Series:

@@ -19,6 +19,7 @@ STATISTICS = Catalog(
         "robustness": "stepmark.evaluation.robustness_figures:statistic",
         "prmbench": "stepmark.evaluation.prmbench:statistic",
         "calibration": "stepmark.evaluation.calibration:statistic",
+        "drift": "stepmark.evaluation.drift:statistic",
         "disagreement": "stepmark.evaluation.disagreement:statistic",
     },
 )
