@@ -17,8 +17,11 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
-from stepmark.scoring.aggregate import check_score
+from stepmark.scoring.aggregate import AGGREGATES, check_score
 from stepmark.store import Row, json_type, open_rows, read_rows
+
+_R_PRM = "step_level_validity_scores"
+"""Under this key R-PRM's file has its scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +156,8 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         model: which model of a file that holds several.
 
     Raises:
-        InputError: with `FILE:LINE`: a case without a row, not one score a step, a score out of range.
+        InputError: with `FILE:LINE`: a case without a row, not one score a step, a score out of range, rows of several PRMs
+            or kinds of score; every case was refused.
         UsageError: several models and none named.
     """
     found = _by_id(path)
@@ -161,25 +165,78 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
     if missing:
         more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(
-            f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}", where=str(path)
+            f"there are no scores for {missing[0].id!r} ({missing[0].where}){more}; were they made on this data?",
+            where=str(path),
         )
     rows = tuple(_row(case, found[case.id], model) for case in cases)
     if not rows:
         raise UsageError("there are no cases to join scores to")
-    first = found[cases[0].id].data
-    kinds = {row.steps.kind for row in rows if row.steps is not None}
-    if len(kinds) != 1:
+    used = [found[case.id] for case in cases]
+    kind = next((row.steps.kind for row in rows if row.steps is not None), None)
+    if kind is None:
         raise InputError(
-            f"expected scores of one kind, found {', '.join(sorted(kinds)) or 'none'}", where=str(path)
+            f"all {len(rows):,} solutions were refused, the first because: {rows[0].refused}", where=str(path)
         )
-    name = model or first.get("prm") or Path(path).name.split(".")[0]
+    for data, row in zip(used, rows, strict=True):
+        if row.steps is not None and row.steps.kind != kind:
+            raise InputError(
+                f"expected scores of one kind, found {kind} and here {row.steps.kind}",
+                where=data.where,
+                field="score_kind",
+            )
+    name = model or _only(used, "prm") or _only_model(used) or Path(path).name.split(".")[0]
     return Sheet(
         prm=str(name),
-        kind=kinds.pop(),
+        kind=kind,
         rows=rows,
-        threshold=first.get("threshold"),
-        aggregate=first.get("aggregate"),
+        threshold=_threshold(used, kind),
+        aggregate=_aggregate(used),
     )
+
+
+def _only(rows: Sequence[Row], key: str) -> Any:
+    """The value that all rows have under a key; scores of two PRMs under one name would be nobody's."""
+    value = rows[0].data.get(key)
+    for row in rows:
+        if row.data.get(key) != value:
+            raise InputError(
+                f"expected the scores of one PRM, found {value!r} ({rows[0].where}) and here {row.data.get(key)!r}",
+                where=row.where,
+                field=key,
+            )
+    return value
+
+
+def _only_model(rows: Sequence[Row]) -> str | None:
+    names = {name for row in rows if isinstance(of := row.data.get("scores"), dict) for name in of}
+    if _R_PRM in names or not names:
+        return None
+    if len(names) > 1:
+        raise UsageError(f"{rows[0].file}: scores of {', '.join(sorted(names))}; name one with --model-name")
+    return names.pop()
+
+
+def _threshold(rows: Sequence[Row], kind: ScoreKind) -> float | None:
+    value = _only(rows, "threshold")
+    try:
+        return None if value is None else check_score(value, kind, step=0)
+    except InputError:
+        raise InputError(
+            f"expected a threshold of {kind} scores or null, found {value!r}",
+            where=rows[0].where,
+            field="threshold",
+        ) from None
+
+
+def _aggregate(rows: Sequence[Row]) -> str | None:
+    value = _only(rows, "aggregate")
+    if value is not None and value not in AGGREGATES:
+        raise InputError(
+            f"expected one of {', '.join(AGGREGATES)} or null, found {value!r}",
+            where=rows[0].where,
+            field="aggregate",
+        )
+    return None if value is None else str(value)
 
 
 def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:
@@ -245,8 +302,10 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
         try:
             check_score(score, kind, step=step)
         except InputError as error:
-            raise error.at(row.where) from None
+            hint = "" if "score_kind" in data else '; scores of another kind say so: "score_kind": "margin"'
+            raise InputError(f"{error.message}{hint}", where=row.where, field="scores") from None
     classes, names, critiques = data.get("classes"), data.get("class_names"), data.get("critiques")
+    _check_classes(row, len(scores))
     return CaseScores(
         case=case,
         steps=StepScores(
@@ -256,18 +315,64 @@ def _row(case: Case, row: Row, model: str | None = None) -> CaseScores:
             if classes is None
             else tuple(None if one is None else tuple(one) for one in classes),
             class_names=tuple(names) if names else None,
-            critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
-            problem_tokens=data.get("problem_tokens"),
-            solution_tokens=data.get("solution_tokens"),
+            critiques=None if critiques is None else _critiques(critiques, row),
+            problem_tokens=_tokens(row, "problem_tokens"),
+            solution_tokens=_tokens(row, "solution_tokens"),
         ),
     )
 
 
+def _check_classes(row: Row, steps: int) -> None:
+    classes, names = row.data.get("classes"), row.data.get("class_names")
+    if classes is None:
+        return
+    shaped = (
+        isinstance(classes, list)
+        and isinstance(names, list)
+        and len(classes) == steps
+        and all(
+            one is None
+            or (
+                isinstance(one, list)
+                and len(one) == len(names)
+                and all(isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in one)
+            )
+            for one in classes
+        )
+    )
+    if not shaped:
+        raise InputError(
+            f"expected for each of the {steps} steps null or one probability for each of the class_names",
+            where=row.where,
+            field="classes",
+        )
+
+
+def _critiques(critiques: object, row: Row) -> tuple[tuple[str, ...], ...]:
+    if not (
+        isinstance(critiques, list)
+        and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in critiques)
+    ):
+        raise InputError("expected a list of texts for each step", where=row.where, field="critiques")
+    return tuple(tuple(one) for one in critiques)
+
+
+def _tokens(row: Row, key: str) -> int | None:
+    value = row.data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise InputError(
+            f"expected a whole number or null, found {json_type(value)}", where=row.where, field=key
+        )
+    return value
+
+
 def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:
-    if "step_level_validity_scores" in scores:
-        return scores["step_level_validity_scores"]
+    if _R_PRM in scores:
+        return scores[_R_PRM]
     if model is None and len(scores) == 1:
         return next(iter(scores.values()))
+    if model is None and not scores:
+        raise InputError("expected scores, found an empty object", where=row.where, field="scores")
     if model is None:
         raise UsageError(f"{row.where}: scores of {', '.join(scores)}; name one with --model-name")
     if model not in scores:
