@@ -220,7 +220,9 @@ def test_math_shepherd_rows(tmp_path):
     file = write(
         tmp_path / "m.jsonl",
         shepherd("Two and three?", ["2 + 3 = 5.", "The answer is: 5"], "++"),
-        shepherd("Is x+1 odd?", ["It is\n\na guess + a hope.", "No - so 4.", "The answer is: 4"], "+--", "MATH"),
+        shepherd(
+            "Is x+1 odd?", ["It is\n\na guess + a hope.", "No - so 4.", "The answer is: 4"], "+--", "MATH"
+        ),
         shepherd("Two and three?", ["2 + 3 = 6.", "Less 1. The answer is: 5"], "-+"),
     )
     right, wrong, odd = read_cases([file])
@@ -270,7 +272,11 @@ def changed(**keys: str) -> dict[str, str]:
         (changed(label="Two? Step 1: It is 3. +\nStep 2: The answer is: 2 +"), "text of the input", "label"),
         (changed(label="Two? Step 1: It is 2. +\nStep 2: The answer is: 2 ки"), "and then", "label"),
         (changed(label="Two? Step 1: It is 2. +"), "step 1", "label"),
-        (changed(label="Two? Step 1: It is 2. +\nStep 2: The answer is: 2 + more"), "after the last", "label"),
+        (
+            changed(label="Two? Step 1: It is 2. +\nStep 2: The answer is: 2 + more"),
+            "after the last",
+            "label",
+        ),
         ({"input": "Two? Step 1: a ки", "label": "Two? Step 1: a +"}, "Math-Shepherd", "task"),
         ({"input": 3, "label": "a", "task": "MATH"}, "a text", "input"),
     ],

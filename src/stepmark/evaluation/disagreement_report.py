@@ -148,6 +148,10 @@ def _judges(cases: Iterable[Case]) -> str:
     )
 
 
+def _solutions(count: int) -> str:
+    return f"{count:,} solution{'' if count == 1 else 's'}"
+
+
 def _facts(
     cases: Sequence[Case],
     items: Sequence[Item],
@@ -161,16 +165,16 @@ def _facts(
     ]
     unknown = sum(item["outcome"] is None for item in items)
     if unknown:
-        said.append(f"The outcome of {unknown:,} solutions is not known; they are in no share.")
+        said.append(f"The outcome is not known of {_solutions(unknown)}, which count in no share.")
     for source in order:
         unknown = sum(item[source] is None for item in items)
         if unknown:
             said.append(
-                f"By {names[source]}, whether every step is right is not known of {unknown:,} solutions; they are in no share of it."
+                f"By {names[source]}, whether every step is right is not known of {_solutions(unknown)}, which count in none of its shares."
             )
     if sheet is not None and sheet.refused:
         said.append(
-            f"{len(sheet.refused):,} solutions could not be read by the PRM, first {sheet.refused[0].case.id}: "
+            f"The PRM could not read {_solutions(len(sheet.refused))}, first {sheet.refused[0].case.id}: "
             f"{sheet.refused[0].refused}"
         )
     if any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):

@@ -1,0 +1,458 @@
+"""Process against outcome: hand-worked tables, plain counting, and what must not change the figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.cli import main
+from stepmark.errors import UsageError
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.compare import compare
+from stepmark.evaluation.disagreement import (
+    CELLS,
+    cell,
+    evaluate,
+    items_of,
+    ratios,
+    statistic,
+    steps_right,
+)
+from stepmark.evaluation.disagreement_examples import confident
+from stepmark.evaluation.result import html, read_result, write_json
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.intervals import wilson
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
+from stepmark.show.evaluation import Examples
+
+pytest.importorskip("matplotlib")
+
+
+def case(
+    number: int,
+    outcome: bool | None,
+    ratings: tuple[int | None, ...],
+    *,
+    group: str = "g",
+    policy: str | None = None,
+    problem: int | None = None,
+) -> Case:
+    solution = Solution(
+        problem=Problem(text="?", id=f"p{number if problem is None else problem}"),
+        steps=tuple(Step(text=f"step {at}") for at in range(len(ratings))),
+        id=f"c{number}",
+    )
+    judgements = tuple(
+        () if rating is None else (Judgement(kind="correctness", judge="human", rating=rating),)
+        for rating in ratings
+    )
+    return Case(
+        id=f"c{number}",
+        labelled=LabelledSolution(solution=solution, judgements=judgements),
+        where=f"folder/data.jsonl:{number + 1}",
+        group=group,
+        outcome=outcome,
+        policy=policy,
+    )
+
+
+def sheet_of(cases: list[Case], scores: list[tuple[float | None, ...] | None]) -> Sheet:
+    rows = tuple(
+        CaseScores(
+            case=one,
+            steps=None if given is None else StepScores(scores=given, kind="probability"),
+            refused="too long" if given is None else None,
+        )
+        for one, given in zip(cases, scores, strict=True)
+    )
+    return Sheet(prm="a PRM", kind="probability", rows=rows, threshold=0.5, aggregate="min")
+
+
+def values(items: list[dict[str, object]]) -> dict[str, float]:
+    return {name: float(value[0]) for name, value in statistic(items)(np.ones((1, len(items)))).items()}
+
+
+# Hand-worked: by labels 3 right, 1 lucky, 2 unlucky, 4 wrong, and two of which something is not known.
+HAND = [
+    case(0, True, (1, 1), policy="a"),
+    case(1, True, (1, 0), policy="a"),
+    case(2, True, (1,), policy="b"),
+    case(3, True, (1, -1), policy="b"),
+    case(4, False, (1, 1), policy="a"),
+    case(5, False, (1,), policy="b"),
+    case(6, False, (-1, None), policy="a"),
+    case(7, False, (1, -1), policy="a"),
+    case(8, False, (None, -1), policy="b"),
+    case(9, False, (1, 1, -1), policy="b"),
+    case(10, None, (1,), policy="a"),
+    case(11, True, (1, None), policy="b"),
+]
+# The PRM passes 0, 2, 3, 4, 9, 10 and 11, blames 1, 5, 6, 7, and cannot tell of 8.
+SCORES: list[tuple[float | None, ...] | None] = [
+    (0.9, 0.8),
+    (0.9, 0.2),
+    (0.5,),
+    (0.7, 0.6),
+    (0.99, 0.95),
+    (0.1,),
+    (0.3, None),
+    (0.9, 0.4),
+    None,
+    (0.9, 0.6, 0.7),
+    (0.9,),
+    (0.9, 0.8),
+]
+
+
+def test_the_four_cells():
+    assert [
+        cell(process, outcome)
+        for process, outcome in ((True, True), (False, True), (True, False), (False, False))
+    ] == list(CELLS)
+    assert cell(None, True) is cell(False, None) is cell(None, None) is None
+
+
+def test_steps_are_right_wrong_or_not_known():
+    known = [steps_right(one.labelled) for one in HAND]
+    assert known == [True, True, True, False, True, True, False, False, False, False, True, None]
+    assert steps_right(HAND[1].labelled, "negative") is False
+    rolled = LabelledSolution(
+        solution=HAND[0].solution,
+        judgements=tuple(
+            (Judgement(kind="value", judge="rollouts", successes=successes, trials=8),)
+            for successes in (1, 0)
+        ),
+    )
+    assert steps_right(rolled) is False
+
+
+def test_figures_of_a_table_worked_by_hand():
+    found = values(items_of(HAND))
+    expected = {
+        "right": 3 / 10,
+        "lucky": 1 / 10,
+        "unlucky": 2 / 10,
+        "wrong": 4 / 10,
+        "lucky-of-right": 1 / 4,
+        "unlucky-of-wrong": 2 / 6,
+        "lucky-of-flawed": 1 / 5,
+        "unlucky-of-sound": 2 / 5,
+        "agreement": 7 / 10,
+        "phi": (3 * 4 - 1 * 2) / math.sqrt(4 * 6 * 5 * 5),
+    }
+    # Writer a: 2 right, 1 unlucky, 2 wrong; writer b: 1 right, 1 lucky, 1 unlucky, 2 wrong.
+    writers = {
+        "by a/labels/lucky-of-right": 0,
+        "by a/labels/unlucky-of-wrong": 1 / 3,
+        "by b/labels/lucky-of-right": 1 / 2,
+        "by b/labels/unlucky-of-wrong": 1 / 3,
+    }
+    assert found == pytest.approx({f"g/labels/{name}": value for name, value in expected.items()} | writers)
+
+
+def test_scores_beside_labels_worked_by_hand():
+    result = evaluate(HAND, sheet_of(HAND, SCORES), show=2, resamples=100)
+    found = {figure.name: figure.value for figure in result.figures}
+    # By scores: right 0 2 3 11, lucky 1, unlucky 4 9, wrong 5 6 7; not known 8 and 10.
+    assert [found[f"g/scores/{name}"] for name in CELLS] == pytest.approx([4 / 10, 1 / 10, 2 / 10, 3 / 10])
+    # Both known: 0 to 7 and 9. The same cell: 0, 2, 4, 6, 7.
+    assert found["g/both/same-cell"] == pytest.approx(5 / 9)
+    assert found["g/both/lucky-found"] == 0  # 3 is lucky by the labels alone
+    assert found["g/both/lucky-confirmed"] == 0  # 1 by the scores alone
+    assert found["g/both/unlucky-found"] == 1 / 2  # 4 but not 5
+    assert found["g/both/unlucky-confirmed"] == 1 / 2  # 4 but not 9
+    assert result.figure("g/both/same-cell").policy == "0.5, the PRM's own"
+    assert result.figure("g/labels/lucky").policy == ""
+    confusion = next(
+        item
+        for section in result.sections
+        for item in section.items
+        if getattr(item, "title", "") == "The labels' cell and the PRM's"
+    )
+    assert confusion.counts == ((2, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 1), (0, 0, 1, 2))
+    assert confusion.values[0] == (2 / 3, 1 / 3, None, None)
+    page = "".join(html(result))
+    assert "data.jsonl:5" in page
+    assert "folder/data.jsonl:5" not in page.partition("Most confident")[2].partition("Examples")[0]
+
+
+def test_the_most_confident_disagreements_come_first():
+    items = items_of(HAND, sheet_of(HAND, SCORES), _half())
+    high, low = confident(items)
+    assert [(item["id"], item["weakest"]) for item in high] == [("c4", 0.95), ("c9", 0.6)]
+    assert [(item["id"], item["weakest"]) for item in low] == [("c1", 0.2)]
+
+
+def _half():
+    from stepmark.evaluation.thresholds import Policy
+
+    return {"g": Policy(threshold=0.5, words="0.5")}
+
+
+def test_examples_stand_under_their_cell_and_none_is_shown_twice():
+    for process in ("labels", "scores"):
+        result = evaluate(HAND, sheet_of(HAND, SCORES), process=process, show=2, resamples=100)
+        shown = [
+            (group.title, [card.title for problem in group.problems for card in problem.cards])
+            for group in result.sections[-1].items
+            if isinstance(group, Examples)
+        ]
+        expected = {
+            "labels": [["c0", "c1", "c2"], ["c3"], ["c4", "c5"], ["c6", "c7", "c8", "c9"]],
+            "scores": [["c0", "c2", "c3", "c11"], ["c1"], ["c4", "c9"], ["c5", "c6", "c7"]],
+        }[process]
+        for (title, ids), of in zip(shown, expected, strict=True):
+            assert title.endswith(f"({len(of)})")
+            assert len(ids) == len(set(ids)) == min(2, len(of))
+            assert set(ids) <= set(of)
+
+
+def test_labels_stand_on_the_cards_where_there_are_no_scores():
+    result = evaluate(HAND, show=9, resamples=100)
+    cards = {
+        card.title: card
+        for group in result.sections[-1].items
+        for problem in group.problems
+        for card in problem.cards
+    }
+    assert [step.score for step in cards["c6"].steps] == [0.0, None]
+    assert cards["c6"].first_error == 0
+    assert cards["c8"].first_error is None  # the step before the wrong one was not judged
+    assert "a wrong step" in cards["c8"].note
+    assert "wrong answer" in cards["c8"].note
+    assert "c10" not in cards
+
+
+def test_what_is_not_known_is_said_and_in_no_share():
+    result = evaluate(HAND, sheet_of(HAND, SCORES), resamples=100)
+    facts = " ".join(result.facts)
+    assert "The outcome is not known of 1 solution," in facts
+    assert "By labels (human), whether every step is right is not known of 1 solution," in facts
+    assert "By a PRM, whether every step is right is not known of 1 solution," in facts
+    assert "too long" in facts
+    table = result.tables[0]
+    assert [row[-1] for row in table.rows] == ["2", "2"]
+    without = evaluate(
+        [*HAND[:8], HAND[9]], sheet_of([*HAND[:8], HAND[9]], [*SCORES[:8], SCORES[9]]), resamples=100
+    )
+    assert result.figure("g/both/same-cell").value == without.figure("g/both/same-cell").value
+
+
+def test_where_none_was_seen_the_interval_says_how_many_there_may_be():
+    cases = [case(n, True, (1,), problem=n // 2) for n in range(20)]
+    figure = evaluate(cases, resamples=100).figure("g/labels/lucky-of-right")
+    bound = wilson(0, 10)  # of ten problems
+    assert (figure.value, figure.low, figure.high) == (0.0, bound.low, bound.high)
+    always = evaluate(cases, resamples=100).figure("g/labels/agreement")
+    assert (always.low, always.high) == (wilson(10, 10).low, 1.0)
+    assert evaluate(cases, resamples=100).figure("g/labels/phi").value is None
+
+
+def test_what_cannot_be_answered_is_refused():
+    with pytest.raises(UsageError, match="no case of this data says whether its final answer"):
+        evaluate([case(0, None, (1,))])
+    with pytest.raises(UsageError, match="--process scores"):
+        evaluate([case(0, True, (None,))])
+    with pytest.raises(UsageError, match="--prm or --scores"):
+        evaluate(HAND, process="scores")
+    with pytest.raises(UsageError, match="--show 0"):
+        evaluate(HAND, show=0)
+
+
+def plain(items: list[dict[str, object]]) -> dict[str, float]:
+    """Every figure by counting, one loop a question."""
+
+    def share(above: int, below: int) -> float:
+        return above / below if below else math.nan
+
+    def count(rows, source, process, outcome):
+        return sum(r[source] is process and r["outcome"] is outcome for r in rows)
+
+    found: dict[str, float] = {}
+    groups = list(dict.fromkeys(r["group"] for r in items))
+    parts = {g: [r for r in items if r["group"] == g] for g in groups}
+    if len(groups) > 1:
+        parts["overall"] = items
+    sources = [s for s in ("labels", "scores") if any(r[s] is not None for r in items)]
+    for name, rows in parts.items():
+        for s in sources:
+            a, b = count(rows, s, True, True), count(rows, s, False, True)
+            c, d = count(rows, s, True, False), count(rows, s, False, False)
+            n = a + b + c + d
+            for key, value in (
+                ("right", a),
+                ("lucky", b),
+                ("unlucky", c),
+                ("wrong", d),
+                ("agreement", a + d),
+            ):
+                found[f"{name}/{s}/{key}"] = share(value, n)
+            found[f"{name}/{s}/lucky-of-right"] = share(b, a + b)
+            found[f"{name}/{s}/unlucky-of-wrong"] = share(c, c + d)
+            found[f"{name}/{s}/lucky-of-flawed"] = share(b, b + d)
+            found[f"{name}/{s}/unlucky-of-sound"] = share(c, a + c)
+            # Phi as the plain correlation of two columns of 0 and 1.
+            x = [r[s] for r in rows if r[s] is not None and r["outcome"] is not None]
+            y = [r["outcome"] for r in rows if r[s] is not None and r["outcome"] is not None]
+            varied = len(set(x)) == len(set(y)) == 2
+            found[f"{name}/{s}/phi"] = float(np.corrcoef(x, y)[0, 1]) if varied else math.nan
+        if len(sources) == 2:
+            known = [r for r in rows if None not in (r["labels"], r["scores"], r["outcome"])]
+            found[f"{name}/both/same-cell"] = share(
+                sum(r["labels"] is r["scores"] for r in known), len(known)
+            )
+            for which, outcome in (("lucky", True), ("unlucky", False)):
+                ends = [r for r in known if r["outcome"] is outcome]
+                process = not outcome
+                by_labels = [r for r in ends if r["labels"] is process]
+                by_scores = [r for r in ends if r["scores"] is process]
+                both = sum(r["scores"] is process for r in by_labels)
+                found[f"{name}/both/{which}-found"] = share(both, len(by_labels))
+                found[f"{name}/both/{which}-confirmed"] = share(both, len(by_scores))
+    for writer in {r["policy"] for r in items} - {None}:
+        rows = [r for r in items if r["policy"] == writer]
+        for s in sources:
+            a, b = count(rows, s, True, True), count(rows, s, False, True)
+            c, d = count(rows, s, True, False), count(rows, s, False, False)
+            found[f"by {writer}/{s}/lucky-of-right"] = share(b, a + b)
+            found[f"by {writer}/{s}/unlucky-of-wrong"] = share(c, c + d)
+    return found
+
+
+maybe = st.sampled_from([True, False, None])
+rows_of_items = st.lists(
+    st.fixed_dictionaries(
+        {
+            "group": st.sampled_from(["g", "h"]),
+            "policy": st.sampled_from(["a", "b/c", None]),
+            "problem": st.sampled_from("pqrs"),
+            "outcome": maybe,
+            "labels": maybe,
+            "scores": maybe,
+        }
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(rows_of_items)
+@settings(max_examples=150, deadline=None)
+def test_figures_are_those_of_plain_counting(items):
+    assert values(items) == pytest.approx(plain(items), nan_ok=True)
+
+
+@given(rows_of_items, st.integers(0, 99), st.data())
+@settings(max_examples=60, deadline=None)
+def test_weights_are_repetitions_and_order_says_nothing(items, seed, data):
+    times = data.draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
+    weighted = {
+        name: float(value[0]) for name, value in statistic(items)(np.array([times], dtype=float)).items()
+    }
+    repeated = [item for item, n in zip(items, times, strict=True) for _ in range(n)]
+    random.Random(seed).shuffle(repeated)
+    if repeated:
+        again = values(repeated)
+        shared = [name for name in weighted if name in again]
+        assert {n: weighted[n] for n in shared} == pytest.approx({n: again[n] for n in shared}, nan_ok=True)
+
+
+@given(rows_of_items)
+@settings(max_examples=60, deadline=None)
+def test_turning_outcomes_over_swaps_lucky_and_wrong(items):
+    flip = {True: False, False: True, None: None}
+    one, other = values(items), values([{**item, "outcome": flip[item["outcome"]]} for item in items])
+    for name in one:
+        part, _, what = name.rpartition("/")
+        if what == "phi":
+            assert one[name] == pytest.approx(-other[name], nan_ok=True)
+        swapped = {"lucky": "wrong", "right": "unlucky", "unlucky": "right", "wrong": "lucky"}.get(what)
+        if swapped:
+            assert one[name] == pytest.approx(other[f"{part}/{swapped}"], nan_ok=True)
+        if what == "agreement":
+            assert one[name] == pytest.approx(1 - other[name], nan_ok=True)
+        if what == "same-cell":
+            assert one[name] == pytest.approx(other[name], nan_ok=True)
+
+
+def test_a_prm_that_repeats_the_labels_has_their_table():
+    scores = [
+        tuple(0.0 if r == -1 else 1.0 for r in (j[0].rating if j else 1 for j in c.labelled.judgements))
+        for c in HAND
+    ]
+    found = {
+        f.name: f.value for f in evaluate(HAND[:10], sheet_of(HAND[:10], scores[:10]), resamples=100).figures
+    }
+    for name in [*CELLS, "phi", "lucky-of-right"]:
+        assert found[f"g/scores/{name}"] == found[f"g/labels/{name}"]
+    for name in ("same-cell", "lucky-found", "lucky-confirmed", "unlucky-found", "unlucky-confirmed"):
+        assert found[f"g/both/{name}"] == 1
+
+
+def test_every_share_has_its_denominator():
+    items = items_of(HAND, sheet_of(HAND, SCORES), _half())
+    for name, ratio in ratios(items).items():
+        assert not any(n and not d for n, d in zip(ratio.numerator, ratio.denominator, strict=True)), name
+
+
+def test_two_results_are_compared_from_their_files(tmp_path: Path):
+    paths = []
+    for number, scores in enumerate((SCORES, [None if s is None else (0.9,) * len(s) for s in SCORES])):
+        result = evaluate(HAND, sheet_of(HAND, scores), resamples=100)
+        paths.append(tmp_path / f"{number}.json")
+        write_json(result, paths[-1])
+        rebuilt = values(read_result(paths[-1])["items"])
+        for figure in result.figures:
+            assert figure.value == pytest.approx(rebuilt[figure.name]) or (
+                figure.value is None and math.isnan(rebuilt[figure.name])
+            )
+    found = compare(*(read_result(path) for path in paths), resamples=200)
+    assert found.differences["g/labels/lucky-of-right"].value == 0
+    # The second blames nothing: of the five right answers (one blamed by the first) none has a wrong step.
+    assert found.differences["g/scores/lucky-of-right"].value == pytest.approx(-1 / 5)
+
+
+def processbench(number: int, label: int, right: bool) -> dict[str, object]:
+    return {
+        "id": f"gsm8k-{number}",
+        "generator": "writer",
+        "problem": f"Problem {number}?",
+        "steps": ["One.", "Two."],
+        "final_answer_correct": right,
+        "label": label,
+    }
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data, scores = tmp_path / "data.jsonl", tmp_path / "scores.jsonl"
+    rows = [processbench(n, *of) for n, of in enumerate([(-1, True), (1, True), (0, False), (1, False)])]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [[0.9, 0.9], [0.9, 0.8], [0.2, 0.9], [0.9, 0.1]]
+    scores.write_text(
+        "".join(json.dumps({"id": f"gsm8k-{n}", "scores": s}) + "\n" for n, s in enumerate(given))
+    )
+    asked = ["evaluate", "disagreement", "--data", str(data), "--resamples", "100", "--out"]
+    assert main([*asked, str(tmp_path / "labels")]) == 0
+    result = read_result(tmp_path / "labels" / "result.json")
+    figures = {figure["name"]: figure["value"] for figure in result["figures"]}
+    assert result["prm"] == "labels"
+    assert result["settings"]["prm"] is None
+    assert figures["gsm8k/labels/lucky-of-right"] == 0.5
+    assert (
+        main([*asked, str(tmp_path / "both"), "--scores", str(scores), "--threshold", "0.5", "--show", "1"])
+        == 0
+    )
+    figures = {f["name"]: f["value"] for f in read_result(tmp_path / "both" / "result.json")["figures"]}
+    assert figures["gsm8k/both/same-cell"] == 0.75
+    assert figures["gsm8k/scores/lucky-of-right"] == 0
+    assert (tmp_path / "both" / "report.html").is_file()
+    assert "Lucky" in capsys.readouterr().out
+    assert main([*asked, str(tmp_path / "no"), "--trials", "4"]) != 0
+    assert "openr" in capsys.readouterr().err
