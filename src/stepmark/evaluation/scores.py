@@ -88,7 +88,7 @@ def grade_cases(
     """
     with closing(open_rows(path, manifest)) as out:
         rows = [
-            _row(case, _as_row(earlier, path, number))
+            _row(case, _as_row(earlier, path, number, case))
             for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1)
         ]
         waiting = cases[out.done :]
@@ -140,9 +140,13 @@ def _checked(prm: PRM, solutions: Iterator[Solution]) -> Iterator[StepScores | R
         yield result
 
 
-def _as_row(earlier: dict[str, Any] | InputError, path: str | Path, number: int) -> Row:
+def _as_row(earlier: dict[str, Any] | InputError, path: str | Path, number: int, case: Case) -> Row:
     if isinstance(earlier, InputError):  # no case is ever left out
         raise UsageError(f"{path}.part was not written by this command; delete it to start again")
+    if earlier.get("id") != case.id:
+        raise UsageError(
+            f"{path}.part:{number} is of {earlier.get('id')!r} and should be of {case.id!r}; delete it to start again"
+        )
     return Row(data=earlier, file=f"{path}.part", line=number)
 
 
@@ -208,7 +212,7 @@ def _only(rows: Sequence[Row], key: str) -> Any:
 
 
 def _only_model(rows: Sequence[Row]) -> str | None:
-    names = {name for row in rows if isinstance(of := row.data.get("scores"), dict) for name in of}
+    names: set[str] = {name for row in rows if isinstance(of := row.data.get("scores"), dict) for name in of}
     if _R_PRM in names or not names:
         return None
     if len(names) > 1:

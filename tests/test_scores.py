@@ -1,0 +1,337 @@
+"""Scores of cases: graded and kept as they come, continued, read back, and joined by id."""
+
+import json
+
+import pytest
+
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.evaluation.cases import Case, ratings_until
+from stepmark.evaluation.scores import CaseScores, grade_cases, read_scores, score_lengths
+from stepmark.models.prm import Ledger
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.records import Problem, Solution, Step, StepScores
+
+NAMES = ("negative", "neutral", "positive")
+
+
+def case(id, steps=("x", "y"), *, problem="p", label=-1):
+    solution = Solution(problem=Problem(text=problem), steps=tuple(Step(text=step) for step in steps), id=id)
+    return Case(id=id, labelled=ratings_until(solution, label, judge="human"), where=f"data.jsonl:{id}")
+
+
+CASES = (case("a-0"), case("a-1", ("z",)))
+A, B = {"id": "a-0", "scores": [0.1, 0.2]}, {"id": "a-1", "scores": [0.3]}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows, name="scores.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def scores_of(sheet):
+    return [row.scores for row in sheet.rows]
+
+
+def refused(path, said, *, line=None, model=None):
+    with pytest.raises(InputError) as caught:
+        read_scores(path, CASES, model=model)
+    assert caught.value.where == (str(path) if line is None else f"{path}:{line}")
+    assert said in str(caught.value)
+
+
+# --- joining
+
+
+def test_scores_are_joined_by_id_and_not_by_place(write):
+    sheet = read_scores(write(B, {"id": "other", "scores": [1]}, A), CASES)
+    assert [row.case.id for row in sheet.rows] == ["a-0", "a-1"]
+    assert scores_of(sheet) == [(0.1, 0.2), (0.3,)]
+    assert (sheet.prm, sheet.kind, sheet.threshold, sheet.aggregate) == ("scores", "probability", None, None)
+    assert (sheet.refused, sheet.unread_steps) == ((), 0)
+
+
+def test_a_number_is_an_id_too(write):
+    assert scores_of(read_scores(write({"id": 7, "scores": [1, 0]}), [case("7")])) == [(1.0, 0.0)]
+
+
+def test_what_this_module_and_stepmark_grade_write(write):
+    own = {"prm": "made", "score_kind": "margin", "threshold": 0, "aggregate": "mean"}
+    path = write(
+        A
+        | own
+        | {"scores": [-0.5, None], "score": None, "first_error": 0, "problem": "p", "steps": ["x", "y"]},
+        {"id": "a-1", "scores": None, "refused": "too long"} | own,
+    )
+    sheet = read_scores(path, CASES)
+    assert (sheet.prm, sheet.kind, sheet.threshold, sheet.aggregate) == ("made", "margin", 0.0, "mean")
+    assert scores_of(sheet) == [(-0.5, None), (None,)]
+    assert [(row.case.id, row.refused) for row in sheet.refused] == [("a-1", "too long")]
+    assert sheet.unread_steps == 1  # that of the solution that was read
+    assert sheet.rows[1].steps is None
+    assert read_scores(path, CASES, model="my name").prm == "my name"
+
+
+def test_scores_of_several_models(write):
+    both = write(
+        {"id": "a-0", "scores": {"m": [0.1, 0.2], "n": [1, 1]}},
+        {"id": "a-1", "scores": {"n": [1], "m": [0.3]}},
+    )
+    for model, expected in (("m", [(0.1, 0.2), (0.3,)]), ("n", [(1.0, 1.0), (1.0,)])):
+        sheet = read_scores(both, CASES, model=model)
+        assert (sheet.prm, scores_of(sheet)) == (model, expected)
+    with pytest.raises(UsageError, match=r"scores\.jsonl:1: scores of m, n; name one with --model-name"):
+        read_scores(both, CASES)
+    with pytest.raises(UsageError, match="name one with --model-name"):
+        score_lengths(both)
+    refused(both, "there are no scores of 'o'; known: m, n", line=1, model="o")
+    one = write(
+        {"id": "a-0", "scores": {"m": [0.1, 0.2]}}, {"id": "a-1", "scores": {"m": [0.3]}}, name="one.jsonl"
+    )
+    assert read_scores(one, CASES).prm == "m"
+    mixed = write(
+        {"id": "a-0", "scores": {"m": [0.1, 0.2]}}, {"id": "a-1", "scores": {"n": [0.3]}}, name="mix.jsonl"
+    )
+    with pytest.raises(UsageError, match="scores of m, n; name one with --model-name"):
+        read_scores(mixed, CASES)
+
+
+def test_the_layout_of_r_prm(write):
+    labels = {"step_level_validity_labels": [True, False]}
+    path = write(
+        {"idx": "a-0", "scores": {"step_level_validity_scores": [0.1, 0.2], **labels}},
+        {"idx": "a-1", "scores": {"step_level_validity_scores": [0.3], **labels}},
+    )
+    sheet = read_scores(path, CASES)
+    assert (sheet.prm, scores_of(sheet)) == ("scores", [(0.1, 0.2), (0.3,)])
+    assert read_scores(path, CASES, model="R-PRM").prm == "R-PRM"
+    assert score_lengths(path) == {"a-0": 2, "a-1": 1}
+
+
+def test_where_an_id_stands_twice_the_first_row_counts(write):
+    path = write(A, {**A, "scores": [0.9, 0.9]}, B)
+    assert scores_of(read_scores(path, CASES))[0] == (0.1, 0.2)
+    assert score_lengths(write(A, {**A, "scores": [0.9]}, B)) == {"a-0": 2, "a-1": 1}
+
+
+def test_classes_and_critiques(write):
+    more = {
+        "classes": [[0.5, 0.25, 0.25], None],
+        "class_names": list(NAMES),
+        "critiques": [["so"], []],
+        "problem_tokens": 5,
+        "solution_tokens": 9,
+    }
+    steps = read_scores(write({**A, "scores": [0.5, None], **more}), CASES[:1]).rows[0].steps
+    assert steps == StepScores(
+        scores=(0.5, None),
+        kind="probability",
+        classes=((0.5, 0.25, 0.25), None),
+        class_names=NAMES,
+        critiques=(("so",), ()),
+        problem_tokens=5,
+        solution_tokens=9,
+    )
+
+
+# --- what cannot be joined
+
+
+def test_a_case_without_a_row(write):
+    refused(write(A), "there are no scores for 'a-1' (data.jsonl:a-1); were they made on this data?")
+    refused(write({**A, "id": "x"}), "there are no scores for 'a-0' (data.jsonl:a-0) and for 1 more")
+    with pytest.raises(UsageError, match="no cases"):
+        read_scores(write(A), [])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({**B, "scores": [0.1, 0.2]}, "expected 1 scores, one a step of 'a-1' (data.jsonl:a-1), found 2"),
+        ({**B, "scores": []}, "found 0"),
+        ({**B, "scores": None}, "expected a list of scores, found null"),
+        ({**B, "scores": 0.5}, "expected a list of scores, found a number"),
+        ({**B, "scores": {}}, "expected scores, found an empty object"),
+        ({"id": "a-1"}, "expected a list of scores, found null"),
+        ({**B, "scores": ["1"]}, "step 0 (0-based): expected a number or null, found a string"),
+        ({**B, "scores": [True]}, "step 0 (0-based): expected a number or null, found true"),
+        (
+            {**B, "scores": [1.5]},
+            'expected a number in [0, 1] (probability); scores of another kind say so: "score_kind"',
+        ),
+        ({**B, "scores": [-2], "score_kind": "margin"}, "expected a number in [-1, 1] (margin)"),
+        ('{"id": "a-1", "scores": [NaN]}\n', "found NaN"),
+        ('{"id": "a-1", "scores": [1e999]}\n', "too large"),
+        (
+            {**B, "score_kind": "logit"},
+            "expected one of probability, margin, log-ratio, unbounded, found 'logit'",
+        ),
+        ({**B, "score_kind": "margin"}, "expected scores of one kind, found probability and here margin"),
+        ({"id": None, "scores": [1]}, "expected an id"),
+        ({"scores": [1]}, "expected an id"),
+        ({**B, "id": True}, "expected an id"),
+        ({**B, "prm": "another"}, "expected the scores of one PRM, found None"),
+        ({**B, "threshold": 0.7}, "expected the scores of one PRM, found None"),
+        (
+            {**B, "classes": [[0.5]], "class_names": list(NAMES)},
+            "one probability for each of the class_names",
+        ),
+        ({**B, "classes": [[0.5, 0.2, 3]], "class_names": list(NAMES)}, "one probability for each"),
+        ({**B, "classes": [], "class_names": list(NAMES)}, "for each of the 1 steps"),
+        ({**B, "classes": [[1.0]]}, "class_names"),
+        ({**B, "critiques": "so"}, "expected a list of texts for each step"),
+        ({**B, "problem_tokens": "5"}, "expected a whole number or null"),
+    ],
+)
+def test_rows_that_cannot_be(write, row, said):
+    refused(write(A, row), said, line=2)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"threshold": "0.5"}, "expected a threshold of probability scores or null, found '0.5'"),
+        ({"threshold": 5}, "expected a threshold of probability scores or null, found 5"),
+        ({"threshold": True}, "expected a threshold"),
+        ({"aggregate": "median"}, "expected one of product, min"),
+    ],
+)
+def test_settings_that_cannot_be(write, more, said):
+    refused(write(A | more, B | more), said, line=1)
+
+
+def test_when_all_were_refused_there_is_nothing_to_measure(write):
+    why = {"scores": None, "refused": "too long"}
+    refused(write(A | why, B | why), "all 2 solutions were refused, the first because: too long")
+
+
+def test_an_empty_file(write):
+    refused(write(), "the file is empty")
+
+
+# --- grading
+
+
+MANIFEST = {"data": "d", "settings": {"prm": "made"}}
+MANY = tuple(
+    case(f"c-{n}", tuple(f"{n} {m}" for m in range(1 + n % 3)), problem=f"p{n // 2}") for n in range(8)
+)
+
+
+def prm(asked=None, *, stop_at=None):
+    """Scores a step by its text; refuses case 3; stops with an error at a step."""
+
+    def script(problem, steps):
+        if asked is not None:
+            asked.append(steps[-1])
+        if steps[-1] == stop_at:
+            raise KeyboardInterrupt
+        if steps[-1].startswith("3 "):
+            raise InputError("a marker stands in the text")
+        return int(steps[-1][0]) / 8 if not steps[-1].endswith("2") else None
+
+    return ScriptedPRM(script, name="made", default_aggregate="mean", default_threshold=0.25)
+
+
+def test_graded_scores_are_what_is_on_disk(tmp_path):
+    advanced = []
+    path = tmp_path / "scores.jsonl"
+    sheet = grade_cases(MANY, prm(), path, MANIFEST, advance=lambda: advanced.append(1))
+    assert len(advanced) == 8
+    assert (sheet.prm, sheet.kind, sheet.threshold, sheet.aggregate) == ("made", "probability", 0.25, "mean")
+    assert [row.case.id for row in sheet.rows] == [one.id for one in MANY]
+    assert [row.case.id for row in sheet.refused] == ["c-3"]
+    assert sheet.rows[5].scores == (5 / 8, 5 / 8, None)
+    assert sheet.unread_steps == 2
+    again = read_scores(path, MANY)
+    assert again == sheet
+    assert scores_of(read_scores(path, MANY[::-1])) == scores_of(sheet)[::-1]
+
+
+def test_classes_and_critiques_are_kept(tmp_path):
+    made = StepScores(
+        scores=(0.5, None),
+        kind="probability",
+        classes=((0.5, 0.25, 0.25), None),
+        class_names=NAMES,
+        critiques=(("so",), ()),
+        problem_tokens=5,
+        solution_tokens=9,
+    )
+
+    class Tells:
+        name = "tells"
+        score_kind = "probability"
+        default_threshold = 0.5
+        default_aggregate = "min"
+        ledger = Ledger()
+
+        def score(self, problem, steps):
+            raise AssertionError("cases are graded as a stream")
+
+        def score_many(self, solutions, *, keep_going=False):
+            assert keep_going
+            for _ in solutions:
+                yield made
+
+    path = tmp_path / "scores.jsonl"
+    sheet = grade_cases(CASES[:1], Tells(), path, MANIFEST)
+    assert sheet.rows == (CaseScores(case=CASES[0], steps=made),)
+    assert read_scores(path, CASES[:1]) == sheet
+    # Two scores for the one step of the second case.
+    with pytest.raises(BackendError, match="tells gave 2 scores for the 1 steps of solution 'a-1'"):
+        grade_cases(CASES, Tells(), tmp_path / "other.jsonl", MANIFEST)
+
+
+@pytest.mark.parametrize("stop_at", ["0 0", "2 1", "7 0"])
+def test_a_stopped_run_continues(tmp_path, stop_at):
+    asked, path, whole = [], tmp_path / "scores.jsonl", tmp_path / "whole.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        grade_cases(MANY, prm(asked, stop_at=stop_at), path, MANIFEST)
+    assert not path.exists()
+    done = [step for step in asked if step[0] != stop_at[0]]
+    rest = []
+    sheet = grade_cases(MANY, prm(rest), path, MANIFEST)
+    assert not set(rest) & set(done)
+    assert sheet == grade_cases(MANY, prm(), whole, MANIFEST)
+    assert path.read_bytes() == whole.read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "scores.jsonl",
+        "scores.jsonl.manifest.json",
+        "whole.jsonl",
+        "whole.jsonl.manifest.json",
+    ]
+
+
+def test_another_manifest_does_not_continue(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        grade_cases(MANY, prm(stop_at="2 1"), path, MANIFEST)
+    other = {"data": "d", "settings": {"prm": "other"}}
+    with pytest.raises(UsageError, match=r'settings\.prm was "made" and is now "other"'):
+        grade_cases(MANY, prm(), path, other)
+
+
+def test_a_part_that_is_damaged(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        grade_cases(MANY, prm(stop_at="2 1"), path, MANIFEST)
+    part = tmp_path / "scores.jsonl.part"
+    lines = part.read_text().splitlines(keepends=True)
+    part.write_text("".join(["{}\n", *lines[1:]]))
+    with pytest.raises(
+        UsageError, match=r"scores\.jsonl\.part:1 is of None and should be of 'c-0'; delete it"
+    ):
+        grade_cases(MANY, prm(), path, MANIFEST)
+    part.write_text("".join([lines[1], lines[0], *lines[2:]]))
+    with pytest.raises(
+        UsageError, match=r"scores\.jsonl\.part:1 is of 'c-1' and should be of 'c-0'; delete it"
+    ):
+        grade_cases(MANY, prm(), path, MANIFEST)
+    part.write_text("".join(['!{"error": "left out"}\n', *lines[1:]]))
+    with pytest.raises(UsageError, match="was not written by this command; delete it to start again"):
+        grade_cases(MANY, prm(), path, MANIFEST)
