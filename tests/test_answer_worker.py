@@ -276,6 +276,14 @@ def test_no_worker_outlives_its_verifier():
     assert process.poll() is not None
 
 
+def test_a_fork_that_ends_leaves_the_worker_alone(math):
+    assert math.verify("6x", "x+5x").outcome == "match"
+    worker = math._worker._process
+    assert worker is not None
+    answer_process._end(worker, "/nowhere", os.getpid() + 1)
+    assert worker.poll() is None
+
+
 def test_groups_of_expressions(math):
     answers = ["(x+1)^2", "x^2+2x+1", None, "x^2", r"(1+x)^{2}", r"\frac{1}{", r"\frac{2}{"]
     assert answer_groups(answers, math) == [0, 0, None, 1, 0, 2, 3]

@@ -16,45 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.labelled_pairs import LabelledPair as LabelledPair
+from stepmark.evaluation.labelled_pairs import read_pairs as read_pairs
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.metrics.intervals import Floats, Interval, Statistic, shares, wilson
 from stepmark.problems.answers import Verifier
 from stepmark.records import Verdict
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.tables import Align, Table
-from stepmark.store import Row, json_type, read_rows
 
 NAME = "verifier"
 
 _SHOWN = 300
 _LEFT: tuple[Align, ...] = ("left",) * 5
 _ERRORS = ("false positives", "false negatives", "unparsed")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LabelledPair:
-    """Two answers, and whether they are equal."""
-
-    gold: str
-    """The reference."""
-    answer: str | None
-    """A bare answer or a whole solution; None when the solution named none."""
-    equal: bool
-    """The truth."""
-    id: str
-    """Its name; FILE:LINE when the file gives none."""
-    problem: str
-    """What it belongs to: pairs of one problem are not independent. Its own id for labelled pairs."""
-    where: str
-    """FILE:LINE."""
-    why: str | None = None
-    """Why they are equal or not, where the file says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,108 +75,6 @@ class VerifierErrors:
     """Of the equal pairs."""
     unparsed_rate: Interval
     """Of all pairs."""
-
-
-def read_pairs(files: Sequence[str | Path], *, part: str = "answer") -> Iterator[LabelledPair]:
-    """Read labelled pairs or candidates; the two may not be mixed within a row.
-
-    Args:
-        files: JSON lines, gzip when the name ends in ".gz".
-        part: for candidates, what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or
-            "text" (always the text, so that finding the answer is checked too).
-
-    Raises:
-        InputError: with `FILE:LINE` and the field: a missing or unknown key, a wrong type, an id twice.
-        UsageError: another `part`.
-    """
-    if part not in {"answer", "text"}:
-        raise UsageError(f"part: expected 'answer' or 'text', found {part!r}")
-    seen: dict[str, str] = {}
-    for file in files:
-        for row in read_rows(file):
-            for pair in _candidates(row, part) if "candidates" in row.data else _pair(row):
-                if pair.id in seen:
-                    raise InputError(
-                        f"the id {pair.id!r} stands at {seen[pair.id]} too", where=row.where, field="id"
-                    )
-                seen[pair.id] = row.where
-                yield pair
-
-
-def _text(data: Mapping[str, Any], key: str, where: str, *, null: bool = False) -> str | None:
-    value = data.get(key)
-    if (value is None and null and key in data) or (isinstance(value, str) and (value.strip() or null)):
-        return value
-    found = json_type(value) if key in data else "no such key"
-    blank = isinstance(value, str)
-    raise InputError(
-        f"expected a string{' or null' if null else ''}, found {'a blank one' if blank else found}",
-        where=where,
-        field=key,
-    )
-
-
-def _truth(data: Mapping[str, Any], key: str, where: str) -> bool:
-    value = data.get(key)
-    if not isinstance(value, bool):
-        found = json_type(value) if key in data else "no such key"
-        raise InputError(f"expected true or false, found {found}", where=where, field=key)
-    return value
-
-
-def _pair(row: Row) -> Iterator[LabelledPair]:
-    known = {"gold", "answer", "text", "equal", "id", "why"}
-    for key in row.data:
-        if key not in known:
-            raise InputError(
-                f"expected a labelled pair ({', '.join(sorted(known))}) or candidates, found the key {key!r}",
-                where=row.where,
-                field=key,
-            )
-    if ("answer" in row.data) == ("text" in row.data):
-        raise InputError(
-            "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"
-        )
-    gold = _text(row.data, "gold", row.where)
-    assert gold is not None
-    id_ = _text(row.data, "id", row.where) if "id" in row.data else row.where
-    assert id_ is not None
-    yield LabelledPair(
-        gold=gold,
-        answer=_text(row.data, "answer" if "answer" in row.data else "text", row.where, null=True),
-        equal=_truth(row.data, "equal", row.where),
-        id=id_,
-        problem=id_,
-        where=row.where,
-        why=_text(row.data, "why", row.where) if "why" in row.data else None,
-    )
-
-
-def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
-    gold = row.data.get("gold")
-    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
-        raise InputError(
-            f"expected the reference answer, found {json_type(gold)}", where=row.where, field="gold"
-        )
-    id_ = _text(row.data, "id", row.where)
-    listed = row.data["candidates"]
-    if not isinstance(listed, list):
-        raise InputError(f"expected a list, found {json_type(listed)}", where=row.where, field="candidates")
-    for number, candidate in enumerate(listed):
-        place = f"{row.where}, candidate {number} (0-based)"
-        if not isinstance(candidate, dict):
-            raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
-        if "correct" in candidate and candidate["correct"] is None:
-            continue
-        key = "answer" if part == "answer" and "answer" in candidate else "text"
-        yield LabelledPair(
-            gold=str(gold),
-            answer=_text(candidate, key, place, null=True),
-            equal=_truth(candidate, "correct", place),
-            id=f"{id_}/{number}",
-            problem=str(id_),
-            where=row.where,
-        )
 
 
 def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) -> Iterator[CheckedPair]:

@@ -119,7 +119,7 @@ class AnswerProcess:
             start_new_session=True,
             bufsize=0,
         )
-        self._end = weakref.finalize(self, _end, self._process, folder)
+        self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
         self._unread = b""
         self.started += 1
         hello = self._read(_START_SECONDS)
@@ -167,7 +167,9 @@ class AnswerProcess:
         self._process, self._end = None, None
 
 
-def _end(process: subprocess.Popen[bytes], folder: str) -> None:
+def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+    if os.getpid() != owner:  # a fork of this process ends; the worker is not its own
+        return
     # The whole session: a worker's own children too.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

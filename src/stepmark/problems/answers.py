@@ -103,13 +103,12 @@ def bare_answer(text: str | None) -> str | None:
 
 
 def _one_expression(text: str) -> str | None:
-    # A matrix is a bare answer too, though it may be long and on several lines.
+    # A matrix or a long list is a bare answer too, though it may stand on several lines.
+    if len(text) > LONGEST or "\n\n" in text or text.count("$") % 2:
+        return None
     return (
         text
-        if len(text) <= LONGEST
-        and text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left"))
-        and text.count("$") in {0, 2, 4}
-        and "\n\n" not in text
+        if text.startswith(("\\begin{", "$", "\\[", "\\(", "\\left")) and text.endswith(("}", "$", "]", ")"))
         else None
     )
 
@@ -121,9 +120,10 @@ class _Base:
 
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
-        found, reference = bare_answer(answer), bare_answer(gold)
+        # A reference that marks no answer is one, however long.
+        found, reference = bare_answer(answer), bare_answer(gold) or gold.strip() or None
         if reference is None:
-            return self._verdict("unparsed", found, "the reference names no answer")
+            return self._verdict("unparsed", found, "the reference is blank")
         if found is None:
             return self._verdict(
                 "unparsed", None, "no answer" if answer is None else "the text names no answer"
