@@ -21,14 +21,25 @@ from typing import Any
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.labelled_pairs import LabelledPair as LabelledPair
-from stepmark.evaluation.labelled_pairs import read_pairs as read_pairs
+from stepmark.evaluation.labelled_pairs import LabelledPair, read_pairs
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.metrics.intervals import Floats, Interval, Statistic, shares, wilson
 from stepmark.problems.answers import Verifier
 from stepmark.records import Verdict
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.tables import Align, Table
+
+__all__ = [
+    "CheckedPair",
+    "LabelledPair",
+    "VerifierErrors",
+    "check_pairs",
+    "errors_of",
+    "evaluate",
+    "items_of",
+    "read_pairs",
+    "statistic",
+]
 
 NAME = "verifier"
 
