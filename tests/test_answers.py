@@ -247,6 +247,7 @@ PAIRS = [
     ("300", "The chef spent $300 on onions.", "match", "only number"),
     ("12 km", "They drove 12 m in all.", "mismatch", "only number"),
     ("5", "Not 5, I think.", "unparsed", "answer"),
+    ("5", "To find the change we subtract from the $20 she paid.", "unparsed", "answer"),
     ("5", "Either 5 or 6 of them.", "unparsed", "answer"),
     ("5", "x + 1", "unparsed", "answer"),
     ("x", "5", "unparsed", "reference"),

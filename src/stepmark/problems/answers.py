@@ -193,7 +193,7 @@ _TOKEN = re.compile(
 )
 _NEXT = re.compile(r"\s?([A-Za-z./]+(?:\^\d)?)(?:\s([A-Za-z./]+))?(?:\s([A-Za-z./]+))?")
 _HEDGED = re.compile(
-    r"n't\b|\b(?:not|no|cannot|never|except|between|half|twice|double|triple|dozens?|least|most|(?:more|less|fewer|greater|"
+    r"n't\b|\b(?:not|no|find|calculate|compute|check|first|let|cannot|never|except|between|half|twice|double|triple|dozens?|least|most|(?:more|less|fewer|greater|"
     r"smaller|other) than \W?\d|(?<!in )all|any|every|where|when|such)\b",
     re.I,
 )
