@@ -51,11 +51,15 @@ def compare(
     """Compare two results (`result.read_result`) on the items that both have.
 
     Raises:
-        InputError: of two evaluations, or without a common item.
+        InputError: of two evaluations, of one that is not in `STATISTICS`, or without a common item.
     """
     if a["evaluation"] != b["evaluation"]:
         raise InputError(
             f"expected two results of one evaluation, found {a['evaluation']!r} and {b['evaluation']!r}"
+        )
+    if a["evaluation"] not in STATISTICS:  # not left to `load`, which would import what a file names
+        raise InputError(
+            f"results of {a['evaluation']!r} cannot be compared; those of {', '.join(STATISTICS)} can"
         )
     items_a = {item["id"]: item for item in a["items"]}
     items_b = {item["id"]: item for item in b["items"]}

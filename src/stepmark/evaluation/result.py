@@ -196,4 +196,11 @@ def read_result(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"expected format {FORMAT}, found {body['format']!r}", where=str(path), field="format"
         )
+    items = body["items"]
+    if not isinstance(items, list) or not all(
+        isinstance(item, dict) and "id" in item and "problem" in item for item in items
+    ):
+        raise InputError(
+            "expected a list of objects with an id and a problem", where=str(path), field="items"
+        )
     return body

@@ -1,0 +1,209 @@
+"""Two results laid side by side: differences worked by hand, and what makes a comparison worthless."""
+
+import json
+import re
+
+import pytest
+
+from stepmark.cli import main
+from stepmark.errors import InputError
+from stepmark.evaluation.cases import Case, ratings_until
+from stepmark.evaluation.compare import compare, table
+from stepmark.evaluation.processbench import evaluate
+from stepmark.evaluation.result import read_result, write_json
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.records import Problem, Solution, Step, StepScores
+
+FILE = {"name": "data.jsonl", "bytes": 1, "sha256": "a" * 64}
+TRUTH = {"w0": 0, "w1": 1, "w2": 1, "w3": 0, "r0": -1, "r1": -1}
+
+
+def result(tmp_path, name, found, *, threshold="0.5", prm=None, sha=FILE["sha256"], groups=None):
+    """The result of a PRM that names these steps: id to 0-based step, -1 for none."""
+    rows = []
+    for id, named in found.items():
+        solution = Solution(
+            problem=Problem(text=f"problem of {id}"), steps=(Step(text="x"), Step(text="y")), id=id
+        )
+        case = Case(
+            id=id,
+            labelled=ratings_until(solution, TRUTH[id.rpartition("-")[2]], judge="human"),
+            where=f"data.jsonl:{id}",
+            group=(groups or {}).get(id, "g"),
+        )
+        scores = tuple(0.1 if step == named else 0.9 for step in range(2))
+        rows.append(CaseScores(case=case, steps=StepScores(scores=scores, kind="probability")))
+    sheet = Sheet(prm=prm or name, kind="probability", rows=tuple(rows), threshold=0.5)
+    path = tmp_path / f"{name}.json"
+    write_json(evaluate(sheet, threshold=threshold, data=[{**FILE, "sha256": sha}], resamples=100), path)
+    return path
+
+
+ALL = dict(TRUTH)  # everything named rightly
+A = ALL | {"w0": 1, "w1": -1, "r0": 0}  # 2 of 4 wrong ones, 1 of 2 right ones
+B = ALL | {"w0": 1}  # 3 of 4, 2 of 2
+
+
+@pytest.fixture
+def of(tmp_path):
+    def of(one, other, **more):
+        left = result(tmp_path, "one", one)
+        return compare(
+            read_result(left), read_result(result(tmp_path, "other", other, **more)), resamples=500
+        )
+
+    return of
+
+
+def test_a_difference_by_hand(of):
+    found = of(A, B)
+    assert (found.evaluation, found.a, found.b, found.common) == ("processbench", "one", "other", 6)
+    assert (found.only_a, found.only_b, found.warnings) == (0, 0, ())
+    error, correct, f1 = (found.differences[f"g/{name}"] for name in ("error", "correct", "f1"))
+    assert (error.a, error.b, error.value) == pytest.approx((0.5, 0.75, 0.25))
+    assert (correct.a, correct.b, correct.value) == pytest.approx((0.5, 1.0, 0.5))
+    assert (f1.a, f1.b, f1.value) == pytest.approx((0.5, 6 / 7, 6 / 7 - 0.5))
+    # Nowhere is B worse, and in many resamples the two are equal.
+    assert error.low == 0.0
+    assert 0.25 < error.high <= 1.0
+    assert 0.05 < error.p < 1.0
+
+
+def test_the_other_way_round_the_difference_has_the_other_sign(of):
+    there, back = of(A, B), of(B, A)
+    for name, one in there.differences.items():
+        other = back.differences[name]
+        assert other.value == pytest.approx(-one.value)
+        assert (other.low, other.high) == pytest.approx((-one.high, -one.low))
+        assert other.p == one.p
+
+
+def test_identical_results(of):
+    found = of(A, A)
+    for one in found.differences.values():
+        assert (one.value, one.low, one.high, one.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_better_at_everything(of):
+    never = {id: 1 - named if named != -1 else 0 for id, named in ALL.items()}
+    one = of(never, ALL).differences["g/f1"]
+    assert (one.a, one.b, one.value, one.low, one.high) == (0.0, 1.0, 1.0, 1.0, 1.0)
+    assert one.p < 0.01
+
+
+def test_only_common_items_are_compared(of):
+    more = {f"x-{id}": named for id, named in A.items()}
+    found = of(A | more, {id: B[id] for id in ("w3", "r1", "w0", "w1")} | {"y-w0": 0})
+    assert (found.common, found.only_a, found.only_b) == (4, 8, 1)
+    # w0, w1, w3: A finds one, B two. r1: both leave it alone.
+    one = found.differences["g/error"]
+    assert (one.a, one.b) == pytest.approx((1 / 3, 2 / 3))
+    assert found.differences["g/correct"].value == 0.0
+    assert "4 common items (8 only in A, 1 only in B)" in table(found).title
+
+
+def test_a_figure_that_one_of_them_does_not_have(of):
+    only = {"w0": 0, "w1": 1, "w2": 1}
+    found = of(only, only)
+    one = found.differences["g/f1"]
+    assert (one.a, one.b, one.value, one.low, one.high, one.p) == (None,) * 6
+    assert table(found, only=["g/f1"]).rows == (("g/f1", "–", "–", "–", "–"),)
+
+
+def test_different_thresholds_are_warned_about(of):
+    assert of(A, B, threshold="0.5").warnings == ()
+    (said,) = of(A, B, threshold="0.25").warnings
+    assert "the thresholds differ (g/error: '0.5, given' and '0.25, given')" in said
+
+
+def test_different_files_are_warned_about(of):
+    (said,) = of(A, B, sha="b" * 64).warnings
+    assert "the two were measured on different files; only items with the same id" in said
+
+
+def test_nothing_in_common(of):
+    with pytest.raises(InputError, match="no item in common; were they made on the same data"):
+        of(A, {f"x-{id}": named for id, named in B.items()})
+
+
+def test_results_of_two_evaluations(tmp_path):
+    a = read_result(result(tmp_path, "a", A))
+    with pytest.raises(InputError, match="of one evaluation, found 'processbench' and 'prmbench'"):
+        compare(a, a | {"evaluation": "prmbench"})
+
+
+def test_a_result_names_no_code_to_load(tmp_path):
+    a = read_result(result(tmp_path, "a", A)) | {"evaluation": "os:system"}
+    with pytest.raises(InputError, match="results of 'os:system' cannot be compared; those of processbench"):
+        compare(a, a)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file is empty"),
+        ("{", "expected the result of stepmark evaluate as JSON"),
+        ("[]", "found something else"),
+        ('{"id": "a-0", "scores": [1]}', "found something else"),
+    ],
+)
+def test_what_is_no_result(tmp_path, text, said):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said) as caught:
+        read_result(path)
+    assert caught.value.where == str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 7}, "expected format 1, found 7"),
+        ({"items": {}}, "a list of objects with an id and a problem"),
+        ({"items": [{"id": "a"}]}, "a list of objects with an id and a problem"),
+    ],
+)
+def test_results_of_another_form(tmp_path, change, said):
+    path = result(tmp_path, "a", A)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=said):
+        read_result(path)
+
+
+# --- the command
+
+
+def test_the_command(tmp_path, capfd):
+    a, b = result(tmp_path, "a", A), result(tmp_path, "b", B, threshold="0.25")
+    assert main(["evaluate", "compare", str(a), str(b), "--resamples", "200"]) == 0
+    out, err = capfd.readouterr()
+    assert "A = a, B = b; 6 common items" in " ".join(out.split())
+    row = next(line for line in out.splitlines() if line.startswith("g/error"))
+    assert re.match(
+        r"g/error +0\.5000 +0\.7500 +0\.2500 \[0\.0000, [01]\.\d{4}\] +[01]\.\d{3}$", row.rstrip()
+    )
+    assert err.startswith("note: the thresholds differ") and "thresholds" not in out
+
+
+def test_only_the_figures_that_were_asked_for(tmp_path, capfd):
+    a, b = result(tmp_path, "a", A), result(tmp_path, "b", B)
+    words = ["evaluate", "compare", str(a), str(b), "--resamples", "200"]
+    assert main([*words, "--figure", "g/f1"]) == 0
+    out, err = capfd.readouterr()
+    assert "g/f1" in out and "g/error" not in out
+    assert err == ""
+    assert main([*words, "--figure", "g/f2"]) == 2
+    assert "--figure g/f2: there is none; known: g/error, g/correct, g/f1" in capfd.readouterr().err
+    assert main([*words[:-1], "5"]) == 2
+    assert "100 resamples" in capfd.readouterr().err
+    assert main(["evaluate", "compare", str(a), str(tmp_path / "c.json")]) == 2
+    assert "there is no such file" in capfd.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_table(tmp_path, capfd):
+    a, b = result(tmp_path, "a", A), result(tmp_path, "b", B)
+    tables = []
+    for seed in ("0", "0", "3"):
+        assert main(["evaluate", "compare", str(a), str(b), "--resamples", "200", "--seed", seed]) == 0
+        tables.append(capfd.readouterr().out)
+    assert tables[0] == tables[1] != tables[2]
