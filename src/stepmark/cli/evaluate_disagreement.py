@@ -31,8 +31,8 @@ def disagreement_command(
 
     Args:
         data: labelled solutions with outcomes: ProcessBench, candidates, Math-Shepherd, openr's rollout trees.
-        process: what says whether the steps are right: the data's labels, or a PRM's scores. With labels, a PRM that is
-            named (--prm or --scores) is shown beside them.
+        process: what says whether the steps are right: the data's labels, or a PRM's scores. The other is shown
+            beside it where there is one: with labels, the PRM of --scores or of a --prm other than the default.
         threshold: under which score a step is wrong: a number, argmax, tuned:GROUP (the best on that group's labels), or
             oracle. Left out: the PRM's own.
         trials: rollouts behind each share of an openr tree, which its files do not say. Left out: of a share only whether

@@ -275,6 +275,11 @@ def evaluate(
 
     if show < 1:
         raise UsageError(f"--show {show}: expected 1 or more")
+    if threshold is not None and sheet is None:
+        raise UsageError(
+            f"--threshold {threshold} is for a PRM's scores, and there are none; name a file (--scores), a PRM (--prm), or let the "
+            "default one judge the steps (--process scores)"
+        )
     if all(case.outcome is None for case in cases):
         raise UsageError(
             "no case of this data says whether its final answer is right; expected data with outcomes (ProcessBench, candidates, "

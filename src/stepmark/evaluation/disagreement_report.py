@@ -177,6 +177,10 @@ def _facts(
             f"The PRM could not read {_solutions(len(sheet.refused))}, first {sheet.refused[0].case.id}: "
             f"{sheet.refused[0].refused}"
         )
+    if "scores" in order:
+        said.append(
+            "By a PRM, what is called lucky can be its false alarm, and what is called unlucky an error that it missed."
+        )
     if any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):
         said.append(
             "Labels from rollouts say whether the answer can still be reached, not whether a step is true: a step is wrong when no rollout "
