@@ -262,7 +262,7 @@ def test_what_cannot_be_answered_is_refused():
         evaluate([case(0, True, (None,))])
     with pytest.raises(UsageError, match="--prm or --scores"):
         evaluate(HAND, process="scores")
-    with pytest.raises(UsageError, match="--threshold 0.3 is for a PRM's scores"):
+    with pytest.raises(UsageError, match="is for a PRM's scores"):
         evaluate(HAND, threshold="0.3")
     with pytest.raises(UsageError, match="--show 0"):
         evaluate(HAND, show=0)
