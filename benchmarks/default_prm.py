@@ -98,7 +98,7 @@ RUNS = (
         evaluation="robustness",
         data=PROCESSBENCH[:1],
         quick=5,
-        limit=100,
+        limit=60,
     ),
 )
 

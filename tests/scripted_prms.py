@@ -27,6 +27,18 @@ def arithmetic() -> ScriptedPRM:
     return ScriptedPRM(_arithmetic, name="sums")
 
 
+def sums_and_words() -> ScriptedPRM:
+    """Knows sums, and is sure of nothing else."""
+
+    def script(problem: str, steps: tuple[str, ...]) -> float:
+        try:
+            return _arithmetic(problem, steps)
+        except ValueError:
+            return 0.6
+
+    return ScriptedPRM(script, name="sums and words")
+
+
 def margins() -> ScriptedPRM:
     """The same as margins."""
     return ScriptedPRM(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepmark import load_prm
+from stepmark.evaluation.prmbench import CATEGORIES
 from stepmark.training.publish import write_checkpoint
 from stepmark.training.recipe import MARKER_SPEC
 from stepmark.training.train import Train, Trainer
@@ -188,31 +189,75 @@ def packed(file, rows):
         lines.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def test_the_default_prms_figures_by_hand(monkeypatch, capsys, tmp_path):
+def default_prm_data(folder):
+    """Every file that the benchmark reads, tiny, with known truth for a PRM that knows sums."""
     true, false = "1 + 1 = 2", "1 + 1 = 3"
-    row = {"problem": "p"}
+    common = {"generator": "g", "final_answer_correct": True}
     gsm8k = [
-        {**row, "id": "a", "steps": [true, false, true], "label": 1},  # found
-        {**row, "id": "b", "steps": [false, false], "label": 1},  # found too early
-        {**row, "id": "c", "steps": [true], "label": -1},  # none, and none found
-        {**row, "id": "d", "steps": [true, false], "label": -1},  # none, and one found
-        {**row, "id": "e", "steps": [true, true], "label": -1},
-        {**row, "id": "f", "steps": [true], "label": -1},
+        {"id": f"gsm8k-{at}", "problem": f"p{at}", "steps": steps, "label": label, **common}
+        for at, (steps, label) in enumerate(
+            [
+                ([true, false, true], 1),  # found
+                ([false, false], 1),  # found too early
+                ([true], -1),  # none, and none found
+                ([true, false], -1),  # none, and one found
+                ([true, true], -1),
+                ([true], -1),
+            ]
+        )
     ]
-    packed(tmp_path / "processbench" / "gsm8k.dev.jsonl.gz", gsm8k)
-    packed(tmp_path / "processbench" / "math.dev.jsonl.gz", gsm8k[:1] + gsm8k[2:3])
-    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["default_prm", "--prm", "scripted_prms:arithmetic"])
+    math = [{**row, "id": row["id"].replace("gsm8k", "math")} for row in (gsm8k[0], gsm8k[2])]
+    packed(folder / "processbench" / "gsm8k.dev.jsonl.gz", gsm8k)
+    packed(folder / "processbench" / "math.dev.jsonl.gz", math)
+    bench = [
+        {
+            "idx": f"p{at}",
+            "classification": kind,
+            "modified_question": "q",
+            "modified_process": [f"1. {true}", f"2. {true if kind == 'multi_solutions' else false}"],
+            "error_steps": [] if kind == "multi_solutions" else [2],
+        }
+        for at, kind in enumerate(name for inside in CATEGORIES.values() for name in inside)
+    ]
+    packed(folder / "prmbench" / "prmbench.dev.jsonl.gz", bench)
+    candidates = [
+        {
+            "id": f"c{at}",
+            "question": f"q{at}",
+            "gold": "2",
+            "candidates": [
+                {"model": "a", "text": f"{true}\n\n{true}", "answer": "2", "correct": True},
+                {"model": "b", "text": f"{true}\n\n{false}", "answer": "3", "correct": False},
+            ],
+        }
+        for at in range(4)
+    ]
+    packed(folder / "gsm8k" / "candidates_16_models.dev.jsonl.gz", candidates)
+
+
+def test_the_default_prms_figures_by_hand(monkeypatch, capsys, tmp_path):
+    default_prm_data(tmp_path / "data")
+    monkeypatch.setenv("STEPMARK_DATA", str(tmp_path / "data"))
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(default_prm, "PAGE", page)
+    words = ["default_prm", "--prm", "scripted_prms:sums_and_words", "--out", str(tmp_path / "out"), "--docs"]
+    monkeypatch.setattr(sys, "argv", words)
     default_prm.main()
     line = last_line(capsys.readouterr().out)
     assert line["benchmark"] == "default_prm"
-    assert line["aims"] == {"f1_gsm8k": 47.9}
+    assert line["aims"] == {"processbench/gsm8k/f1": 47.9}
     figures = line["figures"]
-    assert figures["error_accuracy_gsm8k"] == 50.0
-    assert figures["correct_accuracy_gsm8k"] == 75.0
-    assert figures["f1_gsm8k"] == pytest.approx(60.0)
-    assert figures["f1_oracle_gsm8k"] == pytest.approx(60.0)
-    assert figures["f1_math"] == 100.0
+    assert figures["processbench/gsm8k/error"] == 50.0
+    assert figures["processbench/gsm8k/correct"] == 75.0
+    assert figures["processbench/gsm8k/f1"] == pytest.approx(60.0)
+    assert figures["processbench-oracle/gsm8k/f1"] == pytest.approx(60.0)
+    assert figures["processbench/math/f1"] == 100.0
+    assert figures["prmbench/overall/prmscore"] == 100.0
+    text = page.read_text(encoding="utf-8")
+    assert "$ stepmark evaluate prmbench --data prmbench/prmbench.dev.jsonl.gz" in text
+    assert str(tmp_path) not in text  # no path of this machine in the documentation
+    for run in default_prm.RUNS:
+        assert f"$ stepmark evaluate {run.evaluation} " in text
 
 
 def test_without_data_the_default_prm_is_skipped_by_name(monkeypatch, capsys, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from stepmark.evaluation import best_of_n_report
 from stepmark.evaluation.best_of_n import BestOfN, items, statistic
-from stepmark.evaluation.best_of_n_report import answer_groups, candidate_sets, evaluate, same_answer
+from stepmark.evaluation.best_of_n_report import candidate_sets, evaluate
 from stepmark.evaluation.best_of_n_tables import (
     accuracy_table,
     aggregate_plot,
@@ -30,10 +30,6 @@ from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import Interval
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
-
-
-def same(a: str, b: str) -> bool:
-    return a.strip("$") == b.strip("$")
 
 
 def point(values: dict[str, np.ndarray]) -> dict[str, Interval]:
@@ -79,13 +75,8 @@ def sheet() -> Sheet:
     )
 
 
-def test_equal_answers_share_a_group() -> None:
-    assert answer_groups(["18", None, "$18", "3", "18", "$3"], same) == (0, None, 0, 1, 0, 1)
-    assert answer_groups([], same) == ()
-
-
 def test_cases_become_one_set_a_problem() -> None:
-    a, b = candidate_sets(sheet(), same, outcomes={"a/0": 0.25})
+    a, b = candidate_sets(sheet(), outcomes={"a/0": 0.25})
     assert (a.id, b.id) == ("a", "b")
     assert [c.answer for c in a.candidates] == [0, 0, 1]
     assert [c.correct for c in b.candidates] == [False, None, True]
@@ -97,7 +88,7 @@ def test_cases_become_one_set_a_problem() -> None:
 
 
 def test_tables_hold_the_figures() -> None:
-    rows = items(candidate_sets(sheet(), same))
+    rows = items(candidate_sets(sheet()))
     figures = point(statistic(rows)(np.ones((1, 2))))
     table = accuracy_table(rows, figures)
     assert table.columns[:4] == ("Method", "N = 1", "N = 2", "N = 3")
@@ -127,7 +118,7 @@ def test_tables_hold_the_figures() -> None:
 
 
 def test_the_plot_stands_on_tokens_where_all_are_counted() -> None:
-    rows = items(candidate_sets(sheet(), same))
+    rows = items(candidate_sets(sheet()))
     plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
     found = {series.name: series for series in plot.series}
     assert found["majority"].x == (5.0, 10.0, 15.0)
@@ -168,25 +159,6 @@ def test_the_plot_stands_on_n_where_tokens_were_not_counted() -> None:
     table = accuracy_table(rows, figures)
     assert table.columns[1:3] == ("N = 1", "N = 2")  # a single sample needs its column
     assert policy_table(point(policy_statistic(rows)(np.ones((1, 1)))), "min") is None
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "equal"),
-    [
-        ("18", "$18", True),
-        ("1,200", "1200.00", True),
-        ("18.", "18", True),
-        (".5", "1/2", True),
-        ("-3", "3", False),
-        ("12,00", "1200", False),
-        ("x = 2", "2", False),
-        ("1/0", "1/0", True),
-        ("", "-", False),
-    ],
-)
-def test_answers_are_the_same_as_written_or_as_numbers(a: str, b: str, equal: bool) -> None:
-    assert same_answer(a, b) is equal
-    assert same_answer(b, a) is equal
 
 
 def test_answers_and_tokens_that_the_data_does_not_give() -> None:

@@ -10,8 +10,11 @@ import pytest
 import stepmark
 from stepmark.catalog import Catalog
 from stepmark.cli import COMMANDS
+from stepmark.cli.evaluate import EVALUATIONS
+from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
+from stepmark.problems.answers import VERIFIERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,6 +52,21 @@ def test_every_command_that_is_shown_exists() -> None:
     }
     assert shown
     assert shown <= set(COMMANDS)
+
+
+def test_every_evaluation_is_documented_and_every_one_that_is_shown_exists() -> None:
+    shown = {
+        m
+        for page in PAGES
+        for block in _blocks(page, "console")
+        for m in re.findall(r"^\$ stepmark evaluate ([\w-]+)", block, re.M)
+    }
+    assert shown == set(EVALUATIONS)
+
+
+def test_every_perturbation_and_verifier_is_documented() -> None:
+    for name in [*PERTURBATIONS, *VERIFIERS]:
+        assert f"`{name}`" in TEXT, f"no page names {name}"
 
 
 def test_every_family_is_documented() -> None:

@@ -15,6 +15,7 @@ PUBLIC = [
     "Solution",
     "Step",
     "StepScores",
+    "Verdict",
     "aggregate",
     "grade",
     "load_prm",

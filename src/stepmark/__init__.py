@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stepmark.records import Solution as Solution
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
+    from stepmark.records import Verdict as Verdict
     from stepmark.scoring.aggregate import aggregate as aggregate
     from stepmark.scoring.grade import grade as grade
     from stepmark.solutions.segmentation import split as split
@@ -40,6 +41,7 @@ _HOME = {
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
+    "Verdict": "stepmark.records",
     "aggregate": "stepmark.scoring.aggregate",
     "grade": "stepmark.scoring.grade",
     "load_prm": "stepmark.models.load",

@@ -8,6 +8,7 @@ from stepmark.cli.evaluating import (
     DEFAULTS,
     Data,
     EvaluateOptions,
+    check,
     finish,
     limited,
     provenance,
@@ -69,10 +70,13 @@ def processbench_command(
     """
     from stepmark.evaluation.processbench import NAME, evaluate
     from stepmark.evaluation.sources import files_of, read_processbench
+    from stepmark.evaluation.thresholds import check_asked
 
+    check(options)
     files = files_of(data, dataset=NAME)
     every = read_processbench(files)
     cases = limited(every, options.limit)
+    check_asked(threshold, list(dict.fromkeys(case.group for case in cases)))
     sheet = scored(NAME, cases, files, options)
     return finish(
         evaluate(
@@ -96,10 +100,12 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
         threshold: over which score a step is called right: a number or argmax. Left out: the PRM's own.
         options: the flags.
     """
-    from stepmark.evaluation.prmbench import NAME, evaluate
+    from stepmark.evaluation.prmbench import NAME, check_threshold, evaluate
     from stepmark.evaluation.scores import score_lengths
     from stepmark.evaluation.sources import files_of, read_prmbench
 
+    check(options)
+    check_threshold(threshold)
     files = files_of(data, dataset=NAME)
     lengths = None if options.scores is None else score_lengths(options.scores, model=options.model_name)
     every = read_prmbench(files, lengths=lengths)

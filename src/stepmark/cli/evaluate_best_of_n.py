@@ -56,6 +56,8 @@ class BestOfNOptions:
     """With --policy, what is said after the problem. Left out: to go step by step and to box the answer."""
     verifier: str = "math"
     """What compares answers, for the votes and for candidates of a policy: math, number, choice or text."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
     sizes: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = ()
     """The N to report. Left out: 1, 2, 4, … and all."""
     orm: str | None = None
@@ -100,11 +102,11 @@ def best_of_n_command(
             for row in judged.rows
             if row.steps is not None and row.steps.solution_tokens is not None
         }
-    with load_verifier(choices.verifier) as verifier:
+    with load_verifier(choices.verifier, percent=choices.percent) as verifier:
         result = evaluate(
             sheet,
             choices=BestOfN(sizes=choices.sizes or None, seed=options.seed),
-            same=lambda a, b: verifier.verify(b, a).outcome == "match",
+            verifier=verifier,
             outcomes=outcomes,
             outcome_tokens=outcome_tokens,
             settings=settings_of(options) | {k: v for k, v in asdict(choices).items() if v not in (None, ())},
@@ -144,6 +146,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
                 "command": "evaluate best-of-n, sampling",
                 "policy": choices.policy,
                 "verifier": choices.verifier,
+                "percent": choices.percent,
                 "limit": options.limit,
                 "data": provenance([choices.problems]),
                 "sampling": asdict(settings),
@@ -163,7 +166,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
     with (
         closing(open_rows(path, manifest)) as out,
         closing(ReplyFile(folder / "replies.sqlite")) as store,
-        load_verifier(choices.verifier) as verifier,
+        load_verifier(choices.verifier, percent=choices.percent) as verifier,
     ):
         left = problems[out.done :]
         try:

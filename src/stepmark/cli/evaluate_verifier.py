@@ -22,6 +22,7 @@ def verifier_command(
         "text",
     ),
     part: Literal["answer", "text"] = "answer",
+    percent: Literal["distinct", "sign"] = "distinct",
     out: Path | None = None,
     limit: int | None = None,
     resamples: int = 1000,
@@ -34,6 +35,7 @@ def verifier_command(
             `gold` and `correct`.
         verifier: which to test: math, number, choice, text, or "package.module:Class".
         part: of candidates, check their `answer` or their whole `text` (finding the answer is then tested too).
+        percent: of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it.
         out: folder for the result and the report. Left out: evaluation/verifier.
         limit: only the first so many pairs.
         resamples: bootstrap resamples of the intervals.
@@ -52,12 +54,22 @@ def verifier_command(
         pairs = pairs[:limit]
     checked = []
     with ExitStack() as stack:
-        verifiers = [stack.enter_context(load_verifier(name)) for name in verifier]
+        verifiers = [
+            stack.enter_context(
+                load_verifier(name, percent=percent if name in ("math", "number") else "distinct")
+            )
+            for name in verifier
+        ]
         for number, one in enumerate(check_pairs(pairs, verifiers), start=1):
             checked.append(one)
             if number % 1000 == 0:
                 print(f"checked {number:,} of {len(pairs):,} pairs", file=sys.stderr, flush=True)
-    settings: dict[str, Any] = {"verifier": ", ".join(verifier), "part": part, "limit": limit}
+    settings: dict[str, Any] = {
+        "verifier": ", ".join(verifier),
+        "part": part,
+        "percent": percent,
+        "limit": limit,
+    }
     facts = (
         ()
         if len(pairs) == whole

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -225,16 +225,26 @@ def check_same(path: Path, manifest: dict[str, Any]) -> None:
     """
     beside = path.with_name(path.name + ".manifest.json")
     old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    differing = [key for key, value in manifest.items() if old.get(key) != value]
+    differing = list(_differing(old, manifest))
     if differing:
         said = ", ".join(
-            f"{key} was {json.dumps(old.get(key))[:200]} and is now {json.dumps(manifest[key])[:200]}"
-            for key in differing
+            f"{key} was {json.dumps(was)[:200]} and is now {json.dumps(now)[:200]}"
+            for key, was, now in differing
         )
         raise UsageError(
             f"{path} was made otherwise: {said}. Choose another --out, delete it, or measure it as it is with "
             f"--scores {path}"
         )
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What `new` has otherwise; of settings each by its own name."""
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            yield from ((f"{key}.{name}", was, now) for name, was, now in _differing(before, value))
+        elif before != value:
+            yield key, before, value
 
 
 def load(options: EvaluateOptions, *, outcome: bool = False) -> PRM:

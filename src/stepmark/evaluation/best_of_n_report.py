@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from stepmark.evaluation.result import Figure, Item, Result, measured
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Floats, Statistic
-from stepmark.problems.answers import NumberVerifier, same_words
+from stepmark.problems.answers import NumberVerifier, Verifier, answer_groups
 from stepmark.problems.extraction import find_answer
 from stepmark.scoring.aggregate import allowed
 from stepmark.show.evaluation import Examples, Section, Tile
@@ -35,34 +35,6 @@ from stepmark.show.views import ProblemView
 NAME = "best-of-n"
 
 _POLICY = "policy/"
-
-
-def same_answer(a: str, b: str) -> bool:
-    """The same words or the same number; no mathematics (`stepmark.problems.answers` has a verifier for that).
-
-    >>> same_answer("$1,200.0", "1200"), same_answer("18.", "18"), same_answer("1/2", "0.5"), same_answer("x", "y")
-    (True, True, True, False)
-    """
-    return same_words(a, b) or NumberVerifier().compare(a, b)[0] == "match"
-
-
-def answer_groups(answers: Sequence[str | None], same: Callable[[str, str], bool]) -> tuple[int | None, ...]:
-    """Numbers for equal answers: each joins the first group whose first answer it equals.
-
-    Args:
-        answers: the candidates' answers to one problem; None for no answer, which has no group.
-        same: whether two answers are equal; asked once a pair of different texts.
-    """
-    firsts: list[str] = []
-    group_of: dict[str, int] = {}
-    for answer in answers:
-        if answer is None or answer in group_of:
-            continue
-        found = next((at for at, first in enumerate(firsts) if same(first, answer)), len(firsts))
-        if found == len(firsts):
-            firsts.append(answer)
-        group_of[answer] = found
-    return tuple(None if answer is None else group_of[answer] for answer in answers)
 
 
 def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
@@ -75,7 +47,7 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 
 def candidate_sets(
     sheet: Sheet,
-    same: Callable[[str, str], bool] = same_answer,
+    verifier: Verifier | None = None,
     *,
     outcomes: Mapping[str, float] | None = None,
     outcome_tokens: Mapping[str, int] | None = None,
@@ -89,16 +61,17 @@ def candidate_sets(
 
     Args:
         sheet: cases with their step scores.
-        same: whether two answers are equal.
+        verifier: what says that two answers are equal; None for numbers compared exactly (`NumberVerifier`).
         outcomes: scores of an outcome reward model by case id.
         outcome_tokens: tokens that it read by case id.
     """
+    judge = NumberVerifier() if verifier is None else verifier
     given = any(row.case.answer is not None for row in sheet.rows)
     counted = _counted(sheet)
     sets = []
     for id_, rows in by_problem(sheet).items():
         answers = [row.case.answer if given else _found_answer(row) for row in rows]
-        groups = answer_groups(answers, same)
+        groups = answer_groups(answers, judge)
         sets.append(
             CandidateSet(
                 id=id_,
@@ -166,7 +139,7 @@ def evaluate(
     sheet: Sheet,
     *,
     choices: BestOfN | None = None,
-    same: Callable[[str, str], bool] = same_answer,
+    verifier: Verifier | None = None,
     outcomes: Mapping[str, float] | None = None,
     outcome_tokens: Mapping[str, int] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -180,7 +153,7 @@ def evaluate(
     Args:
         sheet: candidates (cases whose `outcome` says whether they are right) with their scores.
         choices: sizes, and the random subsets of votes.
-        same: whether two answers are equal: makes the groups that vote.
+        verifier: what says that two answers are equal, for the groups that vote; None for numbers compared exactly.
         outcomes: scores of an outcome reward model by case id.
         outcome_tokens: tokens that it read by case id.
         settings: what the scores were made with.
@@ -196,7 +169,7 @@ def evaluate(
     choices = choices or BestOfN()
     how = headline(sheet)
     items = best_of_n.items(
-        candidate_sets(sheet, same, outcomes=outcomes, outcome_tokens=outcome_tokens), choices
+        candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), choices
     )
     figures = measured(items, statistic(items), resamples=resamples, seed=seed)
     found = {figure.name: figure for figure in figures}
