@@ -28,6 +28,8 @@ class Split:
     """Case id to `FITTED`, `MEASURED`, or None for neither."""
     words: str
     """On what it is fitted."""
+    apart: bool = False
+    """Whether what is fitted on is other data, and in no figure but those that are fitted here."""
     dropped: int
     """Cases of the part to fit on that are in neither, because their problems are measured on."""
 
@@ -75,7 +77,7 @@ def by_file(cases: Sequence[Case], others: Sequence[Case], name: str) -> tuple[l
         )
     roles: dict[str, str | None] = dict.fromkeys((case.id for case in cases), MEASURED)
     roles |= dict.fromkeys((case.id for case in kept), FITTED)
-    return [*cases, *kept], Split(roles=roles, words=name, dropped=len(others) - len(kept))
+    return [*cases, *kept], Split(roles=roles, words=name, apart=True, dropped=len(others) - len(kept))
 
 
 def _split(cases: Sequence[Case], chosen: Collection[str], words: str) -> Split:

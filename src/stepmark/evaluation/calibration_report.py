@@ -67,6 +67,7 @@ def evaluate(
     if split is not None:
         for item in items:
             item["role"] = split.roles[item["id"]]
+            item["counts"] = not (split.apart and item["role"] == FITTED)
         maps = {target: fit(items, target) for target in targets}
         apply(items, maps)
     return report(

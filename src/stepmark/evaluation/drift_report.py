@@ -276,7 +276,7 @@ def _differences(names: Sequence[str], figures: Figures, *, percent: bool) -> li
             rows=tuple(
                 (name, *(cell(name, what, *how) for what, (_, how) in columns.items())) for name in names[1:]
             ),
-            note="Gap: mean score less accuracy. "
+            note="Gap: mean score less accuracy. " * ("gap" in columns)
             + "In points; steps and characters as they are. " * percent
             + "With a star: the interval leaves no change out.",
         )

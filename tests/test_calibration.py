@@ -1,0 +1,907 @@
+"""Calibration against simulated PRMs whose calibration is known, hand-worked bins and plain loops."""
+
+import json
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from stepmark.cli import main
+from stepmark.errors import CheckpointError, InputError, ScoreKindError, UsageError
+from stepmark.evaluation.calibration import (
+    FIGURES,
+    bin_statistic,
+    check_how,
+    difficulties,
+    facets,
+    floor,
+    items_of,
+    position,
+    solution_score,
+    statistic,
+    targets_of,
+)
+from stepmark.evaluation.calibration_fit import (
+    FITTED,
+    MEASURED,
+    apply,
+    by_file,
+    by_group,
+    by_share,
+    edges,
+    fit,
+    logits_of,
+    place,
+)
+from stepmark.evaluation.calibration_report import evaluate
+from stepmark.evaluation.calibration_tables import direction
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.compare import compare
+from stepmark.evaluation.result import Figure, measured, read_result
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.models.calibration import composed, store_calibration
+from stepmark.models.spec import LinearHead, Readout
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
+
+
+def case(
+    id_,
+    labels=(),
+    *,
+    outcome=None,
+    group="",
+    policy=None,
+    difficulty=None,
+    problem=None,
+    text=None,
+    steps=None,
+):
+    """A case whose steps have those labels: 1, 0, None, or (successes, trials)."""
+    judgements = []
+    for label in labels:
+        if label is None:
+            judgements.append(())
+        elif isinstance(label, tuple):
+            judgements.append((Judgement(kind="value", judge="test", successes=label[0], trials=label[1]),))
+        else:
+            judgements.append((Judgement(kind="correctness", judge="test", rating=1 if label else -1),))
+    judgements += [()] * ((steps or 0) - len(judgements))
+    problem = problem or f"problem of {id_}"
+    solution = Solution(
+        problem=Problem(text=text or problem, id=problem),
+        steps=tuple(Step(text=f"step {n}") for n in range(len(judgements))),
+        id=id_,
+    )
+    return Case(
+        id=id_,
+        labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
+        where=f"test:{id_}",
+        group=group,
+        outcome=outcome,
+        policy=policy,
+        difficulty=difficulty,
+    )
+
+
+def sheet_of(pairs, kind="probability", **more):
+    rows = tuple(
+        CaseScores(case=one, steps=None, refused="no")
+        if scores is None
+        else CaseScores(case=one, steps=StepScores(scores=tuple(scores), kind=kind))
+        for one, scores in pairs
+    )
+    return Sheet(prm="test", kind=kind, rows=rows, **more)
+
+
+def value(items, weights=None):
+    found = statistic(items)(np.ones((1, len(items))) if weights is None else weights)
+    return {name: float(column[0]) for name, column in found.items()}
+
+
+def simulated(n, *, sharpness=1.0, shift=0.0, seed=0, steps=4):
+    """Steps whose chance to be right is sigmoid(x), scored sigmoid(sharpness * x + shift): calibrated at (1, 0)."""
+    rng = random.Random(seed)
+    pairs = []
+    for at in range(n):
+        xs = [rng.gauss(0.4, 1.6) for _ in range(steps)]
+        labels = [int(rng.random() < 1 / (1 + math.exp(-x))) for x in xs]
+        pairs.append((case(f"s{at}", labels), [1 / (1 + math.exp(-(sharpness * x + shift))) for x in xs]))
+    return sheet_of(pairs)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_figures_worked_by_hand():
+    # 0.25 twice (one right), 0.75 four times (three right): gaps -0.25 and 0; high 0; low -0.25.
+    sheet = sheet_of([(case("a", [1, 0, 1]), [0.25, 0.25, 0.75]), (case("b", [1, 1, 0]), [0.75, 0.75, 0.75])])
+    found = value(items_of(sheet, ["steps"]))
+    assert found["steps/all/ece"] == pytest.approx(2 / 6 * 0.25)
+    assert found["steps/all/gap"] == pytest.approx((2 * 0.25 + 4 * 0.75 - 4) / 6)
+    assert found["steps/all/gap_high"] == pytest.approx(0)
+    assert found["steps/all/gap_low"] == pytest.approx(-0.25)
+    squares = 0.75**2 + 0.25**2 + 3 * 0.25**2 + 0.75**2
+    assert found["steps/all/brier"] == pytest.approx(squares / 6)
+    assert found["steps/all/mean_score"] == pytest.approx(3.5 / 6)
+    assert found["steps/all/share_right"] == pytest.approx(4 / 6)
+    # 4 right times 2 wrong pairs: right 0.75 (3) beats wrong 0.25 (1): 3; ties 3 * 0.5 and 1 * 0.5; right 0.25 loses.
+    assert found["steps/all/auc"] == pytest.approx((3 + 1.5 + 0.5) / 8)
+
+
+def by_loops(pairs, bins):
+    """All figures of (score, label, weight) triples, one at a time."""
+    total = sum(w for _, _, w in pairs)
+    found = dict.fromkeys(FIGURES, math.nan)
+    if not total:
+        return found
+    found["share_right"] = sum(w * y for _, y, w in pairs) / total
+    found["mean_score"] = sum(w * x for x, _, w in pairs) / total
+    found["gap"] = found["mean_score"] - found["share_right"]
+    found["brier"] = sum(w * (x - y) ** 2 for x, y, w in pairs) / total
+    for name, inside in (("gap_high", lambda x: x >= 0.5), ("gap_low", lambda x: x < 0.5)):
+        part = [one for one in pairs if inside(one[0])]
+        weight = sum(w for _, _, w in part)
+        found[name] = sum(w * (x - y) for x, y, w in part) / weight if weight else math.nan
+    ece = 0.0
+    for at in range(bins):
+        part = [
+            (x, y, w) for x, y, w in pairs if at / bins <= x < (at + 1) / bins or (at == bins - 1 and x == 1)
+        ]
+        ece += abs(sum(w * (x - y) for x, y, w in part))
+    found["ece"] = ece / total
+    wins = rights = wrongs = 0.0
+    for x, y, w in pairs:
+        rights, wrongs = rights + w * y, wrongs + w * (1 - y)
+        for x2, y2, w2 in pairs:
+            wins += w * y * w2 * (1 - y2) * (1.0 if x > x2 else 0.5 if x == x2 else 0.0)
+    found["auc"] = wins / (rights * wrongs) if rights * wrongs else math.nan
+    return found
+
+
+def messy(seed=1, n=40):
+    """Groups, policies, soft labels, missing scores and labels, a refused case."""
+    rng = random.Random(seed)
+    pairs = []
+    for at in range(n):
+        count = rng.randint(1, 12)
+        labels = [rng.choice([0, 1, 1, None, (rng.randint(0, 8), 8)]) for _ in range(count)]
+        scores = [rng.choice([None, rng.random(), 0.0, 1.0, 0.3, 0.6]) for _ in range(count)]
+        one = case(
+            f"m{at}",
+            labels,
+            outcome=rng.choice([True, False, None]),
+            group=rng.choice(["g1", "g2"]),
+            policy=rng.choice(["org/p1", "org/p2", None]),
+            difficulty=rng.choice(["level 1", "level 2"]),
+            problem=f"p{at % 11}",
+        )
+        pairs.append((one, None if at == 5 else scores))
+    return sheet_of(pairs)
+
+
+def chosen_by(name, item, step):
+    key, _, what = name.partition(" ")
+    if name == "all":
+        return True
+    if key == "position":
+        at = step + 1
+        label = str(at) if at <= 3 else "4–5" if at <= 5 else "6–9" if at <= 9 else "10+"
+        return label == what
+    return item[key] == what
+
+
+@pytest.mark.parametrize("bins", [1, 7, 10])
+def test_every_figure_equals_plain_loops_for_every_weighting(bins):
+    sheet = messy()
+    items = items_of(sheet, ["steps", "outcome"], how="min", bins=bins)
+    weights = np.array(
+        [
+            [1.0] * len(items),
+            [float(random.Random(3).randint(0, 3)) for _ in items],
+            [float(at % 3) for at in range(len(items))],
+        ]
+    )
+    found = statistic(items)(weights)
+    seen = set()
+    for row, drawn in enumerate(weights):
+        for name in found:
+            target, rest = name.split("/", 1)
+            facet, what = rest.rsplit("/", 1)
+            if what != FIGURES[0]:
+                continue
+            seen.add((target, facet))
+            pairs = [
+                (x, y, drawn[at])
+                for at, item in enumerate(items)
+                for step, (x, y) in enumerate(
+                    zip(item[target]["scores"], item[target]["labels"], strict=True)
+                )
+                if x is not None and y is not None and chosen_by(facet, item, step)
+            ]
+            expected = by_loops(pairs, bins)
+            for figure in FIGURES:
+                got = float(found[f"{target}/{facet}/{figure}"][row])
+                assert got == pytest.approx(expected[figure], nan_ok=True), (name, figure)
+    assert {
+        ("steps", "all"),
+        ("steps", "group g1"),
+        ("steps", "policy org/p2"),
+        ("steps", "difficulty level 1"),
+        ("steps", "position 10+"),
+        ("outcome", "group g2"),
+    } <= seen
+    assert not any(target == "outcome" and facet.startswith("position") for target, facet in seen)
+
+
+def test_items_hold_what_the_data_says():
+    sheet = sheet_of([(case("a", [1, 0, None, (3, 4)], outcome=True), [0.9, None, 0.2, 0.4])])
+    (item,) = items_of(sheet, ["steps", "outcome"], how="last")
+    assert item["steps"] == {"scores": [0.9, None, 0.2, 0.4], "labels": [1.0, 0.0, None, 0.75]}
+    assert item["outcome"] == {"scores": [0.4], "labels": [1.0]}
+    assert items_of(sheet, ["outcome"], how="min")[0]["outcome"]["scores"] == [None]
+
+
+def test_the_order_and_the_number_of_copies_change_nothing():
+    sheet = messy()
+    items = items_of(sheet, ["steps", "outcome"])
+    first = value(items)
+    shuffled = random.Random(4).sample(items, len(items))
+    assert value(shuffled) == pytest.approx(first, nan_ok=True)
+    assert value([*items, *items]) == pytest.approx(first, nan_ok=True)
+    doubled = statistic(items)(np.full((1, len(items)), 2.0))
+    assert {k: float(v[0]) for k, v in doubled.items()} == pytest.approx(first, nan_ok=True)
+
+
+def test_positions():
+    assert [position(step) for step in (0, 1, 2, 3, 4, 5, 8, 9, 40)] == [
+        "1",
+        "2",
+        "3",
+        "4–5",
+        "4–5",
+        "6–9",
+        "6–9",
+        "10+",
+        "10+",
+    ]
+
+
+def test_other_kinds_of_scores_have_an_auc_and_no_calibration():
+    for kind in ("margin", "log-ratio", "unbounded"):
+        sheet = sheet_of([(case("a", [1, 0]), [0.9, -0.4]), (case("b", [1, 0]), [0.1, 0.2])], kind=kind)
+        figures = measured(items := items_of(sheet, ["steps"]), statistic(items), resamples=100)
+        by_name = {f.name: f for f in figures}
+        assert by_name["steps/all/auc"].value == pytest.approx(3 / 4)
+        assert by_name["steps/all/share_right"].value == 0.5
+        for what in ("ece", "brier", "mean_score", "gap", "gap_high", "gap_low"):
+            assert (by_name[f"steps/all/{what}"].value, by_name[f"steps/all/{what}"].low) == (None, None)
+
+
+# --- simulated PRMs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_calibrated_prm_has_no_calibration_error_but_the_floor():
+    sheet = simulated(4000)
+    items = items_of(sheet, ["steps"])
+    (everything, *_) = facets(items)
+    found = value(items)
+    assert found["steps/all/ece"] < 0.015
+    assert found["steps/all/ece"] == pytest.approx(floor(everything), abs=0.005)
+    assert abs(found["steps/all/gap"]) < 0.01
+
+
+def test_the_floor_is_the_mean_ece_of_calibrated_scores():
+    rng = random.Random(5)
+    scores = [rng.betavariate(2, 1) for _ in range(600)]
+    eces = []
+    for _ in range(300):
+        labels = [int(rng.random() < s) for s in scores]
+        eces.append(by_loops_ece(scores, labels))
+    sheet = sheet_of([(case("a", [int(rng.random() < s) for s in scores]), scores)])
+    (facet, *_) = facets(items_of(sheet, ["steps"]))
+    assert floor(facet) == pytest.approx(sum(eces) / len(eces), rel=0.05)
+
+
+def by_loops_ece(scores, labels, bins=10):
+    gaps = [0.0] * bins
+    for s, y in zip(scores, labels, strict=True):
+        gaps[min(int(s * bins), bins - 1)] += s - y
+    return sum(map(abs, gaps)) / len(scores)
+
+
+def test_the_floor_is_for_hard_labels_of_probabilities():
+    soft = sheet_of([(case("a", [(1, 2), 1]), [0.3, 0.6])])
+    assert floor(next(facets(items_of(soft, ["steps"])))) is None
+    margin = sheet_of([(case("a", [0, 1]), [0.3, 0.6])], kind="margin")
+    assert floor(next(facets(items_of(margin, ["steps"])))) is None
+
+
+def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
+    sheet = simulated(3000, sharpness=2.0)
+    split = by_share([row.case for row in sheet.rows], 0.5)
+    result, maps = evaluate(sheet, ["steps"], split=split, resamples=100)
+    assert maps["steps"].temperature == pytest.approx(2.0, rel=0.05)
+    assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.5, 0.0), abs=0.04)
+    ece = {
+        view: result.figure(f"steps/measured, {view}/ece").value
+        for view in ("before", "temperature", "platt")
+    }
+    assert ece["before"] > 0.06
+    assert max(ece["temperature"], ece["platt"]) < 0.03  # 0.013 by the floor alone
+    # Both maps rise, so the order stays.
+    before, after = (result.figure(f"steps/measured, {view}/auc").value for view in ("before", "platt"))
+    assert after == pytest.approx(before)
+    # The map makes of each score what it was sharpened from, up to what was fitted.
+    item = result.items[0]["steps"]
+    a, b = maps["steps"].scale, maps["steps"].shift
+    for score, mapped in zip(item["scores"], item["platt"], strict=True):
+        assert mapped == pytest.approx(1 / (1 + math.exp(-(a * math.log(score / (1 - score)) + b))))
+    high = result.figure("steps/all/gap_high")
+    assert high.low is not None
+    assert high.low > 0  # too sure of what it calls right
+
+
+def test_a_shifted_prm_is_called_overconfident():
+    sheet = simulated(800, shift=1.0)
+    items = items_of(sheet, ["steps"])
+    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    gap = by_name["steps/all/gap"]
+    assert gap.low > 0.05
+    assert direction("steps", by_name).startswith("Steps: overconfident overall by")
+    lower = simulated(800, shift=-1.0)
+    items = items_of(lower, ["steps"])
+    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    said = direction("steps", by_name)
+    assert said.startswith("Steps: underconfident overall by")
+    assert "by -" not in said
+    calm = simulated(800)
+    items = items_of(calm, ["steps"])
+    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    assert direction("steps", by_name).startswith("Steps: neither over- nor underconfident overall")
+
+
+def test_scores_that_are_no_probabilities_become_some_by_platt():
+    rng = random.Random(7)
+    pairs = []
+    for at in range(2000):
+        x = rng.gauss(0, 2)
+        pairs.append((case(f"u{at}", [int(rng.random() < 1 / (1 + math.exp(-(0.8 * x - 0.5))))]), [x]))
+    sheet = sheet_of(pairs, kind="unbounded")
+    result, maps = evaluate(
+        sheet, ["steps"], split=by_share([row.case for row in sheet.rows], 0.5), resamples=100
+    )
+    assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.8, -0.5), abs=0.12)
+    assert maps["steps"].temperature is None
+    assert "no middle" in maps["steps"].no_temperature
+    assert result.figure("steps/measured, before/ece").value is None
+    assert result.figure("steps/measured, platt/ece").value < 0.04
+    with pytest.raises(InputError):
+        result.figure("steps/measured, temperature/ece")
+
+
+def test_log_ratios_have_a_middle_and_so_a_temperature():
+    sheet = simulated(1500, sharpness=1.0)
+    raw = sheet_of(
+        [(r.case, [3 * math.log(s / (1 - s)) for s in r.scores]) for r in sheet.rows], kind="log-ratio"
+    )
+    items = items_of(raw, ["steps"])
+    for item in items:
+        item["role"] = FITTED
+    assert fit(items, "steps").temperature == pytest.approx(3.0, rel=0.06)
+
+
+# --- scores of exactly 0 and 1 ----------------------------------------------------------------------------------------
+
+
+def test_certain_scores_are_taken_for_half_as_far_as_the_nearest_other():
+    sheet = sheet_of([(case("a", [1] * 5), [0.0, 0.02, 0.5, 0.996, 1.0])])
+    items = items_of(sheet, ["steps"])
+    assert edges(items, "steps") == pytest.approx((0.01, 0.998))
+    found = logits_of([0.0, 0.5, 1.0], "probability", edges(items, "steps"))
+    assert list(found) == pytest.approx([math.log(0.01 / 0.99), 0.0, math.log(0.998 / 0.002)])
+    only = items_of(sheet_of([(case("a", [1, 0]), [1.0, 0.0])]), ["steps"])
+    assert edges(only, "steps") == (0.25, 0.75)
+
+
+def test_how_many_scores_were_certain_is_said():
+    pairs = [(case(f"c{at}", [at % 3 != 0]), [(1.0, 0.7, 0.2)[at % 3 - 1]]) for at in range(60)]
+    pairs += [(case(f"d{at}", [at % 2]), [0.5 + 0.1 * (at % 2)]) for at in range(20)]
+    sheet = sheet_of(pairs)
+    result, maps = evaluate(sheet, ["steps"], split=by_share([one for one, _ in pairs], 0.5), resamples=100)
+    assert maps["steps"].certain > 0
+    assert any(f"{maps['steps'].certain} of these scores are exactly 0 or 1" in fact for fact in result.facts)
+
+
+# --- difficulty -------------------------------------------------------------------------------------------------------
+
+
+def test_difficulty_is_of_the_other_candidates():
+    # Problem A: right, right, wrong. Others of its right ones: 1/2; of its wrong one: 1. B: all wrong; C: all right.
+    pairs = [
+        (case(f"{problem}{at}", steps=1, outcome=outcome, problem=problem), [0.5])
+        for problem, outcomes in (
+            ("A", (True, True, False)),
+            ("B", (False, False, False)),
+            ("C", (True, True, True)),
+        )
+        for at, outcome in enumerate(outcomes)
+    ]
+    found = difficulties(sheet_of(pairs).rows)
+    # Shares: 0 0 0 | .5 .5 | 1 1 1 1; mid-ranks 1.5/9, 4/9, 7/9.
+    assert found == [
+        "middle third",
+        "middle third",
+        "easy third",
+        *["hard third"] * 3,
+        *["easy third"] * 3,
+    ]
+
+
+def test_the_datas_own_difficulty_goes_first_and_single_solutions_have_none():
+    named = [
+        (case("a", steps=1, outcome=True, difficulty="5"), [0.5]),
+        (case("b", steps=1, outcome=False), [0.5]),
+    ]
+    assert difficulties(sheet_of(named).rows) == ["5", None]
+    single = [(case(f"x{at}", steps=1, outcome=True), [0.5]) for at in range(5)]
+    assert difficulties(sheet_of(single).rows) == [None] * 5
+
+
+def test_difficulty_by_others_does_not_make_a_calibrated_prm_look_wrong():
+    """Chances of 1/2 that the PRM knows: parts picked by the measured outcomes themselves would show a gap."""
+    rng = random.Random(8)
+    pairs = [
+        (case(f"q{p}/{at}", steps=1, outcome=rng.random() < 0.5, problem=f"q{p}"), [0.5])
+        for p in range(1500)
+        for at in range(4)
+    ]
+    found = value(items_of(sheet_of(pairs), ["outcome"]))
+    for third in ("hard", "easy"):
+        assert abs(found[f"outcome/difficulty {third} third/gap"]) < 0.04
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_targets_are_what_the_data_knows():
+    steps, outcome = case("a", [1, 0]), case("b", steps=2, outcome=True)
+    assert targets_of([steps], None) == ("steps",)
+    assert targets_of([outcome], None) == ("outcome",)
+    assert targets_of([steps, outcome], None) == ("steps", "outcome")
+    assert targets_of([steps, outcome], "outcome") == ("outcome",)
+    with pytest.raises(UsageError, match="no judged steps"):
+        targets_of([outcome], "steps")
+    with pytest.raises(UsageError, match="no solutions whose answer"):
+        targets_of([steps], "outcome")
+    with pytest.raises(UsageError, match="neither"):
+        targets_of([case("c", [None])], None)
+
+
+def test_the_aggregate_must_be_on_the_scale_of_the_scores():
+    sheet = sheet_of([(case("a", [1]), [0.5])], aggregate="last")
+    assert check_how(None, sheet) == "last"
+    assert check_how("product", sheet) == "product"
+    with pytest.raises(UsageError, match="sum-logit"):
+        check_how("sum-logit", sheet)
+    margin = sheet_of([(case("a", [1]), [0.5])], kind="margin")
+    assert check_how(None, margin) == "min"
+    with pytest.raises(ScoreKindError):
+        check_how("product", margin)
+
+
+def test_a_solution_without_all_its_scores_has_no_aggregate():
+    sheet = sheet_of([(case("a", [1, 1]), [None, 0.5]), (case("b", [1]), None)])
+    assert solution_score(sheet.rows[0], "min") is None
+    assert solution_score(sheet.rows[0], "last") == 0.5
+    assert solution_score(sheet.rows[1], "min") is None
+
+
+# --- fitted on one, measured on the other -----------------------------------------------------------------------------
+
+
+def many(n=400):
+    return [case(f"k{at}", [1], problem=f"k{at // 2}", group="ab"[at % 2]) for at in range(n)]
+
+
+def test_a_share_of_the_problems_does_not_depend_on_order_or_company():
+    cases = many()
+    whole = by_share(cases, 0.3)
+    assert by_share(list(reversed(cases)), 0.3).roles == whole.roles
+    some = by_share(cases[:100], 0.3)
+    assert all(whole.roles[id_] == role for id_, role in some.roles.items())
+    assert sum(role == FITTED for role in whole.roles.values()) / len(cases) == pytest.approx(0.3, abs=0.07)
+    for first, second in zip(cases[::2], cases[1::2], strict=True):  # a problem is on one side
+        assert whole.roles[first.id] == whole.roles[second.id]
+    # More share, more problems: none changes sides to the other direction.
+    more = by_share(cases, 0.6)
+    assert all(more.roles[id_] == FITTED for id_, role in whole.roles.items() if role == FITTED)
+
+
+def test_the_hash_is_sha256():
+    import hashlib
+
+    assert place("x") == int(hashlib.sha256(b"x").hexdigest()[:16], 16) / 16**16
+
+
+def test_one_text_under_two_ids_is_never_on_both_sides():
+    cases = [case(f"t{at}", [1], problem=f"id {at}", text=f"text {at // 2}") for at in range(400)]
+    roles = by_share(cases, 0.5).roles
+    for first, second in zip(cases[::2], cases[1::2], strict=True):
+        assert {roles[first.id], roles[second.id]} != {FITTED, MEASURED}
+
+
+def test_problems_of_the_group_that_are_measured_too_are_not_fitted_on():
+    cases = [case("a1", [1], group="a", problem="p"), case("a2", [1], group="a", problem="q")]
+    cases += [case("b1", [1], group="b", problem="p")]
+    split = by_group(cases, "a")
+    assert split.roles == {"a1": None, "a2": FITTED, "b1": MEASURED}
+    assert split.dropped == 1
+    with pytest.raises(UsageError, match="groups: a, b"):
+        by_group(cases, "c")
+    with pytest.raises(UsageError, match="leaves nothing to fit on"):
+        by_group(cases[::2], "a")
+    with pytest.raises(UsageError, match="leaves nothing to measure on"):
+        by_group(cases[:2], "a")
+
+
+def test_another_file_gives_only_problems_that_the_data_does_not_have():
+    data = [case("d1", [1], text="What  is 2+2?")]
+    other = [case("o1", [1], text="what is 2+2?"), case("o2", [1], text="What is 3+3?")]
+    whole, split = by_file(data, other, "other.jsonl")
+    assert [one.id for one in whole] == ["d1", "o2"]
+    assert split.roles == {"d1": MEASURED, "o2": FITTED}
+    assert split.dropped == 1
+    with pytest.raises(UsageError, match="all its problems are in the data"):
+        by_file(data, other[:1], "other.jsonl")
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 2, math.nan])
+def test_a_share_is_between_0_and_1(share):
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        by_share(many(), share)
+
+
+def test_the_fitted_numbers_are_of_the_fitted_part_and_say_so():
+    sheet = simulated(300, sharpness=2.0)
+    split = by_share([row.case for row in sheet.rows], 0.5)
+    result, _ = evaluate(sheet, ["steps"], split=split, resamples=100)
+    for role, sign in ((MEASURED, "measured on the rest"), (FITTED, "fitted here")):
+        own = sheet_of([(r.case, r.scores) for r in sheet.rows if split.roles[r.case.id] == role])
+        alone = value(items_of(own, ["steps"]))
+        for what in FIGURES:
+            figure = result.figure(f"steps/{role}, before/{what}")
+            assert figure.value == pytest.approx(alone[f"steps/all/{what}"])
+            assert sign in figure.policy
+    (table,) = [t for t in result.tables if t.title.startswith("Scaling")]
+    assert [row[0] for row in table.rows] == ["measured on the rest"] * 3 + ["fitted here"] * 3
+
+
+def test_what_is_fitted_on_from_another_file_is_in_no_other_figure():
+    sheet = simulated(200)
+    cases = [row.case for row in sheet.rows]
+    whole, split = by_file(cases[:100], cases[100:], "other")
+    assert [c.id for c in whole] == [c.id for c in cases]
+    result, _ = evaluate(sheet, ["steps"], split=split, resamples=100)
+    alone = value(items_of(Sheet(prm="test", kind="probability", rows=sheet.rows[:100]), ["steps"]))
+    assert result.figure("steps/all/ece").value == pytest.approx(alone["steps/all/ece"])
+    assert result.figure("steps/measured, before/ece").value == pytest.approx(alone["steps/all/ece"])
+    assert result.facts[0].startswith("100 solutions")
+
+
+def test_nothing_can_be_fitted_without_wrong_ones():
+    sheet = sheet_of([(case(f"r{at}", [1]), [0.5 + at / 100]) for at in range(40)])
+    with pytest.raises(UsageError, match="steps: nothing can be fitted"):
+        evaluate(sheet, ["steps"], split=by_share([r.case for r in sheet.rows], 0.5), resamples=100)
+
+
+def test_scores_against_the_labels_get_no_temperature_and_say_why():
+    rng = random.Random(9)
+    sheet = sheet_of([(case(f"w{at}", [int(rng.random() < 0.5)]), [0.5]) for at in range(200)])
+    turned = sheet_of(
+        [
+            (r.case, [0.2 + 0.1 * rng.random() if r.case.labelled.judgements[0][0].rating == 1 else 0.8])
+            for r in sheet.rows
+        ]
+    )
+    result, maps = evaluate(
+        turned, ["steps"], split=by_share([r.case for r in turned.rows], 0.5), resamples=100
+    )
+    assert maps["steps"].temperature is None
+    assert maps["steps"].scale < 0
+    assert any("Platt's scale is not positive" in fact for fact in result.facts)
+
+
+def test_maps_leave_missing_scores_missing():
+    sheet = sheet_of([(case("a", [1, 0, 1]), [0.9, None, 0.3]), (case("b", [0, 1]), [0.4, 0.6])])
+    items = items_of(sheet, ["steps"])
+    for item in items:
+        item["role"] = FITTED
+    apply(items, {"steps": fit(items, "steps")})
+    assert items[0]["steps"]["platt"][1] is None
+    assert None not in (items[0]["steps"]["platt"][0], items[0]["steps"]["platt"][2])
+
+
+# --- bins -------------------------------------------------------------------------------------------------------------
+
+
+def test_bins_and_their_shares_by_hand():
+    sheet = sheet_of([(case("a", [1, 0, 1]), [0.05, 0.05, 1.0]), (case("b", [0, 1]), [0.1, 0.95])])
+    items = items_of(sheet, ["steps"])
+    found = bin_statistic(next(facets(items)), 2)(np.array([[1.0, 1.0], [0.0, 2.0]]))
+    assert list(found["0"]) == pytest.approx([0.5, math.nan], nan_ok=True)
+    assert list(found["1"]) == pytest.approx([0.0, 0.0])
+    assert list(found["9"]) == pytest.approx([1.0, 1.0])
+    assert math.isnan(found["5"][0])
+
+
+def test_the_bins_of_the_report_count_every_labelled_score():
+    sheet = simulated(100)
+    result, _ = evaluate(sheet, ["steps"], resamples=100, bins=5)
+    (table,) = [t for t in result.tables if t.title.startswith("Bins")]
+    assert len(table.rows) == 5
+    assert sum(int(row[1].replace(",", "")) for row in table.rows) == 400
+    with pytest.raises(UsageError, match="at least one bin"):
+        evaluate(sheet, ["steps"], bins=0)
+
+
+# --- a map in a checkpoint --------------------------------------------------------------------------------------------
+
+SIGMOID = Readout(head=LinearHead(), activation="sigmoid", scale=2.0, shift=-1.0)
+
+
+def test_two_maps_are_one():
+    made = composed(SIGMOID, 0.5, 0.25)
+    for x in (-3.0, 0.1, 4.0):
+        assert 0.5 * (2.0 * x - 1.0) + 0.25 == pytest.approx(made.scale * x + made.shift)
+    with pytest.raises(UsageError, match="sigmoid of one logit"):
+        composed(Readout(head=LinearHead(), activation="softmax"), 1.0, 0.0)
+    with pytest.raises(UsageError, match="finite"):
+        composed(SIGMOID, math.nan, 0.0)
+
+
+def test_a_note_that_cannot_be_read_stops_before_anything_changes(tmp_path):
+    from stepmark.models.families import FAMILIES
+
+    spec = FAMILIES["skywork"]
+    (tmp_path / "calibration.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not JSON"):
+        store_calibration(tmp_path, spec, scale=2.0, shift=0.0, note={})
+    assert [file.name for file in tmp_path.iterdir()] == ["calibration.json"]
+
+
+TEXTS = (
+    "box holds 12 pens",
+    "Ann buys 3 boxes",
+    "she has 36 pens",
+    "which leaves 30",
+    "the answer is: 30",
+    "2x + 5 = 17",
+)
+
+
+@pytest.fixture
+def checkpoint(zoo, tmp_path):
+    return shutil.copytree(zoo["skywork"].folder, tmp_path / "prm-skywork")
+
+
+@pytest.fixture
+def labelled(checkpoint, tmp_path):
+    """TRL rows whose labels rise with the checkpoint's scores, with noise."""
+    from stepmark import load_prm
+
+    rng = random.Random(10)
+    prm = load_prm(str(checkpoint), family=None, device="cpu")
+    rows = [
+        {
+            "prompt": f"How many, {at}?",
+            "completions": [f"{rng.choice(TEXTS)} {rng.randint(1, 9)}" for _ in range(3)],
+        }
+        for at in range(40)
+    ]
+    scores = [prm.score(row["prompt"], row["completions"]) for row in rows]
+    middle = sorted(s for row in scores for s in row)[60]
+    for row, own in zip(rows, scores, strict=True):
+        row["labels"] = [(s > middle) != (rng.random() < 0.2) for s in own]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path, rows, scores
+
+
+def calibrate(*words):
+    return main(["evaluate", "calibration", *map(str, words), "--device", "cpu", "--resamples", "100"])
+
+
+def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path, capsys):
+    from stepmark import load_prm
+    from stepmark.models.detect import read_spec
+
+    path, rows, before = labelled
+    words = ("--data", path, "--prm", checkpoint, "--fit-share", "0.5")
+    assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "one") == 0
+    result = read_result(tmp_path / "one" / "result.json")
+    readout = read_spec(checkpoint / "stepmark.json").readout
+    note = json.loads((checkpoint / "calibration.json").read_text())
+    assert (readout.scale, readout.shift) == (note["scale"], note["shift"])  # the family's own is 1 and 0
+    assert note["before"] == {"scale": 1.0, "shift": 0.0}
+    assert note["after"] == {"scale": readout.scale, "shift": readout.shift}
+    assert note["on"] == "50% of the problems"
+    prm = load_prm(str(checkpoint), device="cpu")
+    loaded = [prm.score(row["prompt"], row["completions"]) for row in rows]
+    for old, new, item in zip(before, loaded, result["items"], strict=True):
+        assert new == pytest.approx(item["steps"]["platt"], abs=1e-6)
+        expected = [1 / (1 + math.exp(-(note["scale"] * math.log(s / (1 - s)) + note["shift"]))) for s in old]
+        assert new == pytest.approx(expected, abs=1e-6)
+    assert any(
+        abs(a - b) > 0.01
+        for old, new in zip(before, loaded, strict=True)
+        for a, b in zip(old, new, strict=True)
+    )
+    # The scores of before are not fitted to the checkpoint of now.
+    capsys.readouterr()
+    assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "one") == 2
+    assert "made otherwise" in capsys.readouterr().err
+    assert read_spec(checkpoint / "stepmark.json").readout == readout
+    # Graded again there is nothing left to correct, and the note keeps the one before.
+    assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "two") == 0
+    again = json.loads((checkpoint / "calibration.json").read_text())
+    assert (again["scale"], again["shift"]) == pytest.approx((1, 0), abs=0.1)
+    assert again["earlier"] == note
+    assert again["before"] == note["after"]
+    after = read_spec(checkpoint / "stepmark.json").readout
+    assert after.scale == pytest.approx(again["scale"] * readout.scale)
+    assert after.shift == pytest.approx(again["scale"] * readout.shift + again["shift"])
+
+
+def test_a_map_is_stored_only_where_it_belongs(checkpoint, labelled, zoo, tmp_path, capsys):
+    path, _, _ = labelled
+
+    def refused(*words):
+        capsys.readouterr()
+        assert calibrate("--data", path, *words, "--out", tmp_path / "out") == 2
+        return capsys.readouterr().err
+
+    names = sorted(file.name for file in checkpoint.iterdir())
+    other = zoo["skywork"].folder
+    fitting = ("--fit-share", "0.5")
+    assert "is not the checkpoint that grades" in refused("--prm", other, *fitting, "--store", checkpoint)
+    assert "is not the checkpoint that grades" in refused(*fitting, "--store", checkpoint)
+    assert "needs a map that is fitted" in refused("--prm", checkpoint, "--store", checkpoint)
+    assert "--scores do not go together" in refused(
+        "--prm", checkpoint, *fitting, "--store", checkpoint, "--scores", path
+    )
+    assert "expected the folder of a checkpoint" in refused("--prm", checkpoint, *fitting, "--store", path)
+    softmax = zoo["qwen-prm"].folder
+    assert "sigmoid of one logit" in refused("--prm", softmax, *fitting, "--store", softmax)
+    assert "--target outcome: the data has no" in refused(
+        "--prm", checkpoint, *fitting, "--store", checkpoint, "--target", "outcome"
+    )
+    assert sorted(file.name for file in checkpoint.iterdir()) == names
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def processbench(tmp_path, n=60):
+    """Two subsets of solutions with a first error, and the scores of two models."""
+    rng = random.Random(11)
+    rows, scores = [], []
+    for at in range(n):
+        count = rng.randint(2, 6)
+        label = rng.choice([-1, rng.randrange(count)])
+        id_ = f"{'gsm8k' if at % 2 else 'math'}-{at}"
+        rows.append(
+            {
+                "id": id_,
+                "generator": rng.choice(["org/one", "org/two"]),
+                "problem": f"problem {at}",
+                "steps": [f"s{k}" for k in range(count)],
+                "final_answer_correct": label == -1,
+                "label": label,
+            }
+        )
+        good = [
+            round(rng.betavariate(4, 2) if k != label else rng.betavariate(2, 3), 3) for k in range(count)
+        ]
+        flat = [round(rng.random(), 3) for _ in range(count)]
+        scores.append({"id": id_, "scores": {"good": good, "flat": flat}})
+    data, file = tmp_path / "pb.jsonl", tmp_path / "scores.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for row in scores))
+    return data, file, rows, scores
+
+
+def test_the_command_on_processbench(tmp_path, capsys):
+    data, file, rows, scores = processbench(tmp_path)
+    for model in ("good", "flat"):
+        assert (
+            calibrate(
+                "--data",
+                data,
+                "--scores",
+                file,
+                "--model-name",
+                model,
+                "--fit",
+                "gsm8k",
+                "--out",
+                tmp_path / model,
+            )
+            == 0
+        )
+    printed = capsys.readouterr().out
+    assert "fitted here" in printed
+    result = read_result(tmp_path / "good" / "result.json")
+    figures = {figure["name"]: figure for figure in result["figures"]}
+    # Steps up to and with the first error, and no further.
+    pairs = [
+        (s, float(k != row["label"]), 1.0)
+        for row, own in zip(rows, scores, strict=True)
+        for k, s in enumerate(own["scores"]["good"])
+        if row["label"] == -1 or k <= row["label"]
+    ]
+    for what, expected in by_loops(pairs, 10).items():
+        assert figures[f"steps/all/{what}"]["value"] == pytest.approx(expected)
+    ends = [
+        (min(own["scores"]["good"]), float(row["final_answer_correct"]), 1.0)
+        for row, own in zip(rows, scores, strict=True)
+    ]
+    for what, expected in by_loops(ends, 10).items():
+        assert figures[f"outcome/all/{what}"]["value"] == pytest.approx(expected)
+    assert figures["steps/fitted here, platt/ece"]["policy"] == "fitted here, on gsm8k"
+    assert "steps/policy org/one/auc" in figures
+    # The items alone give every figure again.
+    again = value(result["items"])
+    assert again.keys() == figures.keys()
+    for name, figure in figures.items():
+        expected = math.nan if figure["value"] is None else figure["value"]
+        assert again[name] == pytest.approx(expected, nan_ok=True)
+    difference = compare(result, read_result(tmp_path / "flat" / "result.json"), resamples=200)
+    assert difference.differences["steps/all/auc"].value < 0
+    page = (tmp_path / "good" / "report.html").read_text()
+    assert "Reliability: steps, as scored" in page
+    assert "Steps: wrong, and scored highest" in page
+
+
+def test_a_file_to_fit_on(tmp_path, capsys):
+    data, file, _, _ = processbench(tmp_path)
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    lines = data.read_text().splitlines(keepends=True)
+    first.write_text("".join(lines[:30]))
+    second.write_text("".join(lines[20:]))  # ten solutions are in both
+    words = ("--scores", file, "--model-name", "good", "--target", "steps", "--out", tmp_path / "o")
+    assert calibrate("--data", first, "--fit", second, *words) == 0
+    result = read_result(tmp_path / "o" / "result.json")
+    roles = [item["role"] for item in result["items"]]
+    assert (roles.count("measured"), roles.count("fitted here")) == (30, 30)
+    assert any(fact.startswith("10 solutions of second.jsonl were not fitted on") for fact in result["facts"])
+    assert [one["name"] for one in result["data"]] == ["first.jsonl", "second.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--fit", "nothing"), "no such file, and no such group; groups: gsm8k, math"),
+        (("--fit", "math", "--fit-share", "0.5"), "found both"),
+        (("--fit-share", "1.5"), "between 0 and 1"),
+        (("--bins", "0"), "expected 1 or more"),
+        (("--aggregate", "sum-logit"), "use product"),
+        (("--aggregate", "nonsense"), "nonsense"),
+    ],
+)
+def test_what_the_command_refuses(tmp_path, capsys, words, said):
+    data, file, _, _ = processbench(tmp_path, n=10)
+    assert (
+        calibrate("--data", data, "--scores", file, "--model-name", "good", "--out", tmp_path / "o", *words)
+        == 2
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_a_figure_without_an_interval_claims_nothing():
+    gap = Figure(name="steps/all/gap", value=0.2, low=None, high=None, level=0.95, policy="")
+    none = Figure(name="", value=None, low=None, high=None, level=0.95, policy="")
+    said = direction("steps", {"steps/all/gap": gap, "steps/all/gap_high": none, "steps/all/gap_low": none})
+    assert "overconfident" not in said
+    assert "not defined" in direction("steps", {"steps/all/gap": none})
