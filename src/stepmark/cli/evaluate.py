@@ -72,7 +72,7 @@ def processbench_command(
     from stepmark.evaluation.sources import files_of, read_processbench
     from stepmark.evaluation.thresholds import check_asked
 
-    check(options)
+    _check(threshold, options)
     files = files_of(data, dataset=NAME)
     every = read_processbench(files)
     cases = limited(every, options.limit)
@@ -104,7 +104,7 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
     from stepmark.evaluation.scores import score_lengths
     from stepmark.evaluation.sources import files_of, read_prmbench
 
-    check(options)
+    _check(threshold, options)
     check_threshold(threshold)
     files = files_of(data, dataset=NAME)
     lengths = None if options.scores is None else score_lengths(options.scores, model=options.model_name)
@@ -123,6 +123,14 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
         ),
         options,
     )
+
+
+def _check(threshold: str | None, options: EvaluateOptions) -> None:
+    check(options)
+    if threshold == "argmax" and options.neutral == "negative":
+        raise UsageError(
+            "--threshold argmax takes the neutral class for no error, which --neutral negative contradicts; give a number"
+        )
 
 
 def compare_command(

@@ -25,7 +25,7 @@ from stepmark.evaluation.examples import card, problem, spread
 from stepmark.evaluation.published import PRMBENCH, published_table
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.thresholds import Policy, policies
+from stepmark.evaluation.thresholds import Policy, check_asked, policies
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Series
@@ -148,6 +148,19 @@ def f1s(matrix: Floats) -> tuple[Floats, Floats]:
     return shares(2 * tp, 2 * tp + fp + fn), shares(2 * tn, 2 * tn + fp + fn)
 
 
+def check_threshold(threshold: str | None) -> None:
+    """Refuse what is no policy of PRMBench whatever the scores are.
+
+    Raises:
+        UsageError: no such policy, or one that is tuned on the data.
+    """
+    if threshold is not None and (threshold == "oracle" or threshold.startswith("tuned:")):
+        raise UsageError(
+            f"--threshold {threshold}: PRMBench is measured at a number, argmax, or the PRM's own"
+        )
+    check_asked(threshold, ())
+
+
 def evaluate(
     sheet: Sheet,
     *,
@@ -164,10 +177,7 @@ def evaluate(
         InputError: a step that nobody judged.
         UsageError: a policy that cannot be applied, or one that is tuned on the data.
     """
-    if threshold is not None and (threshold == "oracle" or threshold.startswith("tuned:")):
-        raise UsageError(
-            f"--threshold {threshold}: PRMBench is measured at a number, argmax, or the PRM's own"
-        )
+    check_threshold(threshold)
     groups: dict[str, list[CaseScores]] = {}
     for row in sheet.rows:
         groups.setdefault(row.case.group, []).append(row)

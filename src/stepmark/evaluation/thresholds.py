@@ -7,7 +7,7 @@ one subset (ProcessBench's GSM8K), some at the best of each file. An oracle's nu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepmark.errors import InputError, ScoreKindError, UsageError
@@ -46,6 +46,31 @@ class Policy:
         return -1
 
 
+def check_asked(asked: str | None, groups: Collection[str]) -> None:
+    """Refuse what is no policy whatever the scores are; to be called before they are made.
+
+    Args:
+        asked: as of `policies`.
+        groups: the names of the groups.
+
+    Raises:
+        UsageError: neither a number nor the name of a policy, or tuned on a group that is not there.
+    """
+    if asked is None or asked in ("argmax", "oracle"):
+        return
+    if asked.startswith("tuned:"):
+        on = asked.removeprefix("tuned:")
+        if on not in groups:
+            raise UsageError(f"--threshold {asked}: there is no group {on!r}; known: {', '.join(groups)}")
+        return
+    try:
+        number = float(asked)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle")
+
+
 def policies(
     asked: str | None,
     sheet: Sheet,
@@ -66,6 +91,7 @@ def policies(
             "argmax" where only some solutions have classes.
         ScoreKindError: "argmax" for scores without classes or a middle.
     """
+    check_asked(asked, groups)
     if asked is None:
         if sheet.threshold is None:
             raise UsageError(
@@ -83,19 +109,12 @@ def policies(
         }
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")
-        if on not in groups:
-            raise UsageError(f"--threshold {asked}: there is no group {on!r}; known: {', '.join(groups)}")
         t = _best(asked, on, groups[on], truth)
         return {
             name: Policy(threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else ""))
             for name in groups
         }
-    try:
-        number = float(asked)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle")
+    number = float(asked)
     try:
         check_score(number, sheet.kind, step=0)
     except InputError:
