@@ -1,0 +1,488 @@
+"""stepmark evaluate: what it writes, what it says where, and that nothing is graded twice."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepmark.cli import main
+from stepmark.cli.evaluate import EVALUATIONS
+
+HERE = Path(__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+FILES = ["report.html", "result.json", "result.md", "scores.jsonl", "scores.jsonl.manifest.json"]
+
+SUMS = {True: "2 + 3 = 5", False: "2 + 3 = 6"}
+
+
+def solution(id, right, label, *, problem=None):
+    """A ProcessBench row: sums that are right or wrong as told."""
+    return {
+        "id": id,
+        "generator": "A",
+        "problem": problem or f"problem of {id}",
+        "steps": [SUMS[one] for one in right],
+        "final_answer_correct": label == -1,
+        "label": label,
+    }
+
+
+ROWS = [
+    solution("a-0", (True, False), 1),  # found
+    solution("b-0", (True, True), -1),  # left alone
+    solution("a-1", (True, True, True), 2),  # missed
+    solution("a-2", (True,), -1, problem="problem of a-0"),  # left alone
+    solution("b-1", (False,), 0),  # found
+    solution("b-2", (False, True), -1),  # blamed
+]
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch, tmp_path):
+    for name in ("FORCE_COLOR", "NO_COLOR", "STEPMARK_DEBUG", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+
+
+def file_of(*rows, name="data.jsonl"):
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return name
+
+
+def evaluate(*words, name="processbench", data=None, prm="arithmetic", resamples="100"):
+    data = file_of(*ROWS) if data is None else data
+    model = [] if prm is None else ["--prm", f"scripted_prms:{prm}"]
+    return main(["evaluate", name, "--data", data, "--resamples", resamples, *model, *map(str, words)])
+
+
+def figures(folder="evaluation/processbench"):
+    return {f["name"]: f for f in json.loads(Path(folder, "result.json").read_text())["figures"]}
+
+
+def left_in(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def graded(folder="evaluation/processbench"):
+    return [json.loads(line) for line in Path(folder, "scores.jsonl").read_text().splitlines()]
+
+
+# --- what comes out
+
+
+def test_a_run(capfd):
+    assert evaluate() == 0
+    out, err = capfd.readouterr()
+    assert left_in("evaluation/processbench") == FILES
+    found = {name: figure["value"] for name, figure in figures().items()}
+    assert found == pytest.approx(
+        {
+            "a/error": 0.5,
+            "a/correct": 1.0,
+            "a/f1": 2 / 3,
+            "b/error": 1.0,
+            "b/correct": 0.5,
+            "b/f1": 2 / 3,
+            "average/error": 0.75,
+            "average/correct": 0.75,
+            "average/f1": 2 / 3,
+        }
+    )
+    assert {figure["policy"] for figure in figures().values()} == {"0.5, the PRM's own"}
+    assert out.startswith("ProcessBench: sums\n6 solutions of 5 problems.")
+    lines = [line for line in out.splitlines() if line.startswith(("a ", "b ", "average "))]
+    assert [re.findall(r"66\.7", line) != [] for line in lines] == [True] * 3
+    assert err == (
+        "wrote evaluation/processbench/report.html, evaluation/processbench/result.json and "
+        "evaluation/processbench/result.md\n"
+    )
+
+
+def test_the_result_says_what_it_was_made_with(tmp_path):
+    assert evaluate("--out", "here", "--threshold", "0.25", "--seed", "3") == 0
+    body = json.loads(Path("here/result.json").read_text())
+    assert (body["evaluation"], body["prm"], body["format"]) == ("processbench", "sums", 1)
+    assert body["settings"]["threshold"] == "0.25"
+    assert body["settings"]["seed"] == 3
+    assert body["settings"]["prm"] == "scripted_prms:arithmetic"
+    assert [(one["name"], one["bytes"]) for one in body["data"]] == [
+        ("data.jsonl", Path("data.jsonl").stat().st_size)
+    ]
+    assert len(body["items"]) == 6
+    assert [item["id"] for item in body["items"]] == [row["id"] for row in ROWS]  # in the order of the data
+    page = Path("here/report.html").read_text()
+    assert "data: data.jsonl" in page and body["data"][0]["sha256"] in page
+    assert "http://" not in page.replace("http://www.w3.org", "") and "src=" not in page
+    assert Path("here/result.md").read_text().startswith("# ProcessBench: sums\n")
+
+
+def test_solutions_of_one_problem_are_graded_together_and_reported_in_their_order():
+    assert evaluate() == 0
+    assert [row["id"] for row in graded()] == ["a-0", "a-2", "b-0", "a-1", "b-1", "b-2"]
+
+
+def test_equal_runs_give_equal_files(tmp_path):
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        os.chdir(folder)
+        assert evaluate() == 0
+        os.chdir(tmp_path)
+    for name in FILES:
+        one, two = (Path(folder, "evaluation/processbench", name).read_bytes() for folder in ("one", "two"))
+        assert one == two, name
+
+
+def test_prmbench(capfd):
+    rows = [
+        {
+            "idx": "p0",
+            "classification": name,
+            "modified_question": "q",
+            "modified_process": ["1. 2 + 3 = 5", "2. 2 + 3 = 6", f"3. {SUMS[name == 'circular']}"],
+            "error_steps": [2, 7],
+        }
+        for name in ("circular", "redundency")
+    ]
+    assert evaluate(name="prmbench", data=file_of(*rows)) == 0
+    found = {name: figure["value"] for name, figure in figures("evaluation/prmbench").items()}
+    assert found["circular/prmscore"] == 1.0
+    assert found["redundency/prmscore"] == pytest.approx(2 / 3)  # tp 1, fn 1, tn 1
+    assert found["simplicity/prmscore"] == pytest.approx(5 / 6)
+    assert found["overall/prmscore"] == pytest.approx((6 / 7 + 4 / 5) / 2)
+    assert "No step was truncated." in capfd.readouterr().out
+    assert evaluate("--threshold", "oracle", name="prmbench", data="data.jsonl", prm="never") == 2
+    assert "PRMBench is measured at a number, argmax, or the PRM's own" in capfd.readouterr().err
+
+
+def test_refused_solutions_are_said_and_counted(capfd):
+    rows = [*ROWS, ROWS[0] | {"id": "a-9", "steps": ["<marker>", "2 + 3 = 6"]}]
+    assert evaluate(data=file_of(*rows)) == 0
+    out = capfd.readouterr().out
+    assert "1 solutions could not be read and count as not found, first a-9:" in out
+    assert figures()["a/error"]["value"] == pytest.approx(1 / 3)
+    (row,) = [row for row in graded() if row["id"] == "a-9"]
+    assert row["scores"] is None and "marker" in row["refused"]
+
+
+# --- the scores are made once
+
+
+def test_finished_scores_are_used_again(capfd):
+    assert evaluate() == 0
+    first = {name: Path("evaluation/processbench", name).read_bytes() for name in FILES}
+    capfd.readouterr()
+    assert evaluate("--threshold", "0.5") == 0
+    assert "evaluation/processbench/scores.jsonl has the scores of an earlier run" in capfd.readouterr().err
+    assert {f["policy"] for f in figures().values()} == {"0.5, given"}
+    assert evaluate() == 0
+    assert {name: Path("evaluation/processbench", name).read_bytes() for name in FILES} == first
+
+
+def test_finished_scores_need_no_model(monkeypatch):
+    assert evaluate() == 0
+    import stepmark.models.load
+
+    def fail(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(stepmark.models.load, "load_prm", fail)
+    assert evaluate("--threshold", "0.4") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--neutral", "negative"), 'settings.neutral was "positive" and is now "negative"'),
+        (("--limit", "2"), "limit was null and is now 2"),
+        (("--samples", "3"), "settings.samples was null and is now 3"),
+    ],
+)
+def test_other_settings_do_not_use_them(capfd, words, said):
+    assert evaluate() == 0
+    before = {name: Path("evaluation/processbench", name).read_bytes() for name in FILES}
+    capfd.readouterr()
+    assert evaluate(*words) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert "Choose another --out, delete it, or measure it as it is with --scores" in err
+    assert {name: Path("evaluation/processbench", name).read_bytes() for name in FILES} == before
+
+
+def test_another_prm_or_other_data_do_not_use_them(capfd):
+    assert evaluate() == 0
+    assert evaluate(prm="never") == 2
+    err = capfd.readouterr().err
+    assert 'settings.prm was "scripted_prms:arithmetic" and is now "scripted_prms:never"' in err
+    assert "settings.dtype" not in err
+    assert evaluate(data=file_of(*ROWS[1:], name="data.jsonl")) == 2
+    assert "data was" in capfd.readouterr().err
+
+
+def start(data, out, log, pause="0"):
+    words = ["evaluate", "processbench", "--data", data, "--out", out, "--prm", "scripted_prms:slow"]
+    command = [sys.executable, "-c", "import sys; from stepmark.cli import main; sys.exit(main())", *words]
+    return subprocess.Popen(
+        [*command, "--resamples", "100"],
+        env=ENVIRONMENT | {"ASKED": str(log), "PAUSE": pause},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def many(count):
+    return [
+        solution(f"{'ab'[n % 2]}-{n}", [(n + step) % 3 != 0 for step in range(1 + n % 4)], -1 if n % 3 else 0)
+        for n in range(count)
+    ]
+
+
+def test_killed_and_run_again(tmp_path):
+    """What a killed run leaves is continued: nothing asked twice, the same files as of a run that nobody killed."""
+    data = str(tmp_path / file_of(*many(30)))
+    logs = {name: tmp_path / f"{name}.log" for name in ("killed", "whole")}
+
+    def asked_for(name):
+        return logs[name].read_text().splitlines() if logs[name].exists() else []
+
+    folders = {}
+    for name in ("killed", "whole"):  # each in a folder of its own, as --out stands in the result
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+    os.chdir(folders["killed"])
+    kills = 0
+    for goal in (10, 40):
+        process = start(data, "out", logs["killed"], pause="0.03")
+        while len(asked_for("killed")) < goal and process.poll() is None:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+        assert left_in("out") == ["scores.jsonl.part", "scores.jsonl.part.manifest.json"]
+    assert kills == 2
+    out, err = start(data, "out", logs["killed"]).communicate()
+    assert "ProcessBench: slow" in out, err
+    os.chdir(folders["whole"])
+    process = start(data, "out", logs["whole"])
+    assert process.communicate()[0] == out
+    assert process.returncode == 0
+
+    assert left_in(folders["killed"] / "out") == FILES
+    for name in FILES:
+        assert (folders["killed"] / "out" / name).read_bytes() == (
+            folders["whole"] / "out" / name
+        ).read_bytes(), name
+    # A row that was being graded when the kill came is asked for again; one that was written never is.
+    assert set(asked_for("killed")) == set(asked_for("whole"))
+    twice = {json.loads(line)[0] for line in asked_for("killed") if asked_for("killed").count(line) > 1}
+    assert len(twice) <= kills
+
+
+def test_a_killed_run_with_other_settings(tmp_path, capfd):
+    log = tmp_path / "log"
+    data = file_of(*many(40))
+    process = start(data, "out", log, pause="0.02")
+    while not log.exists() or log.read_text().count("\n") < 10:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    os.environ["ASKED"] = str(log)
+    try:
+        words = ("--out", "out", "--neutral", "negative")
+        assert evaluate(*words, data=data, prm="slow") == 2
+    finally:
+        del os.environ["ASKED"]
+    err = capfd.readouterr().err
+    assert 'settings.neutral was "positive" and is now "negative"' in err
+    assert "Run with the same settings to continue it" in err
+
+
+def test_interrupting_says_how_to_go_on(tmp_path):
+    log = tmp_path / "log"
+    process = start(file_of(*many(200)), "out", log, pause="0.02")
+    while not log.exists() or log.read_text().count("\n") < 5:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == ""
+    assert (
+        f"interrupted: the scores so far are kept in {Path('out', 'scores.jsonl.part')}; the same command"
+        in err
+    )
+    assert "Traceback" not in err
+
+
+# --- scores from a file
+
+
+def test_scores_from_a_file(capfd):
+    assert evaluate("--out", "first") == 0
+    capfd.readouterr()
+    assert evaluate("--scores", "first/scores.jsonl", "--out", "second", prm="never") == 0
+    assert left_in("second") == FILES[:3]
+    assert figures("second") == figures("first")
+    assert capfd.readouterr().out.startswith("ProcessBench: sums\n")
+
+
+def test_the_graded_file_of_stepmark_grade(capfd):
+    data = file_of(*ROWS)
+    assert main(["grade", data, "--prm", "scripted_prms:arithmetic", "--out", "graded.jsonl"]) == 0
+    assert evaluate("--scores", "graded.jsonl", "--out", "of_grade", prm="never") == 0
+    assert evaluate("--out", "own") == 0
+    assert figures("of_grade") == figures("own")
+
+
+def test_scores_of_several_models(capfd):
+    file_of(
+        *(
+            {"id": row["id"], "scores": {"m": [0.9] * len(row["steps"]), "n": [0.1] * len(row["steps"])}}
+            for row in ROWS
+        ),
+        name="both.jsonl",
+    )
+    words = ("--scores", "both.jsonl", "--threshold", "0.5")
+    assert evaluate(*words, prm="never") == 2
+    assert "both.jsonl:1: scores of m, n; name one with --model-name" in capfd.readouterr().err
+    assert evaluate(*words, "--model-name", "n", prm="never") == 0
+    assert capfd.readouterr().out.startswith("ProcessBench: n\n")
+    assert figures()["a/correct"]["value"] == 0.0
+    assert evaluate("--scores", "both.jsonl", "--model-name", "m", prm="never") == 2
+    assert "m has no threshold of its own; name one: --threshold 0.5, argmax" in capfd.readouterr().err
+
+
+def test_scores_that_do_not_fit(capfd):
+    file_of(*({"id": row["id"], "scores": [0.5]} for row in ROWS), name="scores.jsonl")
+    assert evaluate("--scores", "scores.jsonl", "--threshold", "0.5") == 2
+    err = capfd.readouterr().err
+    assert (
+        "scores.jsonl:1, field 'scores': expected 2 scores, one a step of 'a-0' (data.jsonl:1), found 1"
+        in err
+    )
+    assert evaluate("--scores", "scroes.jsonl") == 2
+    assert "there is no such file. Did you mean 'scores.jsonl'?" in capfd.readouterr().err
+
+
+def test_of_two_prmbench_rows_with_one_id_the_one_that_the_scores_are_of():
+    row = {
+        "idx": "p0",
+        "classification": "circular",
+        "modified_question": "q",
+        "modified_process": ["1. a", "2. b"],
+        "error_steps": [1],
+    }
+    data = file_of(row, row | {"modified_process": ["1. a", "2. b", "3. c"], "error_steps": [3]})
+    file_of({"idx": "circular_p0", "scores": {"step_level_validity_scores": [0.9, 0.9, 0.1]}}, name="s.jsonl")
+    assert evaluate("--scores", "s.jsonl", "--threshold", "0.5", name="prmbench", data=data) == 0
+    assert figures("evaluation/prmbench")["circular/prmscore"]["value"] == 1.0
+
+
+# --- a part of the data
+
+
+def test_a_limit(capfd):
+    rows = [solution(f"a-{n}", (True, n % 2 == 0), 1 if n % 2 else -1) for n in range(10)]
+    rows.insert(1, solution("a-0b", (True,), -1, problem="problem of a-0"))
+    data = file_of(*rows)
+    assert evaluate("--limit", "5", data=data) == 0
+    # Evenly spaced over ten problems, with every solution of each.
+    assert [row["id"] for row in graded()] == ["a-0", "a-0b", "a-2", "a-4", "a-6", "a-8"]
+    assert "Only 6 of the data's 11 solutions were taken (--limit), evenly spaced." in capfd.readouterr().out
+    assert evaluate("--limit", "10", "--out", "all", data=data) == 0
+    assert len(graded("all")) == 11
+    assert "--limit" not in capfd.readouterr().out
+
+
+# --- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--limit", "0"), "--limit 0: expected 1 or more"),
+        (("--device", "gpu"), "--device gpu: expected auto, cpu, cuda or cuda:NUMBER"),
+        (("--threshold", "half"), "--threshold half: expected a number, argmax, tuned:GROUP or oracle"),
+        (("--threshold", "tuned:gsm"), "--threshold tuned:gsm: there is no group 'gsm'; known: a, b"),
+        (
+            ("--threshold", "argmax", "--neutral", "negative"),
+            "which --neutral negative contradicts; give a number",
+        ),
+        (("--threshld", "1"), "Did you mean --threshold?"),
+        (("--out", "data.jsonl"), "--out data.jsonl: File exists; expected a folder"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_the_model_is_loaded(capfd, words, said):
+    assert evaluate(*words, prm="never") == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_too_few_resamples(capfd):
+    assert evaluate(prm="never", resamples="5") == 2
+    assert "--resamples 5: expected 100 or more" in capfd.readouterr().err
+
+
+def test_data_that_cannot_be_is_refused_before_the_model_is_loaded(capfd):
+    bad = file_of(ROWS[0], ROWS[1] | {"label": 5}, name="bad.jsonl")
+    assert evaluate(data=bad, prm="never") == 2
+    assert "error: bad.jsonl:2, field 'label': expected the 0-based index" in capfd.readouterr().err
+    assert evaluate(data="dta.jsonl", prm="never") == 2
+    assert "dta.jsonl: there is no such file" in capfd.readouterr().err
+    assert main(["evaluate", "processbench"]) == 2
+    assert "--data" in capfd.readouterr().err
+    assert not Path("evaluation").exists()
+
+
+def test_a_threshold_out_of_range_keeps_the_scores(capfd):
+    assert evaluate("--threshold", "50") == 2
+    assert "the threshold 50 is no probability, which is what sums gives" in capfd.readouterr().err
+    assert evaluate("--threshold", "0.5") == 0
+    assert "has the scores of an earlier run" in capfd.readouterr().err
+
+
+def test_a_typo_of_a_name_gives_the_nearest(capfd):
+    for typo, meant in (("procesbench", "processbench"), ("prm-bench", "prmbench"), ("compair", "compare")):
+        assert main(["evaluate", typo]) == 2
+        err = capfd.readouterr().err
+        assert typo in err and f'Did you mean "{meant}"?' in err
+        assert "See: stepmark evaluate --help" in err
+
+
+# --- quick
+
+
+def test_help_is_quick_and_imports_no_torch():
+    code = (
+        "import sys, time; start = time.perf_counter()\n"
+        "from stepmark.cli import main\n"
+        "code = main(['evaluate', '--help'])\n"
+        "heavy = sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'pydantic'} & set(sys.modules))\n"
+        "print(code, heavy, time.perf_counter() - start, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    code, heavy, seconds = re.match(r"(\d) (\[.*\]) ([\d.]+)", done.stderr).groups()
+    assert code == "0"
+    assert "torch" not in heavy and "transformers" not in heavy
+    assert float(seconds) < 5  # a second on an idle machine
+    for name in EVALUATIONS:
+        assert name in done.stdout
+
+
+def test_each_evaluation_has_a_help_of_its_own(capfd):
+    for name in EVALUATIONS:
+        assert main(["evaluate", name, "--help"]) == 0
+        assert f"stepmark evaluate {name}" in capfd.readouterr().out
