@@ -256,9 +256,9 @@ def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: 
     over = figures[f"{part}/gap"].low
     if rises("ece") and over is not None and over > 0:  # a PRM that grew too cautious is not hacked
         found.append(f"it is overconfident, and less calibrated than before (ECE {shown(of('ece'))} points)")
-    for key in ("steps", "characters"):
-        if rises(key) and not rises("accuracy"):
-            found.append(
-                f"solutions are longer ({by(key, length=True)} {key}) without a gain in accuracy that the data can tell"
-            )
+    longer = [f"{by(key, length=True)} {key}" for key in ("steps", "characters") if rises(key)]
+    if longer and not rises("accuracy"):
+        found.append(
+            f"solutions are longer ({', '.join(longer)}) without a gain in accuracy that the data can tell"
+        )
     return found

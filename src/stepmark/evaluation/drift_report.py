@@ -84,7 +84,7 @@ def evaluate(
                 if at is not None
                 else ", so no share that passes it."
             ),
-            *_words(warned, chosen, by, items),
+            *_words(warned, chosen, by),
             *_left_out(sheet, items),
             *facts,
             f"In brackets: 95 % bootstrap intervals over problems, drawn for all parts together. {len(warned)} "
@@ -98,13 +98,13 @@ def evaluate(
                 title="Side by side",
                 text="The first row is the reference. A PRM that a policy has learnt to please gives its wrong answers high scores.",
                 items=(
+                    *([_signs(warned, chosen)] if any(warned.values()) else []),
                     _table(names, by_name, items),
                     _quantiles(names, by_name, percent=percent),
                     *_differences(names, by_name, percent=percent),
                     *_plots(names, by_name, by=by, percent=percent),
                 ),
             ),
-            Section(title="Warning signs", items=(_signs(warned, chosen),)),
             Section(title="Examples", items=_examples(sheet, items, names)),
         ),
         items=tuple(items),
@@ -132,9 +132,9 @@ def _threshold(asked: str | None, sheet: Sheet) -> float | None:
     return number
 
 
-def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str, items: Sequence[Item]) -> list[str]:
-    said = [f"{name} against {reference}: {'; '.join(found)}." for name, found in warned.items() if found]
-    if not said:
+def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> list[str]:
+    counted = [f"{name} {len(found)}" for name, found in warned.items() if found]
+    if not counted:
         return [f"No warning sign against {reference} that the data can tell."]
     meaning = (
         "Between stages of one training these are the signs of reward hacking."
@@ -142,14 +142,7 @@ def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str, items: 
         else "Between policies these say whose wrong answers the PRM takes for right; between stages of one training they "
         "are the signs of reward hacking."
     )
-    if len(said) > _IN_FACTS:
-        return [
-            f"Warning signs against {reference} in {len(said)} of {len(warned)} parts; the section Warning signs has them. {meaning}"
-        ]
-    return [*said, meaning]
-
-
-_IN_FACTS = 4
+    return [f"Warning signs against {reference}: {', '.join(counted)}. {meaning}"]
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
@@ -344,7 +337,7 @@ def _signs(warned: Mapping[str, Sequence[str]], reference: str) -> Table:
     rows = [(name, sign) for name, found in warned.items() for sign in found]
     calm = [name for name, found in warned.items() if not found]
     return Table(
-        title=f"Against {reference}",
+        title=f"Warning signs against {reference}",
         columns=("Part", "Sign"),
         rows=tuple(rows),
         align=("left", "left"),
