@@ -742,6 +742,7 @@ def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path
     capsys.readouterr()
     assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "one") == 2
     assert "made otherwise" in capsys.readouterr().err
+    assert calibrate(*words, "--out", tmp_path / "one") == 2
     assert read_spec(checkpoint / "stepmark.json").readout == readout
     # Graded again there is nothing left to correct, and the note keeps the one before.
     assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "two") == 0

@@ -70,9 +70,7 @@ def calibration_command(
         raise UsageError(
             "--store: a checkpoint scores steps, and nothing is fitted to steps here: the data judges none, or --target is outcome"
         )
-    # A map that was stored since the scores were made would be applied twice; so the spec is part of what made them.
-    extra: dict[str, Any] = {} if store is None else {"checkpoint": _state(store)}
-    sheet = scored(NAME, whole, [*files, *more], options, **extra)
+    sheet = scored(NAME, whole, [*files, *more], options, **_checkpoint(options))
     result, maps = evaluate(
         sheet,
         targets,
@@ -129,7 +127,7 @@ def drift_command(
     chosen = by or ("file" if len(files) > 1 else "policy")
     every, parts = read_parts(files, chosen)
     cases = limited(every, options.limit)
-    sheet = scored(NAME, cases, files, options, by=chosen)
+    sheet = scored(NAME, cases, files, options, by=chosen, **_checkpoint(options))
     return finish(
         evaluate(
             sheet,
@@ -204,18 +202,25 @@ def _storable(store: Path, options: EvaluateOptions, fit: str | None, share: flo
     return spec
 
 
-def _state(store: Path) -> dict[str, Any]:
-    """What the scores of a checkpoint depend on: its spec's hash, and name and size of each file of weights."""
+def _checkpoint(options: EvaluateOptions) -> dict[str, Any]:
+    """What the scores of a checkpoint's folder depend on, for their manifest: its spec's hash, name and size of the weights.
+
+    Without it the scores of before a map was stored would be taken for those of after, and the map applied twice.
+    """
     from stepmark.models.spec import SPEC_FILE
     from stepmark.store import fingerprint
 
+    store = Path(options.prm)
+    if not store.is_dir():
+        return {}
     known = fingerprint(store / SPEC_FILE)
     weights = sorted(
         (file.name, file.stat().st_size)
         for file in store.iterdir()
         if file.suffix in (".safetensors", ".bin")
     )
-    return {"spec": None if known is None else known.sha256, "weights": [list(one) for one in weights]}
+    state = {"spec": None if known is None else known.sha256, "weights": [list(one) for one in weights]}
+    return {"checkpoint": state}
 
 
 def _store(store: Path, spec: ScoringSpec, maps: Maps, split: Split, result: Result) -> None:

@@ -88,7 +88,7 @@ def evaluate(
             *_left_out(sheet, items),
             *facts,
             f"In brackets: 95 % bootstrap intervals over problems, drawn for all parts together. {len(warned)} "
-            f"{'part was' if len(warned) == 1 else 'parts were'} compared in several figures each: of twenty comparisons without any change "
+            f"{'part was' if len(warned) == 1 else 'parts were'} compared in several figures each: of forty comparisons without any change "
             "one shows a sign all the same.",
         ),
         figures=figures,
