@@ -76,7 +76,14 @@ RUNS = (
         quick=10,
         tables=("PRMScore", "Accuracy"),
     ),
-    Run(name="best-of-n", evaluation="best-of-n", data=CANDIDATES, quick=4, limit=330),
+    Run(
+        name="best-of-n",
+        evaluation="best-of-n",
+        data=CANDIDATES,
+        more=("--percent", "sign"),
+        quick=4,
+        limit=330,
+    ),
     Run(
         name="calibration",
         evaluation="calibration",

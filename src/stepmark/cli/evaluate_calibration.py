@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,14 +56,14 @@ def calibration_command(
     """
     from stepmark.evaluation.calibration import NAME, check_how, targets_of
     from stepmark.evaluation.calibration_report import evaluate
-    from stepmark.evaluation.sources import files_of, read_cases
+    from stepmark.evaluation.sources import files_of
 
     check(options)
     if bins < 1:
         raise UsageError(f"--bins {bins}: expected 1 or more")
     spec = None if store is None else _storable(store, options, fit, fit_share)
     files = files_of(data)
-    every = read_cases(files)
+    every = _cases(files, options)
     cases = limited(every, options.limit)
     whole, split, more = _split(cases, fit, fit_share, options)
     targets = targets_of(cases, target)
@@ -145,6 +146,16 @@ def drift_command(
         ),
         options,
     )
+
+
+def _cases(files: Sequence[str], options: EvaluateOptions) -> list[Case]:
+    """The cases of the data. Of two PRMBench rows with one id, the one that the scores are of, as `evaluate prmbench` has it."""
+    from stepmark.evaluation.scores import score_lengths
+    from stepmark.evaluation.sources import read_cases, read_prmbench, rows_of
+
+    if options.scores is not None and all("modified_process" in next(rows_of(file)).data for file in files):
+        return read_prmbench(files, lengths=score_lengths(options.scores, model=options.model_name))
+    return read_cases(files)
 
 
 def _split(

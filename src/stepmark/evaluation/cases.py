@@ -19,7 +19,7 @@ class Case:
     labelled: LabelledSolution
     """The solution and its judgements, possibly none."""
     where: str
-    """`FILE:LINE`."""
+    """Its file and line, as FILE:LINE."""
     group: str = ""
     """The part of the data that it belongs to: a subset, a class of errors."""
     outcome: bool | None = None

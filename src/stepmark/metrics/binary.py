@@ -95,7 +95,7 @@ def bin_of(scores: Floats, bins: int) -> npt.NDArray[np.intp]:
 
 
 def expected_calibration_error(scores: Floats, labels: Floats, weights: Floats, *, bins: int = 10) -> Floats:
-    """ECE for B weightings (B, n): |mean score - share right| of each bin, weighted by its size (Naeini et al. 2015;
+    """ECE for B weightings (B, n): the gap between mean score and share right of each bin, weighted by its size (Naeini et al. 2015;
     Guo et al. 2017, equation 3, bins of equal width). In [0, 1]; lower is better.
 
     Biased upwards where bins hold few items; its bootstrap interval shares the bias.
