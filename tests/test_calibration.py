@@ -906,3 +906,22 @@ def test_a_figure_without_an_interval_claims_nothing():
     said = direction("steps", {"steps/all/gap": gap, "steps/all/gap_high": none, "steps/all/gap_low": none})
     assert "overconfident" not in said
     assert "not defined" in direction("steps", {"steps/all/gap": none})
+
+
+def test_of_two_prmbench_rows_with_one_id_the_one_that_the_scores_are_of(tmp_path):
+    rows = [
+        {
+            "idx": "r1",
+            "classification": "circular",
+            "modified_question": "q",
+            "modified_process": steps,
+            "error_steps": [2],
+        }
+        for steps in (["a", "b"], ["a", "b", "c"])
+    ]
+    data, scores = tmp_path / "b.jsonl", tmp_path / "s.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores.write_text(json.dumps({"id": "circular_r1", "scores": [0.9, 0.2, 0.8]}) + "\n")
+    assert calibrate("--data", data, "--scores", scores, "--out", tmp_path / "o") == 0
+    (item,) = read_result(tmp_path / "o" / "result.json")["items"]
+    assert item["steps"] == {"scores": [0.9, 0.2, 0.8], "labels": [1.0, 0.0, 1.0]}

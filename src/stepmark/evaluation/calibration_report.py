@@ -121,7 +121,7 @@ def report(
         Section(
             title="Figures",
             text="ECE: the distance of mean score and share that is right, averaged over the bins of equal width; biased upwards where they "
-            "hold few, and its interval more so, which may lie above it. ECE if calibrated: about what a calibrated PRM would show on as "
+            "hold few, and its interval more so, which may lie above it. Floor: about what a calibrated PRM would show on as "
             "many, were they independent. Gap: mean score less share right, over 0 where the PRM is too confident.",
             items=tuple(first),
         )

@@ -35,7 +35,7 @@ _COLUMNS = (
     "AUC (%)",
     "Brier",
     "ECE (%)",
-    "ECE if calibrated (%)",
+    "Floor (%)",
 )
 _SCALED = (0, 2, 3, 4, 5, 6)
 """The columns of the scaling table."""
