@@ -112,6 +112,10 @@ class Judgement:
     """Rollouts from here that reached the right answer."""
     trials: int | None = None
     """Rollouts made from here."""
+    share: float | None = None
+    """The share of rollouts that succeeded, in [0, 1], where the source gives no numbers; None where it does."""
+    confidence: float | None = None
+    """How sure the judge is of its rating, in [0, 1]: a posterior probability, a share of votes. None when not said."""
     note: str | None = None
     """Where it comes from: a file, an experiment."""
 
@@ -139,6 +143,8 @@ def _words(judgement: Judgement) -> str:
         return {-1: "wrong", 0: "neutral", 1: "right"}[judgement.rating]
     if judgement.trials is not None:
         return f"{judgement.successes} of {judgement.trials}"
+    if judgement.share is not None:
+        return f"share {judgement.share:g}"
     return "unrated"
 
 

@@ -1,0 +1,68 @@
+"""Runs many methods at once and answers their requests in batches.
+
+A *method* (a labeller, a search, a generative PRM) is a generator: it yields requests, is sent replies,
+and returns its result. It does no I/O, so its code can be the paper's pseudo-code::
+
+    def two_opinions(question):
+        first, second = yield Write(prompt=question, n=2, temperature=0.7)
+        odds = yield Choose(prompt=question, options=(first.text, second.text))
+        return odds
+
+`run` drives many of them in rounds. In each round it gathers what all live methods ask, answers all requests
+of one kind in one call of their answerer, records each reply in the store *before* a method sees it, and
+sends the replies back. A run that was stopped, whatever stopped it, is therefore resumed by running it again
+over the same store: recorded replies are replayed and only what is missing is asked.
+
+What counts as the same request: everything that shapes the reply (the kind, the answerer's identity, prompt,
+prefill, sampling settings, seed) is hashed into one key (`content_key`), and the samples of a `Write` are
+numbered under that key. `n` is not part of the key: asking for 16 where 8 are recorded asks for 8 more.
+
+* `Write(first=None)`, the default, means *fresh* samples: the driver numbers the samples of equal requests
+  one after the other, in the order in which they are asked, so no sample is handed out twice in one run. The
+  order depends on the methods, their order and `in_flight`, not on timing, so the same run replays the same
+  samples.
+* `Write(first=0)` means *exactly* the samples 0..n-1: equal requests share them, within a run and between
+  runs. A generative PRM asks so, because the score of a prefix must not depend on who else asked for it.
+* A `Choose` is a fact about the model, a `Verify` one about two answers; both are always shared.
+
+Rounds keep replay exact and the calls large; their price is that a round lasts as long as its slowest
+request. More methods `in_flight` hide that.
+"""
+
+from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore, Result, run
+from stepmark.batching.requests import (
+    Choose,
+    Finish,
+    Message,
+    Prompt,
+    Request,
+    Role,
+    Verify,
+    Write,
+    Written,
+    content_key,
+    cut_at_stop,
+    sample_seed,
+)
+
+__all__ = [
+    "Answerer",
+    "Choose",
+    "Finish",
+    "Message",
+    "Method",
+    "Prompt",
+    "Ready",
+    "Reply",
+    "ReplyStore",
+    "Request",
+    "Result",
+    "Role",
+    "Verify",
+    "Write",
+    "Written",
+    "content_key",
+    "cut_at_stop",
+    "run",
+    "sample_seed",
+]

@@ -1,0 +1,158 @@
+"""What methods ask for, and what they are told; each request has one key that names everything that shapes its reply."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from stepmark.errors import UsageError
+
+Role = Literal["system", "user", "assistant"]
+
+Finish = Literal["end", "stop", "length", "end or stop"]
+"""Why a text ended: `end` the model ended it, `stop` a stop string, `length` `max_tokens` or the model's
+context, `end or stop` the server does not say which of the two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+"""Raw text, read as it stands, or a conversation, rendered by the model's own chat template."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Write:
+    """A request for `n` independent texts that continue one prompt.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    prompt: Prompt
+    prefill: str = ""
+    """The beginning of the reply, given; what is written continues it, character for character."""
+    n: int = 1
+    temperature: float = 0.0
+    """0 is greedy: always the likeliest token."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together hold this share of the probability."""
+    top_k: int | None = None
+    """Sample among this many likeliest tokens; None for all."""
+    max_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these strings."""
+    seed: int = 0
+    """Part of what makes a sample: another seed gives other samples."""
+    first: int | None = None
+    """Number of the first sample; None for fresh ones (see the module)."""
+
+    def __post_init__(self) -> None:
+        _check_prompt(self.prompt)
+        for name, good, wanted in (
+            ("n", self.n >= 1, "at least 1"),
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "None or at least 1"),
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("stop", all(self.stop), "without empty strings"),
+            ("first", self.first is None or self.first >= 0, "None or 0 and more"),
+        ):
+            if not good:
+                raise UsageError(f"Write: {name} must be {wanted}, found {getattr(self, name)!r}")
+        if self.temperature == 0 and self.n > 1:
+            raise UsageError(
+                f"Write: at temperature 0 all {self.n} samples are one; set a temperature or n=1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """One text that was written for a `Write`."""
+
+    text: str
+    """What follows prompt and prefill; the stop string that ended it is not part of it."""
+    finish: Finish
+    tokens: int | None = None
+    """Tokens written, the end token or the stop string's included; None when the server does not say."""
+    logprob: float | None = None
+    """Sum of the natural-log probabilities of those tokens under the model itself (temperature 1, nothing
+    cut off); None when not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choose:
+    """A request for the log-probability of each option as the next text.
+
+    The reply is a tuple of natural logarithms, one an option, in order. It may be short of a constant that
+    is the same for all options (see the policy), so compare them or normalise over them.
+
+    Raises:
+        UsageError: fewer than two options, an empty one, or the same one twice.
+    """
+
+    prompt: Prompt
+    prefill: str = ""
+    options: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_prompt(self.prompt)
+        if len(self.options) < 2 or not all(self.options) or len(set(self.options)) < len(self.options):
+            raise UsageError(f"Choose: options must be two or more different texts, found {self.options!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verify:
+    """A request to compare an answer with the reference; the reply is a `records.Verdict`.
+
+    Raises:
+        UsageError: no reference.
+    """
+
+    answer: str
+    """A bare answer, or a whole solution that names one."""
+    gold: str
+    """The reference answer."""
+
+    def __post_init__(self) -> None:
+        if not self.gold.strip():
+            raise UsageError("Verify: there is no reference answer to compare with")
+
+
+Request = Write | Choose | Verify
+"""What a method may ask for."""
+
+
+def content_key(request: Request, identity: str) -> str:
+    """A stable SHA-256 of everything that shapes the reply, in hexadecimal.
+
+    The number of samples and the number of the first are left out: samples are numbered under the key.
+    """
+    content = {name: value for name, value in asdict(request).items() if name not in ("n", "first")}
+    record = {"format": 1, "kind": type(request).__name__, "by": identity, "request": content}
+    return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def sample_seed(request: Write, number: int) -> int:
+    """The seed of sample `number` of a request, in [0, 2**63): other samples and other prompts draw apart."""
+    digest = hashlib.sha256(f"{content_key(request, '')}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """The text up to the first stop string, and whether there was one."""
+    places = [place for place in (text.find(string) for string in stop) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _check_prompt(prompt: Prompt) -> None:
+    if not prompt:
+        raise UsageError("a request needs a prompt: a text, or at least one message")
