@@ -196,6 +196,8 @@ def test_only_the_figures_that_were_asked_for(tmp_path, capfd):
     assert "--figure g/f2: there is none; known: g/error, g/correct, g/f1" in capfd.readouterr().err
     assert main([*words[:-1], "5"]) == 2
     assert "100 resamples" in capfd.readouterr().err
+    assert main([*words, "--seed", "-1"]) == 2
+    assert "a seed of 0 or more, found -1" in capfd.readouterr().err
     assert main(["evaluate", "compare", str(a), str(tmp_path / "c.json")]) == 2
     assert "there is no such file" in capfd.readouterr().err
 

@@ -1,5 +1,6 @@
 """stepmark evaluate: what it writes, what it says where, and that nothing is graded twice."""
 
+import io
 import json
 import os
 import re
@@ -332,6 +333,8 @@ def test_scores_from_a_file(capfd):
     assert evaluate("--scores", "first/scores.jsonl", "--out", "second", prm="never") == 0
     assert left_in("second") == FILES[:3]
     assert figures("second") == figures("first")
+    settings = json.loads(Path("second/result.json").read_text())["settings"]
+    assert (settings["scores"], settings["prm"], settings["seed"]) == ("first/scores.jsonl", None, 0)
     assert capfd.readouterr().out.startswith("ProcessBench: sums\n")
 
 
@@ -410,6 +413,7 @@ def test_a_limit(capfd):
     ("words", "said"),
     [
         (("--limit", "0"), "--limit 0: expected 1 or more"),
+        (("--seed", "-1"), "--seed -1: expected 0 or more"),
         (("--device", "gpu"), "--device gpu: expected auto, cpu, cuda or cuda:NUMBER"),
         (("--threshold", "half"), "--threshold half: expected a number, argmax, tuned:GROUP or oracle"),
         (("--threshold", "tuned:gsm"), "--threshold tuned:gsm: there is no group 'gsm'; known: a, b"),
@@ -432,6 +436,13 @@ def test_options_that_cannot_be_are_refused_before_the_model_is_loaded(capfd, wo
 def test_too_few_resamples(capfd):
     assert evaluate(prm="never", resamples="5") == 2
     assert "--resamples 5: expected 100 or more" in capfd.readouterr().err
+
+
+def test_a_pipe_cannot_be_named_by_its_hash(monkeypatch, capfd):
+    with Path(file_of(*ROWS)).open("rb") as lines:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines))
+        assert main(["evaluate", "processbench", "--data=-", "--prm", "scripted_prms:never"]) == 2
+    assert "--data -: expected a file" in capfd.readouterr().err
 
 
 def test_data_that_cannot_be_is_refused_before_the_model_is_loaded(capfd):

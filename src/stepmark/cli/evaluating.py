@@ -111,12 +111,14 @@ def provenance(files: Sequence[str]) -> list[dict[str, Any]]:
 
     Raises:
         InputError: one cannot be read.
+        UsageError: one is a pipe, which can be read only once.
     """
     found = []
     for file in files:
         check_readable(file)
         known = fingerprint(file)
-        assert known is not None
+        if known is None:
+            raise UsageError(f"--data {file}: expected a file; what is read must be named by its hash")
         found.append({"name": Path(file).name, "bytes": known.bytes, "sha256": known.sha256})
     return found
 
@@ -274,7 +276,7 @@ def check(options: EvaluateOptions) -> None:
     """Refuse options that cannot work, before anything is read or loaded."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
         raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
-    for key, least in (("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100)):
+    for key, least in (("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100), ("seed", 0)):
         value = getattr(options, key)
         if value is not None and value < least:
             raise UsageError(f"--{key.replace('_', '-')} {value}: expected {least} or more")
@@ -283,8 +285,12 @@ def check(options: EvaluateOptions) -> None:
 
 
 def settings_of(options: EvaluateOptions) -> dict[str, Any]:
-    """The options as the result's provenance keeps them."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}
+    """The options as the result's provenance keeps them; of a PRM that was not asked (`--scores`) none."""
+    idle = set(_SCORING) - {"seed"} if options.scores is not None else ()
+    return {
+        key: None if key in idle else str(value) if isinstance(value, Path) else value
+        for key, value in asdict(options).items()
+    }
 
 
 def finish(result: Result, options: EvaluateOptions) -> int:

@@ -82,7 +82,7 @@ def bootstrap(
     Raises:
         UsageError: no items, or settings that make no interval.
     """
-    _check(clusters, resamples, level)
+    _check(clusters, resamples, seed, level)
     value = statistic(np.ones((1, len(clusters))))
     drawn: dict[str, list[Floats]] = {name: [] for name in value}
     for weights in _weightings(clusters, resamples, seed):
@@ -117,7 +117,7 @@ def paired_bootstrap(
     Raises:
         UsageError: no items, or settings that make no interval.
     """
-    _check(clusters, resamples, level)
+    _check(clusters, resamples, seed, level)
     ones = np.ones((1, len(clusters)))
     one_a, one_b = a(ones), b(ones)
     names = [name for name in one_a if name in one_b]
@@ -168,11 +168,13 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
     return Interval(value=share, low=low, high=high, level=level)
 
 
-def _check(clusters: Sequence[Hashable], resamples: int, level: float) -> None:
+def _check(clusters: Sequence[Hashable], resamples: int, seed: int, level: float) -> None:
     if not clusters:
         raise UsageError("there is nothing to resample: no items")
     if resamples < 100:
         raise UsageError(f"expected at least 100 resamples, found {resamples}")
+    if seed < 0:
+        raise UsageError(f"expected a seed of 0 or more, found {seed}")
     if not 0 < level < 1:
         raise UsageError(f"expected a confidence level between 0 and 1, found {level!r}")
 
