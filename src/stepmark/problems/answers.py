@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.problems.extraction import find_answer
@@ -303,3 +305,19 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
             known[canonical] = joined
         groups.append(known[canonical])
     return groups
+
+
+def answerers(verifier: Verifier) -> dict[type, Answerer]:
+    """What `batching.run` needs to have a verifier answer `Verify`; merge it with a policy's.
+
+    Verdicts are recorded under the verifier's name and this package's version: a later version may judge otherwise.
+    """
+
+    def answer(requests: Sequence[Verify], ready: Ready) -> list[Verdict]:
+        verdicts = []
+        for number, request in enumerate(requests):
+            verdicts.append(verifier.verify(request.answer, request.gold))
+            ready(number, verdicts[-1])
+        return verdicts
+
+    return {Verify: Answerer(identity=f"{verifier.name} {version('stepmark')}", answer=answer)}

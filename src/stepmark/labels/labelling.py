@@ -1,0 +1,214 @@
+"""What every labeller is, what it gives, and the probe that those who roll out share.
+
+A labeller is a generator: it yields requests (`Write`: continue this prefix; `Verify`: is this answer right), is sent the
+replies, and returns a `Labelling`. It does no I/O, so its code is the paper's pseudo-code, and `batching.run` answers
+many solutions' requests together and records every reply before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from stepmark.batching import Message, Method, Verify, Write, Written
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a labelling has cost."""
+
+    rollouts: int = 0
+    """Continuations that were written."""
+    tokens: int | None = 0
+    """Tokens of those; None when the policy does not say."""
+    probes: int = 0
+    """Prefixes that were tried, each as often as it was asked about."""
+    unparsed: int = 0
+    """Rollouts whose answer no verdict could be reached on: neither successes nor failures, and in no count of trials."""
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(
+            rollouts=self.rollouts + other.rollouts,
+            tokens=None if self.tokens is None or other.tokens is None else self.tokens + other.tokens,
+            probes=self.probes + other.probes,
+            unparsed=self.unparsed + other.unparsed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labelling:
+    """What a labeller found out about one solution."""
+
+    labelled: LabelledSolution
+    """The evidence: (successes, trials) at every prefix that was tried, as judgements of the kind `value`; conclusions as
+    judgements of the kind `correctness`. A step that nothing was learnt of has none."""
+    method: str
+    """The labeller's name."""
+    first_error: int | None
+    """0-based; -1 for none; None where the method does not say or abstained."""
+    confidence: float | None = None
+    """How sure it is of `first_error`, in [0, 1]; None for methods that do not say."""
+    abstained: bool = False
+    """It came to no conclusion within its budget; the evidence stays."""
+    cost: Cost = Cost()
+    others: tuple[LabelledSolution, ...] = ()
+    """Further solutions that were labelled on the way: rollouts used again as solutions."""
+
+
+class Labeller(Protocol):
+    """A way to label the steps of a solution: a frozen dataclass of settings with one method."""
+
+    @property
+    def name(self) -> str:
+        """Its name in judgements and files."""
+
+    def label(self, solution: Solution) -> Method[Labelling]:
+        """Label one solution.
+
+        Raises:
+            InputError: what it needs is missing: no reference answer, no steps.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollouts:
+    """How prefixes are continued."""
+
+    temperature: float = 0.7
+    top_p: float = 1.0
+    max_tokens: int = 512
+    seed: int = 0
+    prompt: Literal["chat", "text"] = "chat"
+    """`chat`: the problem as the user's turn; `text`: as raw text, for base models."""
+    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    """Said after the problem; "" for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """What some continuations of one prefix came to."""
+
+    steps: int
+    """Length of the prefix in steps."""
+    successes: int
+    trials: int
+    """Rollouts with a verdict."""
+    texts: tuple[str, ...]
+    """What was written, in the order of the samples."""
+    verdicts: tuple[Verdict, ...]
+    cost: Cost
+
+
+def prefix_text(solution: Solution, steps: int) -> str:
+    """The first `steps` steps as they stood in the text; ready-made steps are put on a line each."""
+    kept = solution.steps[:steps]
+    if any(step.lead or step.tail for step in solution.steps):
+        return "".join(step.raw for step in kept)
+    return "".join(step.raw + "\n" for step in kept)
+
+
+def prompt_of(solution: Solution, how: Rollouts) -> str | tuple[Message, ...]:
+    """What the policy is shown before the prefix."""
+    problem = solution.problem.text
+    text = f"{problem}\n\n{how.instruction}" if how.instruction else problem
+    return (Message(role="user", content=text),) if how.prompt == "chat" else f"{text}\n\n"
+
+
+def gold_of(solution: Solution) -> str:
+    """The reference answer.
+
+    Raises:
+        InputError: the problem has none.
+    """
+    if solution.problem.answer is None or not solution.problem.answer.strip():
+        raise InputError(
+            "rollouts need the problem's reference answer; add it under 'answer'",
+            where=solution.id,
+            field="answer",
+        )
+    return solution.problem.answer
+
+
+def probe(
+    solution: Solution, steps: int, count: int, how: Rollouts, *, first: int = 0
+) -> Generator[Any, Any, Probe]:
+    """Continue a prefix `count` times and verify where each continuation ends.
+
+    Samples are asked for by number, so equal prefixes of different solutions share theirs, and a prefix that is probed again
+    with `first` set to what it has had goes on where it was.
+
+    Args:
+        solution: whose problem has a reference answer.
+        steps: length of the prefix, 0 for none of it.
+        count: how many continuations, at least 1.
+        how: how they are sampled.
+        first: number of the first sample.
+
+    Raises:
+        InputError: no reference answer, or the policy cannot read this prefix.
+    """
+    gold = gold_of(solution)
+    begun = prefix_text(solution, steps)
+    written: tuple[Written, ...] = yield Write(
+        prompt=prompt_of(solution, how),
+        prefill=begun,
+        n=count,
+        temperature=how.temperature,
+        top_p=how.top_p,
+        max_tokens=how.max_tokens,
+        seed=how.seed,
+        first=first,
+    )
+    verdicts: tuple[Verdict, ...] = yield tuple(
+        Verify(answer=(begun + one.text) or " ", gold=gold) for one in written
+    )
+    known = [verdict.correct for verdict in verdicts if verdict.correct is not None]
+    tokens = [one.tokens for one in written]
+    return Probe(
+        steps=steps,
+        successes=sum(known),
+        trials=len(known),
+        texts=tuple(one.text for one in written),
+        verdicts=verdicts,
+        cost=Cost(
+            rollouts=len(written),
+            tokens=None if None in tokens else sum(t for t in tokens if t is not None),
+            probes=1,
+            unparsed=len(verdicts) - len(known),
+        ),
+    )
+
+
+def value_judgement(found: Probe, judge: str) -> Judgement:
+    """The evidence of a probe, for the step that its prefix ends with."""
+    return Judgement(kind="value", judge=judge, successes=found.successes, trials=found.trials)
+
+
+def judged_until(
+    first_error: int, steps: int, judge: str, confidence: float | None = None
+) -> list[tuple[Judgement, ...]]:
+    """Correctness of each step by the place of the first error: right before it, wrong at it, nothing after it.
+
+    Args:
+        first_error: 0-based; -1 for none.
+        steps: how many there are.
+        judge: who says so.
+        confidence: how sure it is.
+    """
+    return [
+        ()
+        if first_error != -1 and step > first_error
+        else (
+            Judgement(
+                kind="correctness",
+                judge=judge,
+                rating=-1 if step == first_error else 1,
+                confidence=confidence,
+            ),
+        )
+        for step in range(steps)
+    ]
