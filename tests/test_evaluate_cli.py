@@ -324,6 +324,38 @@ def test_interrupting_says_how_to_go_on(tmp_path):
     assert "Traceback" not in err
 
 
+def test_a_server_that_fails_loses_nothing(capfd, monkeypatch, tmp_path):
+    """The second solution fails at first; started again, the first is not asked for again."""
+    Path("failing_prms.py").write_text(
+        "from pathlib import Path\n"
+        "from stepmark.errors import BackendError\n"
+        "from stepmark.models.scripted import ScriptedPRM\n"
+        "def make():\n"
+        "    def script(problem, steps):\n"
+        "        with Path('asked').open('a') as log:\n"
+        "            print(problem, file=log)\n"
+        "        if problem == 'problem of b-0' and not Path('up').exists():\n"
+        "            raise BackendError('the server went away')\n"
+        "        return 0.9\n"
+        "    return ScriptedPRM(script, name='failing')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--prm", "failing_prms:make")
+    assert evaluate(*words, prm=None) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert (
+        "error: the server went away\nthe scores so far are kept in evaluation/processbench/scores.jsonl.part"
+        in err
+    )
+    assert not Path("evaluation/processbench/scores.jsonl").exists()
+    Path("up").touch()
+    Path("asked").unlink()
+    assert evaluate(*words, prm=None) == 0
+    assert "problem of a-0" not in Path("asked").read_text()
+    assert [row["id"] for row in graded()] == ["a-0", "a-2", "b-0", "a-1", "b-1", "b-2"]
+
+
 # --- scores from a file
 
 

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.grade import Flag
 from stepmark.cli.progress import Progress
-from stepmark.errors import UsageError
+from stepmark.errors import BackendError, UsageError
 from stepmark.store import check_readable, fingerprint
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ def scored(
         raise KeyboardInterrupt(
             f"the scores so far are kept in {path}.part; the same command continues"
         ) from None
+    except BackendError as error:
+        error.add_note(f"the scores so far are kept in {path}.part; the same command continues")
+        raise
     return read_scores(path, cases)  # in the order of the data, and exactly what is on disk
 
 
