@@ -97,6 +97,12 @@ def test_processbench(write):
     assert (first_error(two.labelled), step_labels(two.labelled)) == (-1, (1.0, 1.0, 1.0))
 
 
+def test_the_outcome_is_the_answers_and_not_the_steps(write):
+    lucky = {**WRONG, "id": "gsm8k-9", "final_answer_correct": True}
+    case = read_processbench([write(lucky)])[0]
+    assert (case.outcome, first_error(case.labelled)) == (True, 1)
+
+
 def test_without_a_hyphen_the_subset_is_the_file(write):
     cases = read_processbench([write({**WRONG, "id": 3}, name="math.dev.jsonl.gz")])
     assert (cases[0].id, cases[0].group) == ("3", "math")
