@@ -20,9 +20,9 @@ from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
-from stepmark.evaluation.rows import rows_of
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import read_solution
+from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.segmentation import split
 from stepmark.store import Row, json_type
 

@@ -1,0 +1,1 @@
+"""Labelled solutions in the formats of others, read and written."""

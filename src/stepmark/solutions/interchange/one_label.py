@@ -1,0 +1,217 @@
+"""Several judgements of a step become the one label that a format holds, by rules that the caller chose.
+
+Nothing here guesses: a neutral rating that a two-way format cannot hold, a share where a hard label is asked and
+judgements of several judges are errors that name the setting which decides. A step that nobody judged stays without a label.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelKind
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Writing
+
+Rating = Literal[-1, 0, 1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLabel:
+    """What one step is labelled: a rating or a share, never both."""
+
+    judge: str
+    kind: LabelKind
+    rating: Rating | None = None
+    share: float | None = None
+    note: str | None = None
+
+
+Labels = tuple[StepLabel | None, ...]
+
+
+def _says(judgement: Judgement) -> bool:
+    return bool(judgement.trials) or judgement.share is not None or judgement.rating is not None
+
+
+def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Labels:
+    """One label a step, None where there is none.
+
+    Judgements that say nothing (no rating, no trials, no share) are passed over. Of one judge, rollouts are pooled; two
+    different ratings of one step leave it unjudged, and that is noted.
+
+    Raises:
+        InputError: judgements of several judges, with neither `judge` nor `consensus`.
+    """
+    steps = [[j for j in step if _says(j)] for step in row.labelled.judgements]
+    before = sum(map(len, steps))
+    if settings.kind is not None:
+        steps = [[j for j in step if j.kind == settings.kind] for step in steps]
+    if settings.judge is not None:
+        steps = [
+            [j for j in step if settings.judge in (j.judge, j.judge.partition(":")[0])] for step in steps
+        ]
+    judges = list(dict.fromkeys(j.judge for step in steps for j in step))
+    if len(judges) > 1 and settings.consensus is None:
+        raise InputError(
+            f"the steps have judgements of {len(judges)} judges ({', '.join(judges)}) and this format holds one label a "
+            "step: choose with --judge NAME, or say how they decide together with --consensus agree or majority",
+            where=row.where,
+        )
+    if settings.kind is None and any(j.kind == "correctness" for step in steps for j in step):
+        steps = [[j for j in step if j.kind == "correctness"] for step in steps]
+    losses.lose(
+        "judgements of other judges or of another kind are left out",
+        row.where,
+        before - sum(map(len, steps)),
+    )
+    losses.lose(
+        "a judge's confidence is left out",
+        row.where,
+        sum(j.confidence is not None for step in steps for j in step),
+    )
+    return tuple(_one(step, settings, row, losses) for step in steps)
+
+
+def _one(
+    judgements: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
+) -> StepLabel | None:
+    by_judge: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        by_judge.setdefault(judgement.judge, []).append(judgement)
+    labels = [_of_one_judge(own, settings, row, losses) for own in by_judge.values()]
+    said = [label for label in labels if label is not None]
+    if len(said) <= 1:
+        return said[0] if said else None
+    if any(label.rating is None for label in said):
+        raise InputError(
+            "several judges, and one of them gives a share of rollouts: say with --hard from which share on a step "
+            "is right",
+            where=row.where,
+        )
+    votes = Counter(label.rating for label in said)
+    rating, count = votes.most_common(1)[0]
+    if count == len(said) or (settings.consensus == "majority" and 2 * count > len(said)):
+        return StepLabel(judge=f"consensus:{settings.consensus}", kind=said[0].kind, rating=rating)
+    losses.lose(f"judges without consensus ({settings.consensus}) leave a step unjudged", row.where)
+    return None
+
+
+def _of_one_judge(
+    own: Sequence[Judgement], settings: Writing, row: LabelledRow, losses: Losses
+) -> StepLabel | None:
+    judge, kind = own[0].judge, own[0].kind
+    ratings = {j.rating for j in own if j.rating is not None}
+    if ratings:
+        if len(ratings) > 1:
+            losses.lose("one judge gave a step two different ratings; it is left unjudged", row.where)
+            return None
+        note = next((j.note for j in own if j.note), None)
+        return StepLabel(judge=judge, kind=kind, rating=ratings.pop(), note=note)
+    trials = sum(j.trials or 0 for j in own)
+    bare = {j.share for j in own if not j.trials and j.share is not None}
+    if (trials and bare) or len(bare) > 1:
+        losses.lose(
+            "a step has several shares of unknown numbers of rollouts; it is left unjudged", row.where
+        )
+        return None
+    share = bare.pop() if bare else sum(j.successes or 0 for j in own if j.trials) / trials
+    if settings.above is None:
+        return StepLabel(judge=judge, kind=kind, share=share)
+    losses.lose(f"a share of rollouts became right or wrong (--hard {settings.hard})", row.where)
+    return StepLabel(judge=judge, kind=kind, rating=1 if share > settings.above else -1)
+
+
+def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> tuple[StepLabel | None, ...]:
+    """Labels with a rating, none with a share.
+
+    Raises:
+        InputError: as `one_label_each`; a share, with no `hard`.
+    """
+    labels = one_label_each(row, settings, losses)
+    for step, label in enumerate(labels):
+        if label is not None and label.rating is None:
+            raise InputError(
+                f"step {step} (0-based) has the share {label.share:g} of successful rollouts, and this format holds hard "
+                "labels: say with --hard THRESHOLD or --hard any from which share on a step is right",
+                where=row.where,
+            )
+    return labels
+
+
+def _settled(labels: Labels, row: LabelledRow, settings: Writing, losses: Losses) -> list[StepLabel | None]:
+    """Without neutral ratings."""
+    settled: list[StepLabel | None] = []
+    for step, label in enumerate(labels):
+        if label is None or label.rating != 0:
+            settled.append(label)
+            continue
+        if settings.neutral is None:
+            raise InputError(
+                f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: say with --neutral "
+                "positive, negative or drop what it becomes",
+                where=row.where,
+            )
+        if settings.neutral == "drop":
+            losses.lose("a neutral rating left its step unjudged (--neutral drop)", row.where)
+            settled.append(None)
+            continue
+        losses.lose(f"a neutral rating became {settings.neutral} (--neutral)", row.where)
+        rating: Rating = 1 if settings.neutral == "positive" else -1
+        settled.append(StepLabel(judge=label.judge, kind=label.kind, rating=rating, note=label.note))
+    return settled
+
+
+def two_way(row: LabelledRow, settings: Writing, losses: Losses) -> list[StepLabel | None]:
+    """Labels with the rating 1 or -1.
+
+    Raises:
+        InputError: as `three_way`; a neutral rating, with no `neutral`.
+    """
+    return _settled(three_way(row, settings, losses), row, settings, losses)
+
+
+def soft(row: LabelledRow, settings: Writing, losses: Losses) -> list[StepLabel | None]:
+    """Labels with the rating 1 or -1, or a share.
+
+    Raises:
+        InputError: as `one_label_each`; a neutral rating, with no `neutral`.
+    """
+    labels = _settled(one_label_each(row, settings, losses), row, settings, losses)
+    if settings.hard is None:
+        losses.lose(
+            "successes and trials became their share; how many rollouts there were is left out",
+            row.where,
+            sum(any(j.trials for j in step) for step in row.labelled.judgements),
+        )
+    return labels
+
+
+def until_unjudged(
+    labels: Sequence[StepLabel | None], row: LabelledRow, losses: Losses, format: str
+) -> list[StepLabel]:
+    """The labels before the first step without one, for a format that has no word for "not judged".
+
+    Raises:
+        NotRepresentableError: the first step has none already.
+    """
+    kept: list[StepLabel] = []
+    for label in labels:
+        if label is None:
+            break
+        kept.append(label)
+    if not kept:
+        raise NotRepresentableError(f"nobody judged the first step, and {format} has no word for that")
+    if len(kept) < len(labels):
+        losses.lose(
+            f"the row was cut before its first step that nobody judged, which {format} has no word for",
+            row.where,
+        )
+        losses.lose(
+            "judged steps after one that nobody judged",
+            row.where,
+            sum(label is not None for label in labels[len(kept) :]),
+        )
+    return kept

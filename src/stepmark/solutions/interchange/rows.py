@@ -1,0 +1,241 @@
+"""What every reader gives and every writer takes: a labelled solution, where it came from, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from stepmark.errors import InputError, UsageError
+from stepmark.records import LabelledSolution, Refusal, Solution
+from stepmark.store import Row, json_type
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledRow:
+    """A solution with the judgements of its steps, and what the file says beside them."""
+
+    labelled: LabelledSolution
+    where: str
+    """FILE:LINE of the row that it was read from."""
+    outcome: bool | None = None
+    """Whether the final answer is right; None when nobody says."""
+    repeated: int = 0
+    """The judgements of this many first steps stand in another row of the same file too: a branch repeats those of the
+    line it leaves. Who counts or trains on judgements takes `own`."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known, as JSON; `from` is the row's first source as NAME:LINE, `format` that source's format."""
+
+    @property
+    def solution(self) -> Solution:
+        """The solution alone."""
+        return self.labelled.solution
+
+    @property
+    def own(self) -> LabelledSolution:
+        """Without the judgements that another row has already."""
+        kept = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
+        return replace(self.labelled, judgements=kept)
+
+    @property
+    def origin(self) -> str:
+        """Where it was first read, as NAME:LINE."""
+        known = self.meta.get("from")
+        return known if isinstance(known, str) else _short(self.where)
+
+
+class Losses:
+    """What a conversion could not keep: how often, why, and where first."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        """Labelled solutions that were read."""
+        self.written = 0
+        """Rows that were made of them."""
+        self._dropped: dict[str, tuple[int, str]] = {}
+        self._lost: dict[str, tuple[int, str]] = {}
+
+    def lose(self, what: str, where: str, count: int = 1) -> None:
+        """Note that part of a row is not in the output, or is there as something else."""
+        if count:
+            before, first = self._lost.get(what, (0, where))
+            self._lost[what] = (before + count, first)
+
+    def drop(self, why: str, where: str) -> None:
+        """Note that a whole row is not in the output."""
+        before, first = self._dropped.get(why, (0, where))
+        self._dropped[why] = (before + 1, first)
+
+    @property
+    def dropped(self) -> int:
+        """Rows that are not in the output."""
+        return sum(count for count, _ in self._dropped.values())
+
+    def facts(self) -> dict[str, Any]:
+        """For a manifest: counts and reasons."""
+        return {
+            "read": self.read,
+            "dropped": {why: count for why, (count, _) in self._dropped.items()},
+            "lost": {what: count for what, (count, _) in self._lost.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """For people: what was kept, what was dropped and why, what was lost of the rest."""
+        lines = [f"kept: {self.written:,} rows written of {self.read:,} labelled solutions read"]
+        for title, noted in (("dropped", self._dropped), ("changed", self._lost)):
+            lines += [f"{title}: {count:,} x {why} (first: {at})" for why, (count, at) in noted.items()]
+        return lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """Settings of readers; each format uses those that it needs."""
+
+    how: str = "auto"
+    """How a text that is not cut into steps is cut (`stepmark split`)."""
+    marker: str | None = None
+    """The separator, when `how` is "marker"."""
+    trials: int | None = None
+    """Rollouts behind each share of an openr tree, which its files do not say."""
+    items: str | None = None
+    """The data file that Potato showed to its annotators: its own files hold no text."""
+    zero: Literal["neutral", "unjudged"] | None = None
+    """What a 0 of Potato's per_step mode means, where its file does not tell."""
+    quality_control: bool = False
+    """Keep PRM800K's screening and quality-control questions, which every labeller was served."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writing:
+    """Settings of writers: how several judgements of a step become the one label that most formats hold."""
+
+    judge: str | None = None
+    """Whose judgements count: a judge's name, or the part of it before ":" ("human" takes "human:ann")."""
+    kind: Literal["correctness", "value"] | None = None
+    """Which judgements count. None: conclusions about correctness where a row has any, else values."""
+    consensus: Literal["agree", "majority"] | None = None
+    """What several judges say together: `agree`: all the same; `majority`: more than half the same. Else nothing."""
+    neutral: Literal["positive", "negative", "drop"] | None = None
+    """What a neutral rating becomes where a format has only right and wrong; `drop` leaves its step unjudged."""
+    hard: float | Literal["any"] | None = None
+    """A share of successful rollouts above this number, in [0, 1), becomes right, another wrong; "any" is 0."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hard, float | int) and not 0 <= self.hard < 1:
+            raise UsageError(f"--hard {self.hard}: expected a number from 0 to under 1, or any")
+
+    @property
+    def above(self) -> float | None:
+        """`hard` as a number."""
+        return 0.0 if self.hard == "any" else self.hard
+
+
+class NotRepresentableError(InputError):
+    """A row that a format cannot hold; the conversion leaves it out and says why."""
+
+
+Item = LabelledRow | Refusal
+Reader = Callable[[Row, Reading, Losses], Iterator[LabelledRow]]
+"""Reads one row of a file; raises InputError for one that is not of its format."""
+Writer = Callable[[Iterable[Item], Writing, Losses], Iterator[dict[str, Any] | InputError]]
+"""Gives the rows of a file, and an error in the place of each row that it leaves out."""
+OneWriter = Callable[[LabelledRow, Writing, Losses], Iterator[dict[str, Any]]]
+
+
+def each(write: OneWriter) -> Writer:
+    """A writer from a function that writes one solution; it raises NotRepresentableError for one that it cannot."""
+
+    def writer(
+        items: Iterable[Item], settings: Writing, losses: Losses
+    ) -> Iterator[dict[str, Any] | InputError]:
+        for item in items:
+            if isinstance(item, Refusal):
+                yield item.error
+                continue
+            try:
+                yield from write(item, settings, losses)
+            except NotRepresentableError as error:
+                losses.drop(error.message, item.where)
+                yield error.at(item.where)
+
+    return writer
+
+
+def place(row: Row) -> str:
+    """NAME:LINE, without the folder: provenance that is the same wherever the file lies."""
+    return f"{Path(row.file).name}:{row.line}"
+
+
+def _short(where: str) -> str:
+    return Path(where).name
+
+
+def origin(row: Row, format: str, **known: Any) -> dict[str, Any]:
+    """The `meta` of a row: the source's own, where it came from, and what the reader adds. The first source stays."""
+    own = row.data.get("meta")
+    own = own if isinstance(own, dict) else {}
+    return {"from": place(row), "format": format, **known, **own}
+
+
+def need(row: Row, keys: Sequence[str], shape: str) -> None:
+    """Refuse a row without these keys.
+
+    Raises:
+        InputError: it names the first that is missing.
+    """
+    missing = [key for key in keys if key not in row.data]
+    if missing:
+        raise InputError(
+            f"expected a row of {shape} with {', '.join(keys)}, found {', '.join(map(repr, row.data))}",
+            where=row.where,
+            field=missing[0],
+        )
+
+
+def text_of(row: Row, key: str) -> str:
+    """The text under a key.
+
+    Raises:
+        InputError: it is no string, or blank.
+    """
+    value = row.data.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(
+            f"expected a text, found {json_type(value) if not isinstance(value, str) else 'only white space'}",
+            where=row.where,
+            field=key,
+        )
+    return value
+
+
+def texts_of(row: Row, key: str) -> list[str]:
+    """The texts in a list under a key, of which none is blank.
+
+    Raises:
+        InputError: it is no list of strings, or empty, or one is blank.
+    """
+    value = row.data.get(key)
+    if not isinstance(value, list) or not value:
+        raise InputError(
+            f"expected a list of steps, found {json_type(value) if not isinstance(value, list) else 'an empty list'}",
+            where=row.where,
+            field=key,
+        )
+    for number, text in enumerate(value):
+        if not isinstance(text, str) or not text.strip():
+            found = "a blank text" if isinstance(text, str) else json_type(text)
+            raise InputError(
+                f"step {number} (0-based): expected a text, found {found}", where=row.where, field=key
+            )
+    return value
+
+
+def plain_texts(row: LabelledRow, losses: Losses) -> list[str]:
+    """The texts of the steps for a format that holds no more; observations are noted as lost."""
+    losses.lose(
+        "what the world answered after a step (observation) is left out",
+        row.where,
+        sum(bool(step.observation) for step in row.solution.steps),
+    )
+    return list(row.solution.texts)
