@@ -1,0 +1,335 @@
+"""Every step by rollouts: k continuations of each prefix of a solution, and the share that ends in the right answer.
+
+The method of Math-Shepherd (Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations",
+section 3.3, "hard" and "soft estimation"). For a solution of M steps it writes k continuations of each of the prefixes of
+1 … M - 1 steps, k (M - 1) rollouts in all. A prefix's *hard* label is whether any of them was right, its *soft* label the
+share that was. Neither is stored: the evidence is, (successes, trials) of each prefix, and `hard_label` and `soft_label` are
+views of it. The first error by hard labels is the step that ends the first prefix without a success.
+
+What hard labels are worth depends on the policy that rolls out: it calls a prefix with an error good with the probability
+1 - (1 - p)^k, where p is the policy's chance to correct the error. More rollouts make that worse, not better.
+
+Deviations from the paper:
+
+* The whole solution is not rolled out. If it names an answer, the verdict on that answer is the last step's value, 1 of 1 or 0 of
+  1: there is nothing left to write. If it names none (it was cut off), its end is rolled out like any other prefix.
+* A rollout without a verdict counts neither as a success nor as a failure; the paper has no third outcome. A prefix
+  none of whose rollouts has a verdict is tried `retries` times more; if that does not help, nothing is known of it, and the
+  labeller abstains if the first error could be there.
+* A success after an unknown prefix settles it: what follows it led to the right answer, so it can be reached from there.
+* One policy writes continuations, named by whoever runs the labeller; the paper trains one for it (its "completer").
+
+Savings, each off unless asked for, with what it changes:
+
+=================  ================================  ====================================================================
+setting            saves                             changes
+=================  ================================  ====================================================================
+`stop_at_success`  rollouts after a prefix's first   hard labels and the first error: nothing. Soft labels: a prefix that
+                   success                           stopped has 1 success of n trials, a share that overrates it
+`stop_at_error`    prefixes after the first bad one  the first error: nothing. Steps after it have no evidence
+`only_wrong`       solutions with a right answer     those have no first error (None): a right answer does not show that
+                                                     the steps are right. Others: nothing
+=================  ================================  ====================================================================
+
+Equal prefixes of several solutions share their rollouts, since these are asked for by number (`labelling.probe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from stepmark.batching import Method, Request, Verify
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.labelling import (
+    Cost,
+    Labelling,
+    Probe,
+    Rollouts,
+    gold_of,
+    judged_until,
+    prefix_text,
+    probe,
+    value_judgement,
+)
+from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+
+T = TypeVar("T")
+
+OWN_ANSWER = "the solution's own answer"
+"""Note of a value that is no rollout's: the verdict on the answer that the solution itself gives."""
+
+
+def hard_label(evidence: Judgement) -> bool | None:
+    """Whether any rollout from here was right (Math-Shepherd's hard estimation); None without evidence."""
+    if evidence.trials:
+        return bool(evidence.successes)
+    return None if evidence.share is None else evidence.share > 0
+
+
+def soft_label(evidence: Judgement) -> float | None:
+    """The share of rollouts from here that were right, in [0, 1] (Math-Shepherd's soft estimation); None without evidence."""
+    return (evidence.successes or 0) / evidence.trials if evidence.trials else evidence.share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutLabeller:
+    """What labellers that roll out with k fixed have in common; not one itself.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    k: int = 8
+    """Rollouts a prefix."""
+    how: Rollouts = field(default_factory=Rollouts)
+    """How they are sampled."""
+    retries: int = 1
+    """How often a prefix of which too little is known is given k more rollouts."""
+    least: int = 1
+    """Verdicts that are needed before "no success" means that a prefix is bad, in 1 … k."""
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("k", self.k >= 1, "at least 1"),
+            ("retries", self.retries >= 0, "0 or more"),
+            ("least", 1 <= self.least <= self.k, f"in 1 … k ({self.k})"),
+        ):
+            if not good:
+                raise UsageError(
+                    f"{type(self).__name__}: {name} must be {wanted}, found {getattr(self, name)!r}"
+                )
+
+    def known(self, found: Probe) -> bool:
+        """Whether a probe says anything: a success, or enough verdicts without one."""
+        return found.successes > 0 or found.trials >= self.least
+
+    def try_prefix(
+        self, solution: Solution, steps: int, *, stop_at_success: bool = False, at_once: int = 1
+    ) -> Method[Probe]:
+        """Roll a prefix out k times, and k times more, `retries` times at most, as long as they say nothing.
+
+        Args:
+            solution: whose prefix.
+            steps: its length.
+            stop_at_success: write `at_once` rollouts, look, and write no more after a success.
+            at_once: rollouts asked for between two looks.
+
+        Returns:
+            All rollouts of the prefix as one probe.
+        """
+        found: Probe | None = None
+        written = 0
+        for attempt in range(1 + self.retries):
+            limit = self.k * (attempt + 1)
+            while written < limit:
+                count = min(at_once, limit - written) if stop_at_success else limit - written
+                more = yield from probe(solution, steps, count, self.how, first=written)
+                written += count
+                found = more if found is None else _joined(found, more)
+                if stop_at_success and found.successes:
+                    return found
+            if found is not None and self.known(found):
+                break
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryStep(RolloutLabeller):
+    """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
+
+    name: str = "every-step"
+    """Stands in the judgements."""
+    stop_at_success: bool = False
+    """Stop a prefix at its first success."""
+    at_once: int = 1
+    """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
+    stop_at_error: bool = False
+    """Stop at the first bad prefix; prefixes are then tried one after the other."""
+    only_wrong: bool = False
+    """Roll out only solutions whose answer is not right."""
+    check_start: bool = False
+    """Roll out the problem itself first, and abstain if no rollout solves it: then a prefix without a success says
+    nothing of its steps."""
+
+    def __post_init__(self) -> None:
+        # By name: with slots, super() does not find the class.
+        RolloutLabeller.__post_init__(self)
+        check_at_once(self.at_once)
+
+    def label(self, solution: Solution) -> Method[Labelling]:
+        """Label one solution.
+
+        Returns:
+            `first_error` is -1 where every prefix had a success: by this method's measure, which is no proof. It is None,
+            and `abstained` set, where a prefix of which nothing is known could hold the first error.
+
+        Raises:
+            InputError: no reference answer, or no steps.
+        """
+        length = count_steps(solution)
+        own = yield own_answer(solution)
+        cost = Cost()
+        values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
+        if own.correct and self.only_wrong:
+            return self._conclude(solution, values, cost, first_bad=None)
+        if self.check_start:
+            start = yield from self._try(solution, 0)
+            cost += start.cost
+            if not start.successes:
+                return self._conclude(solution, values, cost, first_bad=None, abstained=True)
+        prefixes = [steps for steps in range(1, length + 1) if steps not in values]
+        if self.stop_at_error:
+            for steps in prefixes:
+                found = yield from self._try(solution, steps)
+                values[steps] = found
+                cost += found.cost
+                if self.known(found) and not found.successes:
+                    break
+        else:
+            probes = yield from together([self._try(solution, steps) for steps in prefixes])
+            values.update(zip(prefixes, probes, strict=True))
+            cost = sum((found.cost for found in probes), cost)
+        first_bad = self._first_bad(values, length)
+        return self._conclude(solution, values, cost, first_bad=first_bad, abstained=first_bad is None)
+
+    def _try(self, solution: Solution, steps: int) -> Method[Probe]:
+        return self.try_prefix(solution, steps, stop_at_success=self.stop_at_success, at_once=self.at_once)
+
+    def _first_bad(self, values: Mapping[int, Probe | Verdict], length: int) -> int | None:
+        """Steps of the first prefix without a success; 0 if all have one; None if an unknown one could be the first."""
+        unknown = False
+        for steps in range(1, length + 1):
+            value = values[steps]
+            good = (
+                value.correct
+                if isinstance(value, Verdict)
+                else (value.successes > 0 if self.known(value) else None)
+            )
+            if good is None:
+                unknown = True
+            elif good:
+                unknown = False
+            else:
+                return None if unknown else steps
+        return None if unknown else 0
+
+    def _conclude(
+        self,
+        solution: Solution,
+        values: Mapping[int, Probe | Verdict],
+        cost: Cost,
+        *,
+        first_bad: int | None,
+        abstained: bool = False,
+    ) -> Labelling:
+        first_error = None if first_bad is None else first_bad - 1
+        return Labelling(
+            labelled=labelled(solution, values, self.name, first_error),
+            method=self.name,
+            first_error=first_error,
+            abstained=abstained,
+            cost=cost,
+        )
+
+
+def labelled(
+    solution: Solution, values: Mapping[int, Probe | Verdict], judge: str, first_error: int | None
+) -> LabelledSolution:
+    """A solution with the evidence at each prefix and, where there is one, the conclusion.
+
+    Args:
+        solution: what is labelled.
+        values: by the number of steps: rollouts, or the verdict on the solution's own answer. Prefix 0 ends no step and
+            has no place; a probe without verdicts is no evidence.
+        judge: the labeller's name.
+        first_error: 0-based; -1 for none; None for no conclusion.
+    """
+    length = len(solution.steps)
+    concluded = [()] * length if first_error is None else judged_until(first_error, length, judge)
+    judgements = [list(own) for own in concluded]
+    for steps, value in values.items():
+        if isinstance(value, Verdict):
+            found = Judgement(
+                kind="value", judge=judge, successes=int(value.correct is True), trials=1, note=OWN_ANSWER
+            )
+        elif steps and value.trials:
+            found = value_judgement(value, judge)
+        else:
+            continue
+        judgements[steps - 1].insert(0, found)
+    return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements))
+
+
+def own_answer(solution: Solution) -> Verify:
+    """The question whether a solution's own answer is right.
+
+    Raises:
+        InputError: the problem has no reference answer.
+    """
+    return Verify(answer=prefix_text(solution, len(solution.steps)), gold=gold_of(solution))
+
+
+def count_steps(solution: Solution) -> int:
+    """How many steps a solution has.
+
+    Raises:
+        InputError: none.
+    """
+    if not solution.steps:
+        raise InputError("expected at least one step, found none", where=solution.id, field="steps")
+    return len(solution.steps)
+
+
+def check_at_once(at_once: int) -> None:
+    """Refuse a group of no rollouts.
+
+    Raises:
+        UsageError: under 1.
+    """
+    if at_once < 1:
+        raise UsageError(f"at_once must be at least 1, found {at_once}")
+
+
+def together(methods: Sequence[Method[T]]) -> Method[tuple[T, ...]]:
+    """Several methods side by side as one: what they ask in a round is asked as one tuple.
+
+    A request that cannot be answered ends them all with its `InputError`.
+
+    Returns:
+        Their results, in order.
+    """
+    results: dict[int, T] = {}
+    asked: dict[int, Request | tuple[Request, ...]] = {}
+
+    def step(number: int, reply: object) -> None:
+        try:
+            asked[number] = methods[number].send(reply)
+        except StopIteration as stop:
+            results[number] = stop.value
+            asked.pop(number, None)
+
+    for number in range(len(methods)):
+        step(number, None)
+    while asked:
+        asks = [ask if isinstance(ask, tuple) else (ask,) for ask in asked.values()]
+        replies = iter((yield tuple(request for ask in asks for request in ask)))
+        for number, ask in list(asked.items()):
+            step(number, tuple(islice(replies, len(ask))) if isinstance(ask, tuple) else next(replies))
+    return tuple(results[number] for number in range(len(methods)))
+
+
+def _joined(before: Probe, more: Probe) -> Probe:
+    """Two requests for rollouts of one prefix as one probe."""
+    cost = before.cost + more.cost
+    return Probe(
+        steps=before.steps,
+        successes=before.successes + more.successes,
+        trials=before.trials + more.trials,
+        texts=before.texts + more.texts,
+        verdicts=before.verdicts + more.verdicts,
+        cost=Cost(rollouts=cost.rollouts, tokens=cost.tokens, probes=1, unparsed=cost.unparsed),
+    )

@@ -1,0 +1,376 @@
+"""The rollout tree: every rollout that a search for a first error has paid for becomes a solution to search itself.
+
+OmegaPRM (Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated Process Supervision", section 3.3).
+The tree's states are the prefixes that were rolled out, each with its evidence, MC(s) = successes / trials, and the number N(s) of
+searches that started there. Its pool holds the wrong rollouts of all states with 0 < MC(s) < 1. One search:
+
+1. *Select* the pair (state s, wrong rollout r) with the largest Q(s, r) + U(s), and take it out of the pool for good::
+
+       Q(s, r) = alpha^(1 - MC(s)) * beta^(len(r) / L)
+       U(s)    = c_puct * sqrt(sum over all states i of N(i)) / (1 + N(s))
+
+   so first the wrong ends of promising states, "supposed to be right, but wrong", and the short ones of them.
+2. *Search* the first error of s + r by binary search (`first_error.first_bad_prefix`): s is known to be good, the end to be bad, each
+   prefix in between that is not yet a state is rolled out k times and becomes one.
+3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
+
+It ends after `searches` of them or when the pool is empty.
+
+    >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
+    0.7958
+
+What must not go wrong here, and how it is kept:
+
+* No rollout is searched twice: a pair leaves the pool when it is selected, and a rollout whose whole text is already in the tree, from
+  whichever state, does not enter it.
+* No priority is stale: the pool is weighed anew at each selection, since N changes all of them.
+* A prefix is rolled out once: states are found by their text, so branches with a common beginning share its state.
+* Labels are per step: rollouts are cut into steps (`solutions.segmentation.split`), probes are at ends of steps, and a
+  search ends between two neighbouring ones.
+* The first rollouts, of the problem itself, are the root's and in the pool; none is thrown away.
+
+Deviations from the paper:
+
+* The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; the paper starts with the
+  root's own.
+* A state's edge to the next is the steps between them; labels are for single steps, not for edges. The steps between two probed
+  prefixes are labelled by the search's assumption (right before the first error), and have no evidence of their own.
+* Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, nothing is searched and the labeller
+  abstains.
+* A rollout without a verdict is in no count and never in the pool. A state of which too little is known gets k more rollouts,
+  `retries` times at most; then the search that asked for it abstains.
+* len(r) is the rollout's own tokens, without the state's; `length="words"` counts words, for policies that do not tell tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal, TypeVar, final
+
+from stepmark.batching import Method, Write
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
+from stepmark.labels.first_error import first_bad_prefix
+from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
+from stepmark.records import LabelledSolution, Problem, Solution, Step, Verdict
+from stepmark.solutions.segmentation import check_way
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutTree(RolloutLabeller):
+    """OmegaPRM's tree; the defaults are the paper's."""
+
+    name: str = "rollout-tree"
+    """Stands in the judgements."""
+    searches: int = 100
+    """Rollouts that are searched for their first error, a problem; the given solutions count."""
+    alpha: float = 0.5
+    """In (0, 1]: how much a state's failures cost it."""
+    beta: float = 0.9
+    """In (0, 1]: how much a rollout's length costs it."""
+    length_scale: float = 500
+    """The paper's L, in the unit of `length`."""
+    c_puct: float = 0.125
+    """0 or more: how much states that were seldom searched from are preferred."""
+    length: Literal["tokens", "words"] = "tokens"
+    """What a rollout's length is counted in; `words` are what white space parts."""
+    split: str | None = None
+    """How rollouts are cut into steps (`solutions.segmentation.WAYS`); None: as the solution was, by "line" where its steps were
+    given."""
+
+    def __post_init__(self) -> None:
+        # By name: with slots, super() does not find the class.
+        RolloutLabeller.__post_init__(self)
+        for name, good, wanted in (
+            ("searches", self.searches >= 1, "at least 1"),
+            ("alpha", 0 < self.alpha <= 1, "in (0, 1]"),
+            ("beta", 0 < self.beta <= 1, "in (0, 1]"),
+            ("length_scale", self.length_scale > 0, "over 0"),
+            ("c_puct", self.c_puct >= 0, "0 or more"),
+            ("length", self.length in ("tokens", "words"), "'tokens' or 'words'"),
+        ):
+            if not good:
+                raise UsageError(f"RolloutTree: {name} must be {wanted}, found {getattr(self, name)!r}")
+        if self.split is not None:
+            check_way(self.split)
+            if self.split in ("agent", "marker"):
+                raise UsageError(f"RolloutTree: rollouts cannot be cut by {self.split!r}; name another way")
+
+    def label(self, solution: Solution) -> Method[Labelling]:
+        """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
+
+        Returns:
+            `first_error` of the solution itself; never -1, and None without `abstained` where nothing is to be searched
+            (see `first_error.BinarySearch`).
+
+        Raises:
+            InputError: no reference answer, or no steps.
+            UsageError: lengths in tokens, and the policy does not tell them.
+        """
+        grown = yield from self.grow(solution.problem, (solution,))
+        (own,) = grown.given
+        return Labelling(
+            labelled=own.labelled,
+            method=self.name,
+            first_error=own.first_error,
+            abstained=own.abstained,
+            cost=grown.cost,
+            others=tuple(one.labelled for one in grown.rollouts),
+        )
+
+    def grow(self, problem: Problem, given: Sequence[Solution] = ()) -> Method[Grown]:
+        """Grow the tree of one problem.
+
+        Several solutions of a problem are best given together: then they share one tree, and no rollout is searched for two
+        of them.
+
+        Args:
+            problem: with its reference answer.
+            given: solutions of it that are searched first; none is needed.
+
+        Raises:
+            InputError: no reference answer, a solution without steps or of another problem.
+            UsageError: lengths in tokens, and the policy does not tell them.
+        """
+        for solution in given:
+            count_steps(solution)
+            if solution.problem != problem:
+                raise InputError(
+                    "expected a solution of the problem whose tree it is given to", where=solution.id
+                )
+        tree = _Tree(self, problem, given)
+        root = yield from tree.state(())
+        firsts = []
+        for solution in given:
+            firsts.append((yield from tree.begin(solution)))
+        while tree.searched < self.searches and (chosen := tree.select()) is not None:
+            yield from tree.search(chosen)
+        return Grown(
+            given=tuple(tree.conclude(first) for first in firsts),
+            rollouts=tuple(tree.conclude(path) for path in tree.paths),
+            successes=root.found.successes,
+            trials=root.found.trials,
+            cost=tree.cost,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Searched:
+    """A solution in the tree, and what the search for its first error came to."""
+
+    labelled: LabelledSolution
+    """With the evidence of every state on its way, also of those that other searches probed. Solutions that share a
+    beginning repeat its evidence: count it once."""
+    first_error: int | None
+    """0-based; None where there was nothing to search, or it abstained."""
+    abstained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grown:
+    """A problem's tree."""
+
+    given: tuple[Searched, ...]
+    """The solutions that it was given, in their order."""
+    rollouts: tuple[Searched, ...]
+    """The rollouts that were searched, in that order. Every state lies on one of these or of `given`."""
+    successes: int
+    """Of the problem's own rollouts."""
+    trials: int
+    """The problem's own rollouts with a verdict."""
+    cost: Cost
+    """Of the whole tree."""
+
+
+def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
+    """Q(s, r) + U(s), by which rollouts are selected.
+
+    Args:
+        mc: share of the state's rollouts that were right.
+        length: of the rollout, in the unit of the settings.
+        visits: searches that started from the state.
+        total: searches that started from any state.
+        settings: alpha, beta, L, c_puct.
+    """
+    value: float = settings.alpha ** (1 - mc) * settings.beta ** (length / settings.length_scale)
+    return value + settings.c_puct * sqrt(total) / (1 + visits)
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _State:
+    """A prefix that was rolled out."""
+
+    steps: tuple[Step, ...]
+    found: Probe
+    visits: int = 0
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Path:
+    """A solution or a rollout, from the problem to its end."""
+
+    solution: Solution
+    texts: tuple[str, ...]
+    """The prefix of each number of steps, from none to all."""
+    own: Verdict
+    """On its own answer."""
+    first_error: int | None = None
+    abstained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    """A wrong rollout of a state, not yet searched."""
+
+    state: _State
+    path: _Path
+    length: int
+
+
+@final
+class _Tree:
+    """The states, the pool, and the operations of one search."""
+
+    def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
+        self._settings = settings
+        self._problem = problem
+        self._way = way_of(settings.split, given)
+        self._id = given[0].id if given and given[0].id else problem.id
+        self._states: dict[str, _State] = {}
+        self._pool: list[_Candidate] = []
+        # Before any rollout: one that repeats a given solution must not enter the pool.
+        self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in given}
+        self._begun: set[str] = set()
+        self.paths: list[_Path] = []
+        """Rollouts that were selected."""
+        self.searched = 0
+        self.cost = Cost()
+
+    def state(self, steps: tuple[Step, ...]) -> Method[_State]:
+        """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
+        text = prefixes(steps)[-1]
+        if text not in self._states:
+            tokens: list[int | None] = []
+            # The last step is not shown: it is there for the root, and its tail says that layout is not to be added.
+            holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
+            found = yield from _heard(self._settings.try_prefix(holder, len(steps)), tokens)
+            self.cost += found.cost
+            self._states[text] = _State(steps=steps, found=found)
+            if 0 < found.successes < found.trials:
+                self._add_wrong(self._states[text], tokens)
+        return self._states[text]
+
+    def begin(self, solution: Solution) -> Method[_Path]:
+        """Take in a given solution, and search it if it is wrong."""
+        own = yield own_answer(solution)
+        steps = on_lines(solution.steps)
+        path = _Path(solution=solution, texts=prefixes(steps), own=own)
+        root = self._states[""]
+        if own.correct:
+            return path
+        if not root.found.successes or self.searched >= self._settings.searches:
+            path.abstained = True
+            return path
+        if own.correct is None:
+            end = (yield from self.state(steps)).found
+            if end.successes or not self._settings.known(end):
+                path.abstained = not end.successes
+                return path
+        if path.texts[-1] not in self._begun:
+            self._begun.add(path.texts[-1])
+            self.searched += 1
+            root.visits += 1
+        yield from self._search(path, steps, low=0)
+        return path
+
+    def select(self) -> _Candidate | None:
+        """Take the best candidate out of the pool; the earliest of equals."""
+        if not self._pool:
+            return None
+        total = sum(state.visits for state in self._states.values())
+        best = max(
+            self._pool,
+            key=lambda one: priority(
+                mc=one.state.found.successes / one.state.found.trials,
+                length=one.length,
+                visits=one.state.visits,
+                total=total,
+                settings=self._settings,
+            ),
+        )
+        self._pool.remove(best)
+        return best
+
+    def search(self, chosen: _Candidate) -> Method[None]:
+        """Find the first error of a selected rollout; one that the policy cannot read again is abstained from."""
+        self.searched += 1
+        chosen.state.visits += 1
+        self.paths.append(chosen.path)
+        try:
+            yield from self._search(chosen.path, chosen.path.solution.steps, low=len(chosen.state.steps))
+        except InputError:
+            chosen.path.abstained = True
+
+    def conclude(self, path: _Path) -> Searched:
+        """A path with all evidence that now stands on its way."""
+        values: dict[int, Probe | Verdict] = (
+            {} if path.own.correct is None else {len(path.texts) - 1: path.own}
+        )
+        for steps, text in enumerate(path.texts):
+            if text in self._states:
+                values[steps] = self._states[text].found
+        return Searched(
+            labelled=labelled(path.solution, values, self._settings.name, path.first_error),
+            first_error=path.first_error,
+            abstained=path.abstained,
+        )
+
+    def _search(self, path: _Path, steps: tuple[Step, ...], *, low: int) -> Method[None]:
+        def at(middle: int) -> Method[Probe]:
+            return (yield from self.state(steps[:middle])).found
+
+        first_bad = yield from first_bad_prefix(low, len(steps), at, self._settings.known)
+        path.first_error = None if first_bad is None else first_bad - 1
+        path.abstained = first_bad is None
+
+    def _add_wrong(self, state: _State, tokens: Sequence[int | None]) -> None:
+        begun = prefixes(state.steps)[-1]
+        for text, verdict, count in zip(state.found.texts, state.found.verdicts, tokens, strict=True):
+            whole = (begun + text).rstrip()
+            # A rollout that adds nothing is its state's own text, and has no step to blame.
+            if verdict.correct is not False or not text.strip() or whole in self._texts:
+                continue
+            self._texts.add(whole)
+            steps, way = cut_branch(state.steps, text, self._way)
+            name = f"{self._id}/rollout-{len(self._texts)}" if self._id else None
+            solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
+            path = _Path(solution=solution, texts=prefixes(steps), own=verdict)
+            self._pool.append(_Candidate(state=state, path=path, length=self._length(text, count)))
+
+    def _length(self, text: str, tokens: int | None) -> int:
+        if self._settings.length == "words":
+            return len(text.split())
+        if tokens is None:
+            raise UsageError(
+                "RolloutTree: the policy does not tell how many tokens it wrote; count words with length='words'"
+            )
+        return tokens
+
+
+def _heard(method: Method[T], tokens: list[int | None]) -> Method[T]:
+    """A method whose written texts' token counts are noted on the way: a `Probe` keeps only their sum."""
+    reply = None
+    while True:
+        try:
+            asked = method.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        reply = yield asked
+        if isinstance(asked, Write):
+            tokens.extend(one.tokens for one in reply)
