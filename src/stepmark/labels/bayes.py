@@ -1,0 +1,269 @@
+"""The first error by Bayesian search.
+
+Rollouts from a sound prefix of a solution often reach the right answer, rollouts from a broken one seldom. How often is
+not known, nor where the border lies. So the labeller keeps one joint posterior over the place of the first error and the
+success rates before and after it (`labels.posterior`), lets every rollout at every prefix count towards it, spends the next
+rollouts where they tell most about the place per expected token, and stops when one place is likely enough.
+
+Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008),
+Dereniowski, Lukasiewicz and Uznanski (arXiv 2107.05753); the setting, first errors of model-written solutions by rollout:
+OmegaPRM (arXiv 2406.06592). Deviations, and why:
+
+* Those searches know how often a comparison errs and err alike on both sides. Here both rates are unknown and unlike, so they
+  are in the posterior; there is no proof of an optimal number of rollouts.
+* They ask at the posterior's median. With unlike error rates the median is not the most telling place, and prefixes differ in cost (a
+  late one leaves less to write), so we ask by expected information per expected token, one step ahead.
+* They ask one question at a time. Requests are answered in rounds, so a few rollouts are chosen together, greedily by what each
+  adds to the information of the batch.
+* Their answers are independent. Prefixes differ in ways that no curve knows, so rollouts of one prefix are correlated
+  (`spread`); without this the confidence is too high.
+* OmegaPRM calls a prefix right if any of k rollouts succeeds, and halves; one lucky recovery decides. Here it is evidence
+  like any other.
+* They always end with an answer. We abstain when the budget ends first; the evidence stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from stepmark.batching import Method, Verify
+from stepmark.errors import UsageError
+from stepmark.labels.labelling import (
+    Cost,
+    Labelling,
+    Probe,
+    Rollouts,
+    gold_of,
+    judged_until,
+    prefix_text,
+    probe,
+    value_judgement,
+)
+from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch
+from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+
+Root = tuple[int, int]
+"""(successes, trials) of whole solutions of a problem."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BayesianSearch:
+    """The first error of a wrong-answer solution by Bayesian search; see the module.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    confidence: float = 0.9
+    """Stop when one place has this much of the posterior; in (0, 1)."""
+    batch: int = 4
+    """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
+    max_rollouts: int = 64
+    """End of the budget; never exceeded."""
+    max_tokens: int | None = None
+    """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
+    at_budget: Literal["abstain", "guess"] = "abstain"
+    """When the budget ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
+    root: int = 0
+    """Rollouts of the bare problem in the first round. Solutions of one problem share them, so their price is paid once a problem."""
+    sound: float | None = None
+    """Prior probability that no step is wrong, in [0, 1). None: 0 for a solution that ends in a wrong answer (somewhere it went
+    wrong), and as likely as any single step for one whose answer could not be read."""
+    prior: RatePrior = field(default_factory=RatePrior)
+    """What is believed of the success rates."""
+    how: Rollouts = field(default_factory=Rollouts)
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("confidence", 0 < self.confidence < 1, "in (0, 1)"),
+            ("batch", 1 <= self.batch <= LARGEST_BATCH, f"1 to {LARGEST_BATCH}"),
+            ("max_rollouts", self.max_rollouts >= 1, "at least 1"),
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "None or at least 1"),
+            ("at_budget", self.at_budget in ("abstain", "guess"), "'abstain' or 'guess'"),
+            ("root", 0 <= self.root <= self.max_rollouts, "0 to max_rollouts"),
+            ("sound", self.sound is None or 0 <= self.sound < 1, "None or in [0, 1)"),
+        ):
+            if not good:
+                raise UsageError(f"BayesianSearch: {name} must be {wanted}, found {getattr(self, name)!r}")
+
+    @property
+    def name(self) -> str:
+        """`bayes`."""
+        return "bayes"
+
+    def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
+        """Find the first error.
+
+        A solution that ends in the right answer is not searched: rollouts say nothing about a wrong step that did no harm.
+        It gets an abstention at no cost.
+
+        Args:
+            solution: whose problem has a reference answer.
+            root: (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence
+                about its rate before any error.
+
+        Returns:
+            `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way.
+            Evidence is one `value` judgement a prefix tried; that of the bare problem, which ends with no step, has no place
+            there.
+
+        Raises:
+            InputError: no reference answer, no steps, or the policy cannot read a prefix.
+            UsageError: `root` is no count, or `max_tokens` is set and the policy does not count tokens.
+        """
+        gold = gold_of(solution)
+        steps = len(solution.steps)
+        if root is not None and not 0 <= root[0] <= root[1]:
+            raise UsageError(f"root must be (successes, trials), found {root!r}")
+        # A prefix that is blank but for layout is still a text to the verifier, which answers `unparsed`.
+        verdict: Verdict = yield Verify(answer=prefix_text(solution, steps) or " ", gold=gold)
+        if verdict.correct:
+            return self._abstained(solution, {}, Cost(), None)
+        places = self._places(steps, readable=verdict.correct is not None)
+        posterior = Posterior(steps, self.prior, places)
+        if root is not None:
+            posterior.update(0, root[0], root[1] - root[0])
+        costs = expected_costs(solution)
+        if places[-1] == 0:
+            # Nothing can be learnt where all places agree that the prefix is broken.
+            costs[-1] = math.inf
+        found: dict[int, Probe] = {}
+        cost = Cost()
+        plan = [0] * self.root
+        while plan or posterior.places.max() < self.confidence:
+            left = self.max_rollouts - cost.rollouts
+            if left <= 0 or self._tokens_spent(cost):
+                return self._ended(solution, posterior, found, cost)
+            if not plan:
+                plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, left))
+            counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
+            probes = yield from _together(
+                [
+                    probe(
+                        solution,
+                        prefix,
+                        count,
+                        self.how,
+                        first=found[prefix].cost.rollouts if prefix in found else 0,
+                    )
+                    for prefix, count in counts.items()
+                ]
+            )
+            for one in probes:
+                posterior.update(one.steps, one.successes, one.trials - one.successes)
+                found[one.steps] = _more(found.get(one.steps), one)
+                cost += one.cost
+            plan = []
+        return self._concluded(solution, posterior, found, cost)
+
+    def _places(self, steps: int, *, readable: bool) -> Floats:
+        none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
+        return np.append(np.full(steps, (1 - none) / steps), none)
+
+    def _tokens_spent(self, cost: Cost) -> bool:
+        if self.max_tokens is None:
+            return False
+        if cost.tokens is None:
+            raise UsageError("max_tokens needs a policy that counts its tokens; set max_rollouts instead")
+        return cost.tokens >= self.max_tokens
+
+    def _ended(
+        self, solution: Solution, posterior: Posterior, found: dict[int, Probe], cost: Cost
+    ) -> Labelling:
+        if self.at_budget == "guess":
+            return self._concluded(solution, posterior, found, cost)
+        return self._abstained(solution, found, cost, float(posterior.places.max()))
+
+    def _concluded(
+        self, solution: Solution, posterior: Posterior, found: dict[int, Probe], cost: Cost
+    ) -> Labelling:
+        steps = len(solution.steps)
+        place = int(np.argmax(posterior.places))
+        confidence = float(posterior.places[place])
+        first_error = -1 if place == steps else place
+        concluded = judged_until(first_error, steps, self.name, confidence)
+        return Labelling(
+            labelled=self._labelled(solution, found, concluded),
+            method=self.name,
+            first_error=first_error,
+            confidence=confidence,
+            cost=cost,
+        )
+
+    def _abstained(
+        self, solution: Solution, found: dict[int, Probe], cost: Cost, confidence: float | None
+    ) -> Labelling:
+        return Labelling(
+            labelled=self._labelled(solution, found, [()] * len(solution.steps)),
+            method=self.name,
+            first_error=None,
+            confidence=confidence,
+            abstained=True,
+            cost=cost,
+        )
+
+    def _labelled(
+        self, solution: Solution, found: dict[int, Probe], concluded: Sequence[tuple[Judgement, ...]]
+    ) -> LabelledSolution:
+        return LabelledSolution(
+            solution=solution,
+            judgements=tuple(
+                ((value_judgement(found[step + 1], self.name),) if step + 1 in found else ()) + conclusion
+                for step, conclusion in enumerate(concluded)
+            ),
+        )
+
+
+def expected_costs(solution: Solution) -> Floats:
+    """How long a continuation from each prefix will be: what is left of this solution, and a step.
+
+    In characters: only the proportions count. The step stands for what every continuation costs, however late.
+
+    Returns:
+        (M + 1,), each above 0.
+    """
+    lengths = np.array([len(step.text) for step in solution.steps], dtype=np.float64)
+    left = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)
+    costs: Floats = left + max(lengths.mean(), 1.0)
+    return costs
+
+
+def _more(before: Probe | None, new: Probe) -> Probe:
+    """Both probes of one prefix as one."""
+    if before is None:
+        return new
+    return Probe(
+        steps=new.steps,
+        successes=before.successes + new.successes,
+        trials=before.trials + new.trials,
+        texts=before.texts + new.texts,
+        verdicts=before.verdicts + new.verdicts,
+        cost=before.cost + new.cost,
+    )
+
+
+def _together(probes: Sequence[Generator[Any, Any, Probe]]) -> Generator[Any, Any, list[Probe]]:
+    """Run probes side by side: what they ask at once goes into one round."""
+    asked = [next(one) for one in probes]
+    done: dict[int, Probe] = {}
+    while len(done) < len(probes):
+        live = [number for number in range(len(probes)) if number not in done]
+        flat = [
+            request
+            for number in live
+            for request in (asked[number] if isinstance(asked[number], tuple) else (asked[number],))
+        ]
+        replies = iter((yield tuple(flat)))
+        for number in live:
+            ask = asked[number]
+            reply = tuple(next(replies) for _ in ask) if isinstance(ask, tuple) else next(replies)
+            try:
+                asked[number] = probes[number].send(reply)
+            except StopIteration as stop:
+                done[number] = stop.value
+    return [done[number] for number in range(len(probes))]
