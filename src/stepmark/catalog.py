@@ -14,7 +14,8 @@ from typing import Any
 
 from stepmark.errors import UnknownNameError, UsageError
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""What "package.module:attribute" looks like."""
 
 
 class Catalog(Mapping[str, str]):
@@ -47,7 +48,7 @@ class Catalog(Mapping[str, str]):
         """
         target = self._entries.get(name)
         if target is None:
-            if not _DOTTED.fullmatch(name):
+            if not FACTORY.fullmatch(name):
                 raise self.unknown(name)
             target = name
         module, attribute = target.split(":")

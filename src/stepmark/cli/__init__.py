@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
     "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),
+    "label": ("stepmark.cli.label:app", "Label the steps of solutions automatically."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""

@@ -22,6 +22,7 @@ class Progress:
         total: how many there are; None when that is not known (no time left is told then).
         done: how many an earlier run did; they count as done, not as fast.
         tokens: gives the number of tokens computed so far.
+        verb: what is done to solutions.
         clock: seconds, for tests.
     """
 
@@ -31,11 +32,13 @@ class Progress:
         *,
         done: int = 0,
         tokens: Callable[[], int],
+        verb: str = "graded",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
         self._first = self._done = done
         self._tokens = tokens
+        self._verb = verb
         self._clock = clock
         self._start = self._told = clock()
         self._bar: Bar | None = None
@@ -82,7 +85,7 @@ class Progress:
     def line(self) -> str:
         """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"."""
         of = "" if self._total is None else f" of {max(self._total, self._done):,}"
-        parts = [f"graded {self._done:,}{of} solutions"]
+        parts = [f"{self._verb} {self._done:,}{of} solutions"]
         fresh = self._done - self._first
         if fresh and self.seconds > 0:
             rate = fresh / self.seconds

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
-from stepmark.catalog import Catalog
+from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError
 
 
@@ -76,8 +76,8 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
     """A policy by its address.
 
     Args:
-        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model),
-            else a folder or hub name that transformers can load.
+        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model);
+            `package.module:factory`, whose call gives a policy; else a folder or hub name that transformers can load.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
         device: of a local model: "auto", "cpu", "cuda", "cuda:1".
 
@@ -91,6 +91,9 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
 
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None)
+    if FACTORY.fullmatch(address):
+        policy: Policy = POLICIES.load(address)()
+        return policy
     from stepmark.models.policies.local import LocalPolicy
 
     return LocalPolicy.load(address, dtype=dtype, device=device)
