@@ -1,0 +1,388 @@
+r"""A language model as the judge of steps: critiques, sampled several times, and put to the vote.
+
+Two ways to ask:
+
+- ``ask="place"`` (default): the whole solution at once, each step between tags `<paragraph_0>` … `</paragraph_0>`; the reply
+  ends in the number of the first wrong paragraph, or -1, in \boxed{}. The format of the critics of ProcessBench (Zheng et al.
+  2024, arXiv:2412.06559, section 3.3 and the prompt in its appendix). One reply is one vote for a place.
+- ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or
+  \boxed{incorrect}. The judge cannot see what comes after the step. By default it goes from step to step and stops at the first
+  that is voted wrong; with ``beyond=True`` all steps are asked about at once.
+
+Votes. The place (or the verdict) with the most votes wins, if it has at least the share `agreement` of them. A tie between the
+first two is no decision: the judge abstains, and says so. A reply that names no place, or one that the solution does not have,
+or that was cut off before its end, is **no vote**: it is counted (`Cost.unparsed`), asked for again up to `retries` times, and never
+becomes a label. Fewer than `quorum` votes are no decision either.
+
+What stays: a judgement of the kind `correctness` for each step that the decision speaks of, right before the first wrong step, wrong at it, and
+none after it. Its `confidence` is the share of votes that say so of this step (of a right one: those that name a later step
+or none), its `note` has all votes. Where a tie or too little agreement left the decision open, each step that was named carries a
+judgement without a rating, with the votes in its note.
+
+Deviations from ProcessBench's critics:
+
+- The instruction is in our own words; tags, indices from 0, -1 and \boxed{} are theirs.
+- A tie is no decision; their majority goes to the place that happened to be named first.
+- A reply cut off by `max_tokens` is no vote even if a \boxed{} stands in it: critics quote the solution's own boxed answer. For the
+  same reason thoughts (`<think>` … `</think>`) are not searched.
+- An index outside the solution is no vote; theirs stays a prediction, which is then wrong.
+- A reply without an index is asked for again; theirs is dropped.
+- Text that would be read as structure, a paragraph tag inside a step, is refused.
+- What the world answered after a step (`Step.observation`) is shown between tags of its own; ProcessBench has none.
+- One instruction for mathematics and everything else.
+
+    >>> place_named(r"Paragraph 2 divides by zero. \boxed{2}", steps=4)
+    2
+    >>> place_named(r"It ends in \boxed{18}, so all is well.", steps=4) is None
+    True
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepmark.batching import Message, Method, Request, Write, Written
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.labelling import Cost, Labelling
+from stepmark.models.critics import refuse_markers
+from stepmark.problems.extraction import find_answer
+from stepmark.records import Judgement, LabelledSolution, Solution
+
+_TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
+_THOUGHT_END = "</think>"
+_WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}")
+_PLACE = re.compile(r"(?:paragraph)?[ _]*(-?[0-9]{1,6})", re.IGNORECASE)
+
+_PLACE_TASK = (
+    "Check the solution paragraph by paragraph: is what it says true, and does it follow from the problem and from the "
+    "paragraphs before it? Find the earliest paragraph that has an error. End your reply with the index of that paragraph in "
+    "\\boxed{}, or with \\boxed{-1} if no paragraph has an error. Put nothing but the index into the box."
+)
+_STEP_TASK = (
+    "Check <paragraph_{index}> alone: is what it says true, and does it follow from the problem and from the paragraphs before "
+    "it? Take these paragraphs as they are. The solution may be unfinished; that is no error. End your reply with "
+    "\\boxed{{correct}} or \\boxed{{incorrect}}."
+)
+_OBSERVED = "What the world answered after a paragraph stands between observation tags; it is no part of the solution. "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Votes:
+    """What the replies to one question came to."""
+
+    counts: Mapping[int, int]
+    """Votes for each thing that was named."""
+    unread: int
+    """Replies that named nothing, over all attempts."""
+    cost: Cost
+
+    @property
+    def cast(self) -> int:
+        """Votes in all."""
+        return sum(self.counts.values())
+
+    def winner(self, *, quorum: int, agreement: float) -> tuple[int | None, str]:
+        """What won, and why it did or why nothing did.
+
+        Args:
+            quorum: least number of votes.
+            agreement: least share of votes, in [0, 1].
+        """
+        if self.cast < quorum:
+            return None, f"{self.cast} of the {quorum} votes that are needed"
+        ranked = sorted(self.counts.items(), key=lambda item: -item[1])
+        if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
+            return None, "a tie"
+        if ranked[0][1] < agreement * self.cast:
+            return None, f"less than {agreement:.0%} agree"
+        return ranked[0][0], "most votes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judge:
+    """Settings of a judge; any policy that follows instructions can be one.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    ask: Literal["place", "steps"] = "place"
+    """See the module."""
+    name: str = "judge"
+    """Stands in the judgements; `judge:MODEL` says which model it was."""
+    votes: int = 8
+    """Replies a question."""
+    retries: int = 1
+    """How often replies that are no vote are asked for again."""
+    quorum: int | None = None
+    """Votes that a decision needs; None for more than half of `votes`."""
+    agreement: float = 0.0
+    """Share of the votes that a decision needs, in [0, 1]; 0 for any lead."""
+    beyond: bool = False
+    """With `steps`: ask about the steps after the first wrong one too."""
+    temperature: float = 0.7
+    top_p: float = 0.95
+    max_tokens: int = 4096
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("ask", self.ask in ("place", "steps"), "'place' or 'steps'"),
+            ("votes", self.votes >= 1, "at least 1"),
+            ("retries", self.retries >= 0, "0 or more"),
+            ("quorum", self.quorum is None or 1 <= self.quorum <= self.votes, f"None or in 1 … {self.votes}"),
+            ("agreement", 0 <= self.agreement <= 1, "in [0, 1]"),
+            ("temperature", self.temperature >= 0, "0 or more"),
+        ):
+            if not good:
+                raise UsageError(f"Judge: {name} must be {wanted}, found {getattr(self, name)!r}")
+        if self.temperature == 0 and self.votes > 1:
+            raise UsageError(
+                f"Judge: at temperature 0 all {self.votes} votes are one; set a temperature or votes=1"
+            )
+        if self.beyond and self.ask == "place":
+            raise UsageError(
+                "Judge: beyond=True needs ask='steps'; a place says nothing of the steps after it"
+            )
+
+    def label(self, solution: Solution) -> Method[Labelling]:
+        """Label one solution.
+
+        Raises:
+            InputError: no steps, or a text that holds a tag or a control token of the format.
+        """
+        if not solution.steps:
+            raise InputError("a solution to be judged needs at least one step, found none", where=solution.id)
+        try:
+            _refuse_tags(solution)
+        except InputError as error:
+            raise (error if solution.id is None else error.at(solution.id)) from None
+        return self._by_place(solution) if self.ask == "place" else self._by_steps(solution)
+
+    def _by_place(self, solution: Solution) -> Method[Labelling]:
+        steps = len(solution.steps)
+        found = yield from self._poll(_place_prompt(solution), lambda text: place_named(text, steps=steps))
+        place, why = found.winner(quorum=self._quorum, agreement=self.agreement)
+        note = _place_note(found, why if place is None else None)
+        judgements: list[tuple[Judgement, ...]] = []
+        for step in range(steps):
+            if place is None:
+                judgements.append((self._judgement(None, None, note),) if found.counts.get(step) else ())
+            elif place == -1 or step < place:
+                later = sum(count for at, count in found.counts.items() if at == -1 or at > step)
+                judgements.append((self._judgement(1, later / found.cast, note),))
+            elif step == place:
+                judgements.append((self._judgement(-1, found.counts[step] / found.cast, note),))
+            else:
+                judgements.append(())
+        return self._labelling(
+            solution,
+            judgements,
+            place,
+            None if place is None else found.counts[place] / found.cast,
+            found.cost,
+        )
+
+    def _by_steps(self, solution: Solution) -> Method[Labelling]:
+        steps = range(len(solution.steps))
+        polls: list[Votes] = []
+        if self.beyond:
+            polls = yield from self._poll_all([_step_prompt(solution, step) for step in steps], verdict_named)
+        else:
+            for step in steps:
+                found = yield from self._poll(_step_prompt(solution, step), verdict_named)
+                polls.append(found)
+                if found.winner(quorum=self._quorum, agreement=self.agreement)[0] != 1:
+                    break
+        judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
+        ratings: list[int | None] = []
+        confidence = 1.0
+        for step, found in enumerate(polls):
+            rating, why = found.winner(quorum=self._quorum, agreement=self.agreement)
+            note = _verdict_note(found, why if rating is None else None)
+            share = None if rating is None else found.counts[rating] / found.cast
+            if found.cast:
+                judgements[step] = (self._judgement(rating, share, note),)
+            if share is not None and -1 not in ratings:
+                confidence = min(confidence, share)
+            ratings.append(rating)
+        first_error = _first_wrong(ratings)
+        return self._labelling(
+            solution,
+            judgements,
+            first_error,
+            None if first_error is None else confidence,
+            sum((found.cost for found in polls), Cost()),
+        )
+
+    @property
+    def _quorum(self) -> int:
+        return self.votes // 2 + 1 if self.quorum is None else self.quorum
+
+    def _judgement(self, rating: int | None, share: float | None, note: str) -> Judgement:
+        known: Literal[-1, 0, 1] | None = None if rating is None else (1 if rating == 1 else -1)
+        return Judgement(kind="correctness", judge=self.name, rating=known, confidence=share, note=note)
+
+    def _labelling(
+        self,
+        solution: Solution,
+        judgements: list[tuple[Judgement, ...]],
+        first_error: int | None,
+        confidence: float | None,
+        cost: Cost,
+    ) -> Labelling:
+        return Labelling(
+            labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
+            method=self.name,
+            first_error=first_error,
+            confidence=confidence,
+            abstained=first_error is None,
+            cost=cost,
+        )
+
+    def _poll(self, prompt: tuple[Message, ...], read: Callable[[str], int | None]) -> Method[Votes]:
+        (found,) = yield from self._poll_all([prompt], read)
+        return found
+
+    def _poll_all(
+        self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
+    ) -> Generator[Request | tuple[Request, ...], Any, list[Votes]]:
+        """Ask all questions, and ask again for the replies that are no vote."""
+        votes: list[list[int]] = [[] for _ in prompts]
+        replies: list[list[Written]] = [[] for _ in prompts]
+        for _ in range(1 + (self.retries if self.temperature > 0 else 0)):
+            short = [i for i, cast in enumerate(votes) if len(cast) < self.votes]
+            if not short:
+                break
+            written: tuple[tuple[Written, ...], ...] = yield tuple(
+                Write(
+                    prompt=prompts[i],
+                    n=self.votes - len(votes[i]),
+                    temperature=self.temperature,
+                    top_p=self.top_p,
+                    max_tokens=self.max_tokens,
+                    seed=self.seed,
+                    # By number: the same question gets the same votes whoever asks it.
+                    first=len(replies[i]),
+                )
+                for i in short
+            )
+            for i, batch in zip(short, written, strict=True):
+                replies[i].extend(batch)
+                named = [None if one.finish == "length" else read(one.text) for one in batch]
+                votes[i].extend(vote for vote in named if vote is not None)
+        return [_counted(cast, written_for) for cast, written_for in zip(votes, replies, strict=True)]
+
+
+def place_named(reply: str, *, steps: int) -> int | None:
+    r"""The place that a reply names in its last \boxed{}: a 0-based step, -1 for none; None if it names none of the solution's.
+
+    `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place.
+
+    Args:
+        reply: what the judge wrote; thoughts before `</think>` are left out.
+        steps: how many steps the solution has.
+    """
+    found = _PLACE.fullmatch(_boxed(reply).replace("\N{MINUS SIGN}", "-"))
+    if found is None or not -1 <= int(found[1]) < steps:
+        return None
+    return int(found[1])
+
+
+def verdict_named(reply: str) -> Literal[-1, 1] | None:
+    r"""The verdict of a reply's last \boxed{}: 1 for `correct`, -1 for `incorrect`, None for anything else."""
+    verdict = _boxed(reply).lower()
+    return 1 if verdict == "correct" else -1 if verdict == "incorrect" else None
+
+
+def _boxed(reply: str) -> str:
+    found = find_answer(reply.rpartition(_THOUGHT_END)[2])
+    if found is None or found.way != "boxed":
+        return ""
+    return _WRAPPED.sub(r"\1", found.text).replace("\\_", "_").strip(" $.<>")
+
+
+def _counted(votes: list[int], replies: list[Written]) -> Votes:
+    tokens = [one.tokens for one in replies]
+    return Votes(
+        counts=dict(Counter(votes)),
+        unread=len(replies) - len(votes),
+        cost=Cost(
+            rollouts=len(replies),
+            tokens=None if None in tokens else sum(t for t in tokens if t is not None),
+            probes=1,
+            unparsed=len(replies) - len(votes),
+        ),
+    )
+
+
+def _first_wrong(ratings: list[int | None]) -> int | None:
+    """The first error; None where a step without a decision comes before it."""
+    for step, rating in enumerate(ratings):
+        if rating != 1:
+            return None if rating is None else step
+    return -1
+
+
+def _place_note(found: Votes, open_because: str | None) -> str:
+    named = [
+        f"{count} for {'no error' if place == -1 else f'step {place + 1}'}"
+        for place, count in sorted(found.counts.items())
+    ]
+    return _note(named, found, open_because)
+
+
+def _verdict_note(found: Votes, open_because: str | None) -> str:
+    named = [
+        f"{count} for {'right' if verdict == 1 else 'wrong'}"
+        for verdict, count in sorted(found.counts.items(), reverse=True)
+    ]
+    return _note(named, found, open_because)
+
+
+def _note(named: list[str], found: Votes, open_because: str | None) -> str:
+    unread = [f"{found.unread} unread"] if found.unread else []
+    return f"votes: {', '.join(named + unread)}" + (f"; no decision: {open_because}" if open_because else "")
+
+
+def _refuse_tags(solution: Solution) -> None:
+    for text, where in (
+        (solution.problem.text, "problem"),
+        *((step.text, f"steps[{i}]") for i, step in enumerate(solution.steps)),
+        *((step.observation, f"steps[{i}].observation") for i, step in enumerate(solution.steps)),
+    ):
+        refuse_markers(text, where, _TAG.findall(text))
+
+
+def _tagged(solution: Solution, steps: int) -> str:
+    parts = []
+    for i, step in enumerate(solution.steps[:steps]):
+        parts.append(f"<paragraph_{i}>\n{step.text.strip()}\n</paragraph_{i}>")
+        # What came back after the last step shown is not yet known when that step is judged.
+        if step.observation.strip() and i < steps - 1:
+            parts.append(f"<observation_{i}>\n{step.observation.strip()}\n</observation_{i}>")
+    return "\n\n".join(parts)
+
+
+def _prompt(solution: Solution, steps: int, opening: str, task: str) -> tuple[Message, ...]:
+    shown = _tagged(solution, steps)
+    observed = _OBSERVED if "<observation_" in shown else ""
+    text = f"{opening}\n\n[Problem]\n\n{solution.problem.text.strip()}\n\n[Solution]\n\n{shown}\n\n{observed}{task}"
+    return (Message(role="user", content=text),)
+
+
+def _place_prompt(solution: Solution) -> tuple[Message, ...]:
+    opening = "Below are a problem and a solution, cut into paragraphs. Each stands between tags with its index, from 0."
+    return _prompt(solution, len(solution.steps), opening, _PLACE_TASK)
+
+
+def _step_prompt(solution: Solution, step: int) -> tuple[Message, ...]:
+    opening = (
+        "Below are a problem and the beginning of a solution, cut into paragraphs. Each stands between tags with its "
+        "index, from 0."
+    )
+    return _prompt(solution, step + 1, opening, _STEP_TASK.format(index=step))
