@@ -1,0 +1,154 @@
+"""Logs of inspect_ai as solutions: the `.json` form, and the `.eval` form, which is a zip of the same.
+
+Each sample's `messages` are read as chat (`solutions.traces`): an assistant's turn with its tool calls is a step. `target` is
+the reference answer where it is one text. One score whose value is C or I, 1 or 0, true or false says whether the final
+answer is right; several scores, or other values, say nothing here and stay in `meta.scores`. Reasoning that the log holds as
+text stands in the turn where it was written; reasoning that the provider kept back, and pictures, are not there to be read: a
+sample with such a part is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from stepmark.errors import InputError
+from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin, place
+from stepmark.solutions.traces import ROLES, read_messages
+from stepmark.store import Row, json_type
+
+LOG_KEYS = ("version", "eval", "samples")
+SAMPLE_KEYS = ("id", "epoch", "messages", "target")
+_RIGHT = {"C": True, "I": False}
+
+
+def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
+    """A whole log, or one sample of it. Ids are SAMPLE/EPOCH.
+
+    Raises:
+        InputError: with `FILE:LINE`: another shape, a sample without an assistant's turn, a part that is no text.
+    """
+    listed = row.data.get("samples", [row.data])
+    model = None
+    task = row.data.get("eval")
+    if isinstance(task, dict):
+        model = task.get("model") if isinstance(task.get("model"), str) else None
+    if not isinstance(listed, list):
+        raise InputError(
+            f"expected a list of samples, found {json_type(listed)}", where=row.where, field="samples"
+        )
+    for number, sample in enumerate(listed):
+        if not isinstance(sample, dict):
+            raise InputError(
+                f"expected a sample (an object), found {json_type(sample)}",
+                where=row.where,
+                field=f"samples.{number}",
+            )
+        yield _sample(sample, row, model, settings, losses)
+
+
+def _sample(
+    sample: dict[str, Any], row: Row, model: str | None, settings: Reading, losses: Losses
+) -> LabelledRow:
+    id_ = f"{sample.get('id')}/{sample.get('epoch', 1)}"
+    where = f"{row.where}, sample {id_}"
+    messages = sample.get("messages")
+    if not isinstance(messages, list):
+        raise InputError(
+            f"expected a list of messages, found {json_type(messages)}", where=where, field="messages"
+        )
+    chat = [_message(message, f"messages[{at}]", where, losses) for at, message in enumerate(messages)]
+    problem, cut = read_messages(chat, where=where, how=settings.how, marker=settings.marker)
+    target = sample.get("target")
+    if isinstance(target, list) and len(target) == 1:
+        target = target[0]
+    output = sample.get("output")
+    said = output.get("model") if isinstance(output, dict) else None
+    scores = _scores(sample.get("scores"))
+    meta = origin(row, "inspect", **({"scores": scores} if scores else {}))
+    meta["from"] = f"{place(row)}/{id_}" if "samples" in row.data else meta["from"]
+    return LabelledRow(
+        labelled=LabelledSolution(
+            solution=Solution(
+                problem=Problem(
+                    text=problem.text,
+                    id=str(sample.get("id")),
+                    answer=target if isinstance(target, str) and target else None,
+                ),
+                steps=cut.steps,
+                id=id_,
+                split=cut.how,
+                source=model or (said if isinstance(said, str) and said else None),
+            ),
+            judgements=((),) * len(cut.steps),
+        ),
+        where=where,
+        outcome=_outcome(scores),
+        meta=meta,
+    )
+
+
+def _scores(scores: object) -> dict[str, Any]:
+    """Each scorer's value."""
+    if not isinstance(scores, dict):
+        return {}
+    return {name: score.get("value") for name, score in scores.items() if isinstance(score, dict)}
+
+
+def _outcome(scores: dict[str, Any]) -> bool | None:
+    if len(scores) != 1:
+        return None
+    (value,) = scores.values()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _RIGHT.get(value)
+    return value == 1 if value in (0, 1) else None
+
+
+def _message(message: object, field: str, where: str, losses: Losses) -> dict[str, Any]:
+    """A message of the log as one of the OpenAI chat API."""
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        raise InputError("expected a message with a role", where=where, field=field)
+    read: dict[str, Any] = {"role": message["role"], "content": message.get("content")}
+    content = message.get("content")
+    if isinstance(content, list):
+        read["content"] = [
+            _part(part, f"{field}.content[{at}]", where, losses) for at, part in enumerate(content)
+        ]
+    calls = message.get("tool_calls")
+    if calls:
+        read["tool_calls"] = [
+            _call(call, f"{field}.tool_calls[{at}]", where) for at, call in enumerate(calls)
+        ]
+    if message["role"] == "tool":
+        read |= {"tool_call_id": message.get("tool_call_id"), "name": message.get("function")}
+    return read
+
+
+def _part(part: object, field: str, where: str, losses: Losses) -> object:
+    if not isinstance(part, dict) or part.get("type") != "reasoning":
+        return part  # `read_messages` says what it takes
+    if part.get("redacted") or not isinstance(part.get("reasoning"), str):
+        raise InputError(
+            "the log holds no text of this reasoning, so the turn cannot be read whole",
+            where=where,
+            field=field,
+        )
+    losses.lose("reasoning stands in its turn's text, before the answer", where)
+    return {"type": "text", "text": part["reasoning"]}
+
+
+def _call(call: object, field: str, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, str):
+        raise InputError("expected a tool call with its function's name", where=where, field=field)
+    arguments = call.get("arguments")
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {"name": function, "arguments": written},
+    }

@@ -1,0 +1,125 @@
+"""PRM800K in the flat layout: one row a rated completion, as third parties publish it.
+
+Keys: `instruction`, `responses` (the chosen steps before), `next_response`, `answer` (the completion's own final answer, which
+the raw text holds after "# Answer"), `is_human_response`, `is_solution`, `is_preferred_response`, `rating` (-1, 0, 1; null for
+a step that the labeller wrote, and for one that nobody rated).
+
+Read, a row is a solution of which only the last step is judged. Written, each judgement of a solution is a row, those that
+another row repeats left out; the layout has no place for who judged or where a row comes from, and no null rating is
+written but for steps that people wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stepmark.errors import InputError
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
+from stepmark.solutions.interchange.one_label import three_way
+from stepmark.solutions.interchange.rows import (
+    LabelledRow,
+    Losses,
+    NotRepresentableError,
+    Reading,
+    Writing,
+    origin,
+    place,
+    plain_texts,
+)
+from stepmark.solutions.prm800k import RatedCompletion
+from stepmark.store import Row
+
+KEYS = ("instruction", "responses", "next_response", "rating")
+JUDGE = "human"
+WRITTEN = "written by the labeller, not rated"
+"""The note of a judgement of a step that the labeller wrote: taken for right, and from no model's distribution."""
+HEADING = "\n\n# Answer\n\n"
+"""What stands between the last step and its final answer in PRM800K."""
+
+
+def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
+    """One row.
+
+    Raises:
+        InputError: with `FILE:LINE`: another layout, a blank problem or step.
+    """
+    rated = read_record(RatedCompletion, row.data, where=row.where)
+    last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
+    texts = (*rated.responses, last)
+    if not rated.instruction.strip() or not all(text.strip() for text in texts):
+        raise InputError("an empty problem or step", where=row.where)
+    judged: tuple[Judgement, ...] = ()
+    if rated.is_human_response:
+        judged = (Judgement(kind="correctness", judge=JUDGE, rating=rated.rating or 1, note=WRITTEN),)
+    elif rated.rating is not None:
+        judged = (Judgement(kind="correctness", judge=JUDGE, rating=rated.rating),)
+    flags = {
+        name: True
+        for name, said in (("solution", rated.is_solution), ("preferred", rated.is_preferred_response))
+        if said
+    }
+    yield LabelledRow(
+        labelled=LabelledSolution(
+            solution=Solution(
+                problem=Problem(text=rated.instruction, source="PRM800K"),
+                steps=tuple(Step(text=text) for text in texts),
+                id=place(row),
+            ),
+            judgements=(*((),) * len(rated.responses), judged),
+        ),
+        where=row.where,
+        meta=origin(row, "prm800k-flat", prm800k=flags),
+    )
+
+
+def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
+    """A row for each judged step.
+
+    Raises:
+        InputError: as `one_label.three_way`.
+        NotRepresentableError: no step is judged in this row.
+    """
+    labels = three_way(row, settings, losses)
+    texts = plain_texts(row, losses)
+    known = row.meta.get("prm800k")
+    facts: dict[str, Any] = known if isinstance(known, dict) else {}
+    judged = [step for step in range(row.repeated, len(labels)) if labels[step] is not None]
+    if not judged:
+        raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
+    losses.lose("the layout has no place for who judged", row.where, len(judged))
+    for step in judged:
+        label = labels[step]
+        assert label is not None
+        last = step == len(texts) - 1
+        written = label.note == WRITTEN
+        text, heading, answer = texts[step].partition(HEADING)
+        if not heading or not text.strip() or HEADING in answer:
+            text, answer_or_none = texts[step], None
+        else:
+            answer_or_none = answer
+        preferred = _preferred(step, last, label.rating, facts)
+        solution = last and (
+            bool(facts.get("solution")) or (preferred and facts.get("finish_reason") == "solution")
+        )
+        yield {
+            "instruction": row.solution.problem.text,
+            "responses": texts[:step],
+            "next_response": text,
+            "answer": answer_or_none,
+            "is_human_response": written,
+            "is_solution": solution,
+            "is_preferred_response": preferred and not written,
+            "rating": None if written else label.rating,
+        }
+
+
+def _preferred(step: int, last: bool, rating: int | None, facts: dict[str, Any]) -> bool:
+    chosen = facts.get("chosen")
+    if isinstance(chosen, list):
+        return step < len(chosen) and chosen[step] is not None
+    if not last:
+        return True
+    if facts:
+        return bool(facts.get("preferred"))
+    return rating != -1
