@@ -25,6 +25,7 @@ from stepmark.labels.posterior import (
     rate_grid,
     rate_nodes,
 )
+from stepmark.labels.rollout import OWN_ANSWER
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import answerers as verifier_answerers
@@ -390,11 +391,15 @@ def test_evidence_and_conclusions_stand_at_their_steps():
     assert not found.abstained
     assert found.method == "bayes"
     assert 0.9 <= found.confidence <= 1
+    sure = [one.confidence for step in found.labelled.judgements for one in step if one.kind == "correctness"]
+    # That the error comes later than step i grows less likely with i, and is likelier than any one place.
+    assert sure[:5] == sorted(sure[:5], reverse=True)
+    assert min(sure) == sure[5] == found.confidence
     tried = {}
     for step, judgements in enumerate(found.labelled.judgements):
         for judgement in judgements:
             assert judgement.judge == "bayes"
-            if judgement.kind == "value":
+            if judgement.kind == "value" and judgement.note != OWN_ANSWER:
                 tried[step + 1] = (judgement.successes, judgement.trials)
         ratings = [one.rating for one in judgements if one.kind == "correctness"]
         assert ratings == ([1] if step < 5 else [-1] if step == 5 else [])
@@ -425,7 +430,8 @@ def test_it_abstains_when_the_budget_ends_and_keeps_the_evidence():
     assert found.cost.rollouts == 10
     flat = [one for step in found.labelled.judgements for one in step]
     assert {one.kind for one in flat} == {"value"}
-    assert sum(one.trials for one in flat) == 10
+    assert sum(one.trials for one in flat if one.note is None) == 10
+    assert [(one.successes, one.trials) for one in flat if one.note == OWN_ANSWER] == [(0, 1)]
 
 
 def test_it_guesses_where_it_is_told_to():
@@ -460,7 +466,8 @@ def test_rollouts_without_a_verdict_are_in_no_count():
     world = World(lambda steps: 1.0 if steps <= 4 else 0.0, unparsed=0.4)
     [found] = world.label(BayesianSearch(), _solution(10))
     assert found.first_error == 4
-    trials = sum(one.trials for step in found.labelled.judgements for one in step if one.kind == "value")
+    values = [one for step in found.labelled.judgements for one in step if one.kind == "value"]
+    trials = sum(one.trials for one in values if one.note != OWN_ANSWER)
     assert found.cost.unparsed > 0
     assert trials + found.cost.unparsed == found.cost.rollouts == len(world.written)
 
@@ -483,7 +490,7 @@ def test_a_single_step_with_a_wrong_answer_needs_no_rollout():
 def test_a_right_answer_is_not_searched():
     world = _perfect(3)
     [found] = world.label(BayesianSearch(), _solution(6, answer="1"))
-    assert found.abstained
+    assert not found.abstained
     assert found.first_error is None
     assert found.confidence is None
     assert world.written == []

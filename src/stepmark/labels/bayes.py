@@ -25,27 +25,17 @@ OmegaPRM (arXiv 2406.06592). Deviations, and why:
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
-from stepmark.batching import Method, Verify
+from stepmark.batching import Method
 from stepmark.errors import UsageError
-from stepmark.labels.labelling import (
-    Cost,
-    Labelling,
-    Probe,
-    Rollouts,
-    gold_of,
-    judged_until,
-    prefix_text,
-    probe,
-    value_judgement,
-)
+from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch
-from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+from stepmark.labels.rollout import count_steps, labelled, own_answer, together
+from stepmark.records import LabelledSolution, Solution, Verdict
 
 Root = tuple[int, int]
 """(successes, trials) of whole solutions of a problem."""
@@ -59,6 +49,8 @@ class BayesianSearch:
         UsageError: a setting out of its range.
     """
 
+    name: str = "bayes"
+    """Stands in the judgements."""
     confidence: float = 0.9
     """Stop when one place has this much of the posterior; in (0, 1)."""
     batch: int = 4
@@ -91,16 +83,11 @@ class BayesianSearch:
             if not good:
                 raise UsageError(f"BayesianSearch: {name} must be {wanted}, found {getattr(self, name)!r}")
 
-    @property
-    def name(self) -> str:
-        """`bayes`."""
-        return "bayes"
-
     def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
         """Find the first error.
 
-        A solution that ends in the right answer is not searched: rollouts say nothing about a wrong step that did no harm.
-        It gets an abstention at no cost.
+        A solution that ends in the right answer is not searched: rollouts say nothing about a wrong step that did no harm. Its
+        `first_error` is None, and it is no abstention.
 
         Args:
             solution: whose problem has a reference answer.
@@ -108,22 +95,21 @@ class BayesianSearch:
                 about its rate before any error.
 
         Returns:
-            `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way.
-            Evidence is one `value` judgement a prefix tried; that of the bare problem, which ends with no step, has no place
-            there.
+            `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way; that of a
+            step called right is the probability that the first error comes later. Evidence is one `value` judgement a
+            prefix tried; that of the bare problem, which ends no step, has no place there.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
             UsageError: `root` is no count, or `max_tokens` is set and the policy does not count tokens.
         """
-        gold = gold_of(solution)
-        steps = len(solution.steps)
+        steps = count_steps(solution)
         if root is not None and not 0 <= root[0] <= root[1]:
             raise UsageError(f"root must be (successes, trials), found {root!r}")
-        # A prefix that is blank but for layout is still a text to the verifier, which answers `unparsed`.
-        verdict: Verdict = yield Verify(answer=prefix_text(solution, steps) or " ", gold=gold)
+        verdict: Verdict = yield own_answer(solution)
+        found: dict[int, Probe] = {}
         if verdict.correct:
-            return self._abstained(solution, {}, Cost(), None)
+            return self._unsaid(solution, verdict, found, Cost())
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
         if root is not None:
@@ -132,17 +118,20 @@ class BayesianSearch:
         if places[-1] == 0:
             # Nothing can be learnt where all places agree that the prefix is broken.
             costs[-1] = math.inf
-        found: dict[int, Probe] = {}
         cost = Cost()
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             left = self.max_rollouts - cost.rollouts
             if left <= 0 or self._tokens_spent(cost):
-                return self._ended(solution, posterior, found, cost)
+                if self.at_budget == "guess":
+                    break
+                return self._unsaid(
+                    solution, verdict, found, cost, abstained=True, confidence=float(posterior.places.max())
+                )
             if not plan:
                 plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, left))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
-            probes = yield from _together(
+            probes = yield from together(
                 [
                     probe(
                         solution,
@@ -159,7 +148,7 @@ class BayesianSearch:
                 found[one.steps] = _more(found.get(one.steps), one)
                 cost += one.cost
             plan = []
-        return self._concluded(solution, posterior, found, cost)
+        return self._said(solution, verdict, found, cost, posterior.places)
 
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
@@ -172,51 +161,59 @@ class BayesianSearch:
             raise UsageError("max_tokens needs a policy that counts its tokens; set max_rollouts instead")
         return cost.tokens >= self.max_tokens
 
-    def _ended(
-        self, solution: Solution, posterior: Posterior, found: dict[int, Probe], cost: Cost
-    ) -> Labelling:
-        if self.at_budget == "guess":
-            return self._concluded(solution, posterior, found, cost)
-        return self._abstained(solution, found, cost, float(posterior.places.max()))
-
-    def _concluded(
-        self, solution: Solution, posterior: Posterior, found: dict[int, Probe], cost: Cost
+    def _said(
+        self, solution: Solution, own: Verdict, found: dict[int, Probe], cost: Cost, places: Floats
     ) -> Labelling:
         steps = len(solution.steps)
-        place = int(np.argmax(posterior.places))
-        confidence = float(posterior.places[place])
+        place = int(np.argmax(places))
         first_error = -1 if place == steps else place
-        concluded = judged_until(first_error, steps, self.name, confidence)
+        # A step is right if the place is any later one, which is likelier than that it is this very one.
+        later = 1 - np.cumsum(places)
+        evidence = self._evidence(solution, own, found)
+        judgements = tuple(
+            known
+            + tuple(
+                replace(
+                    said, confidence=float(places[step] if step == first_error else min(1.0, later[step]))
+                )
+                for said in conclusion
+            )
+            for step, (known, conclusion) in enumerate(
+                zip(evidence.judgements, judged_until(first_error, steps, self.name), strict=True)
+            )
+        )
         return Labelling(
-            labelled=self._labelled(solution, found, concluded),
+            labelled=replace(evidence, judgements=judgements),
             method=self.name,
             first_error=first_error,
-            confidence=confidence,
+            confidence=float(places[place]),
             cost=cost,
         )
 
-    def _abstained(
-        self, solution: Solution, found: dict[int, Probe], cost: Cost, confidence: float | None
+    def _unsaid(
+        self,
+        solution: Solution,
+        own: Verdict,
+        found: dict[int, Probe],
+        cost: Cost,
+        *,
+        abstained: bool = False,
+        confidence: float | None = None,
     ) -> Labelling:
         return Labelling(
-            labelled=self._labelled(solution, found, [()] * len(solution.steps)),
+            labelled=self._evidence(solution, own, found),
             method=self.name,
             first_error=None,
             confidence=confidence,
-            abstained=True,
+            abstained=abstained,
             cost=cost,
         )
 
-    def _labelled(
-        self, solution: Solution, found: dict[int, Probe], concluded: Sequence[tuple[Judgement, ...]]
-    ) -> LabelledSolution:
-        return LabelledSolution(
-            solution=solution,
-            judgements=tuple(
-                ((value_judgement(found[step + 1], self.name),) if step + 1 in found else ()) + conclusion
-                for step, conclusion in enumerate(concluded)
-            ),
-        )
+    def _evidence(self, solution: Solution, own: Verdict, found: dict[int, Probe]) -> LabelledSolution:
+        values: dict[int, Probe | Verdict] = dict(sorted(found.items()))
+        if own.correct is not None:
+            values[len(solution.steps)] = own
+        return labelled(solution, values, self.name, None)
 
 
 def expected_costs(solution: Solution) -> Floats:
@@ -245,25 +242,3 @@ def _more(before: Probe | None, new: Probe) -> Probe:
         verdicts=before.verdicts + new.verdicts,
         cost=before.cost + new.cost,
     )
-
-
-def _together(probes: Sequence[Generator[Any, Any, Probe]]) -> Generator[Any, Any, list[Probe]]:
-    """Run probes side by side: what they ask at once goes into one round."""
-    asked = [next(one) for one in probes]
-    done: dict[int, Probe] = {}
-    while len(done) < len(probes):
-        live = [number for number in range(len(probes)) if number not in done]
-        flat = [
-            request
-            for number in live
-            for request in (asked[number] if isinstance(asked[number], tuple) else (asked[number],))
-        ]
-        replies = iter((yield tuple(flat)))
-        for number in live:
-            ask = asked[number]
-            reply = tuple(next(replies) for _ in ask) if isinstance(ask, tuple) else next(replies)
-            try:
-                asked[number] = probes[number].send(reply)
-            except StopIteration as stop:
-                done[number] = stop.value
-    return [done[number] for number in range(len(probes))]
