@@ -1,0 +1,319 @@
+"""Consensus as a view: the rules by hand, nothing changed, nothing unjudged turned into wrong."""
+
+import collections
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.consensus import Consensus, first_error, side_by_side, tally
+from stepmark.labels.labelling import judged_until
+from stepmark.records import Judgement, LabelledSolution, Solution
+
+R, W, N, _ = 1, -1, 0, None
+
+
+def solution(steps, name="s"):
+    return Solution.of("p", [f"step {i}" for i in range(steps)], id=name)
+
+
+def of(**sources):
+    """A labelled solution from one row of ratings a source; `judge_x` stands for "judge:x"."""
+    steps = {len(row) for row in sources.values()}.pop()
+    return LabelledSolution(
+        solution=solution(steps),
+        judgements=tuple(
+            tuple(
+                Judgement(kind="correctness", judge=name.replace("_", ":"), rating=row[i])
+                for name, row in sources.items()
+                if row[i] is not None
+            )
+            for i in range(steps)
+        ),
+    )
+
+
+# --- the place --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratings", "place"),
+    [
+        ((R, R, W), 2),
+        ((R, N, W), 2),
+        ((W, _, _), 0),
+        ((R, R, R), -1),
+        ((N, N, N), -1),
+        ((R, _, W), None),
+        ((_, _, W), None),
+        ((R, R, _), None),
+        ((_, _, _), None),
+    ],
+)
+def test_first_error(ratings, place):
+    assert first_error(ratings) == place
+
+
+# --- first-error-agrees -----------------------------------------------------------------------------------------------
+
+
+def test_the_same_place_is_kept():
+    row = of(rollout=(R, R, W, _), judge=(R, R, W, _))
+    view = Consensus().view(row)
+    assert view.kept and view.why == "agreed" and view.first_error == 2
+    assert view.ratings == (R, R, W, _)
+    assert view.places == {"rollout": 2, "judge": 2}
+    assert view.labelled == row
+
+
+def test_no_error_by_both_is_kept():
+    view = Consensus().view(of(rollout=(R, R), judge=(R, R)))
+    assert view.kept and view.first_error == -1 and view.ratings == (R, R)
+
+
+def test_different_places_are_dropped_with_a_reason():
+    view = Consensus().view(of(rollout=(R, R, R, W), judge=(R, W, _, _), human=(R, R, R, R)))
+    assert not view.kept and view.why == "places differ"
+    assert view.reason == "different first errors: human none, judge step 2, rollout step 4"
+    assert view.ratings == (None,) * 4 and view.first_error is None
+
+
+def test_a_source_that_does_not_know_the_place():
+    view = Consensus().view(of(formulas=(_, _, W), judge=(R, R, W)))
+    assert not view.kept and view.why == "place not known"
+    assert view.reason == "the first error is left open by formulas"
+    assert Consensus(sources=("judge",), least=1).view(of(formulas=(_, _, W), judge=(R, R, W))).kept
+
+
+def test_one_source_is_too_few():
+    view = Consensus().view(of(judge=(R, W)))
+    assert not view.kept and (view.why, view.reason) == ("too few sources", "1 source, 2 needed")
+    view = Consensus(sources=("judge", "rollout", "human")).view(of(judge=(R, W), rollout=(R, W)))
+    assert not view.kept and view.reason == "2 sources, 2 needed; nothing from human"
+    nothing = LabelledSolution(solution=solution(2), judgements=((), ()))
+    assert Consensus().view(nothing).why == "too few sources"
+
+
+def test_right_to_one_and_neutral_to_another_is_left_open_before_the_place():
+    view = Consensus().view(of(human=(R, N, W), judge=(R, R, W)))
+    assert view.kept and view.first_error == 2 and view.ratings == (R, _, W)
+    view = Consensus().view(of(human=(N, N), judge=(N, R)))
+    assert view.kept and view.first_error == -1 and view.ratings == (N, _)
+
+
+# --- majority, intersection, priority ---------------------------------------------------------------------------------
+
+
+def test_majority_by_hand():
+    view = Consensus(rule="majority").view(of(a=(R, R, W, _), b=(R, W, _, _), c=(R, R, W, _), d=(N, _, _, _)))
+    assert view.ratings == (R, R, W, _) and view.first_error == 2
+    assert view.confidences == (pytest.approx(3 / 4), pytest.approx(2 / 3), 1.0, None)
+
+
+def test_half_is_no_majority():
+    view = Consensus(rule="majority").view(of(a=(R, R), b=(R, W)))
+    assert view.kept and view.ratings == (R, _) and view.first_error is None
+    assert Consensus(rule="majority").view(of(a=(R,), b=(W,))).why == "nothing agreed"
+
+
+def test_who_took_a_wrong_step_for_right_is_not_heard_after_it():
+    view = Consensus(rule="majority").view(of(a=(W, _, _), b=(W, R, _), c=(R, W, W)))
+    assert view.ratings == (W, R, _)
+    view = Consensus(rule="intersection").view(of(a=(W, R, R), b=(W, R, _)))
+    assert view.ratings == (W, R, _)
+
+
+def test_intersection_by_hand():
+    view = Consensus(rule="intersection").view(of(a=(R, R, N, W), b=(R, _, N, R)))
+    assert view.ratings == (R, _, N, _) and view.first_error is None
+    assert Consensus(rule="intersection").view(of(a=(R, _), b=(_, R))).why == "nothing agreed"
+
+
+def test_priority_by_hand():
+    rule = Consensus(rule="priority")
+    row = of(rollout=(R, R, R, W), judge=(R, R, W, _), formulas=(_, _, _, W), human=(R, _, _, _))
+    view = rule.view(row)
+    # Step 4: the formula is false whatever came before; the rollouts took step 3 for right.
+    assert view.ratings == (R, R, W, W) and view.first_error == 2
+    assert rule.view(of(rollout=(R, W, R))).ratings == (R, W, R)
+    assert rule.view(of(human=(R, N), judge=(W, W))).ratings == (R, N)
+    # Two of the same kind that differ leave the step open; a lower one does not fill in.
+    assert rule.view(of(judge_a=(R, W), judge_b=(R, R), rollout=(R, W))).ratings == (R, _)
+    assert rule.view(of(human_ann=(R, R), rollout=(W, _))).ratings == (R, R)
+
+
+def test_after_an_error_less_trusted_sources_are_silent():
+    view = Consensus(rule="priority").view(of(human=(R, W, _, _), rollout=(R, R, R, W)))
+    assert view.ratings == (R, W, _, _)
+    view = Consensus(rule="priority").view(of(human=(R, W, _, _), rollout=(R, W, _, W)))
+    assert view.ratings == (R, W, _, W)
+
+
+def test_priority_needs_to_know_the_kind():
+    row = of(gpt=(R, W), rollout=(R, R))
+    with pytest.raises(UsageError, match="'gpt' is not known"):
+        Consensus(rule="priority").view(row)
+    assert Consensus(rule="priority", kinds={"gpt": "judge"}).view(row).ratings == (R, W)
+
+
+# --- values, contradictions, views in views ---------------------------------------------------------------------------
+
+
+def valued(*pairs):
+    return LabelledSolution(
+        solution=solution(len(pairs)),
+        judgements=tuple(
+            () if p is None else (Judgement(kind="value", judge="rollout", successes=p[0], trials=p[1]),)
+            for p in pairs
+        ),
+    )
+
+
+def test_values_are_no_ratings_unless_asked():
+    row = next(side_by_side([valued((8, 8), (1, 8), (0, 8))], [of(judge=(R, R, W))]))
+    assert Consensus().view(row).why == "too few sources"
+    assert Consensus(values=0).view(row).first_error == 2
+    view = Consensus(values=0.5).view(row)
+    assert view.why == "places differ" and view.places["rollout"] == 1
+    # No trials: nothing is known.
+    assert Consensus(values=0, least=1).view(valued((8, 8), (0, 0), (0, 8))).places == {"rollout": None}
+
+
+def test_a_source_that_contradicts_itself_is_silent_there():
+    one, other = of(human=(R, R, W)), of(human=(R, W, _))
+    both = next(side_by_side([one], [other]))
+    assert Consensus(least=1).view(both).places == {"human": None}
+    assert Consensus(rule="majority", least=1).view(both).ratings == (R, _, W)
+
+
+def test_a_view_stands_beside_the_evidence_and_is_no_source():
+    row = of(rollout=(R, W), judge=(R, W))
+    once = Consensus().view(row).with_view()
+    for old, new in zip(row.judgements, once.judgements, strict=True):
+        assert new[:-1] == old
+        assert (new[-1].judge, new[-1].kind, new[-1].confidence) == (
+            "consensus:first-error-agrees",
+            "correctness",
+            1,
+        )
+    assert [step[-1].rating for step in once.judgements] == [R, W]
+    assert Consensus().view(once).places == {"rollout": 1, "judge": 1}
+    assert Consensus().view(once).with_view() == once
+    dropped = Consensus().view(of(rollout=(R, W), judge=(W, _)))
+    assert dropped.with_view() == dropped.labelled
+
+
+def test_what_labellers_conclude_can_be_compared():
+    row = LabelledSolution(
+        solution=solution(4),
+        judgements=tuple(
+            (*a, *b)
+            for a, b in zip(judged_until(2, 4, "judge"), judged_until(2, 4, "every-step"), strict=True)
+        ),
+    )
+    assert Consensus().view(row).first_error == 2
+
+
+# --- joining and counting ---------------------------------------------------------------------------------------------
+
+
+def test_side_by_side_keeps_all():
+    a, b = of(judge=(R, W)), of(rollout=(R, R))
+    other = LabelledSolution(solution=solution(3), judgements=((), (), ()))
+    joined = list(side_by_side([a, other], [b]))
+    assert [len(row.solution.steps) for row in joined] == [2, 3]
+    assert joined[0].judgements == tuple((*x, *y) for x, y in zip(a.judgements, b.judgements, strict=True))
+    assert list(side_by_side([a], [a])) == [a]
+    broken = LabelledSolution(solution=solution(2, "row 3"), judgements=((),))
+    with pytest.raises(InputError, match=r"row 3.*2 steps, found 1"):
+        list(side_by_side([broken]))
+
+
+def test_the_tally_by_hand():
+    rows = [
+        of(rollout=(R, W), judge=(R, W)),
+        of(rollout=(R, W), judge=(R, R)),
+        of(rollout=(W, _), judge=(R, W)),
+        of(rollout=(R, W), judge=(_, W)),
+    ]
+    found = tally(Consensus().views(rows))
+    assert found.kept == 1 and found.dropped == {"places differ": 2, "place not known": 1}
+    assert str(found) == "kept 1 of 4; dropped: 2 places differ, 1 place not known"
+    assert str(tally([])) == "kept 0 of 0"
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [
+        {"rule": "all"},
+        {"least": 0},
+        {"values": 1.0},
+        {"values": -0.1},
+        {"sources": ("a", "a")},
+        {"kinds": {"a": "oracle"}},
+    ],
+)
+def test_settings_that_cannot_work(settings_):
+    with pytest.raises(UsageError, match="Consensus: "):
+        Consensus(**settings_)
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+NAMES = ("human", "formulas", "judge", "rollout")
+
+
+@st.composite
+def rows(draw):
+    steps = draw(st.integers(1, 5))
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
+    return of(
+        **{name: tuple(draw(st.sampled_from([R, R, W, N, _])) for _i in range(steps)) for name in names}
+    )
+
+
+@given(rows(), st.sampled_from(["first-error-agrees", "intersection", "majority", "priority"]))
+@settings(max_examples=400, deadline=None)
+def test_a_rating_is_always_some_sources_own(row, rule):
+    view = Consensus(rule=rule).view(row)
+    assert view.labelled is row
+    for step, rating, confidence in zip(row.judgements, view.ratings, view.confidences, strict=True):
+        assert (rating is None) == (confidence is None)
+        assert rating is None or rating in {j.rating for j in step}
+        assert confidence is None or 0 < confidence <= 1
+        if rule == "intersection" and rating is not None:
+            assert {j.rating for j in step if j.rating == rating}
+    if not view.kept:
+        assert view.why != "agreed" and not any(r is not None for r in view.ratings)
+    before = itertools.takewhile(lambda r: r is not W, view.ratings)
+    if rule in ("majority", "intersection"):
+        for i, rating in enumerate(before):
+            said = [j.rating for j in row.judgements[i]]
+            sources = {j.judge for step in row.judgements for j in step}
+            count = collections.Counter(said)
+            if rule == "majority":
+                expected = next((r for r, c in count.items() if 2 * c > len(said)), None)
+            else:
+                expected = said[0] if len(said) == len(sources) and len(count) == 1 else None
+            if view.kept:
+                assert rating == expected
+
+
+@given(rows())
+@settings(max_examples=200, deadline=None)
+def test_agreement_on_the_place_against_a_plain_reading(row):
+    """Each source's place read straight off its own ratings."""
+    own = {}
+    for name in {j.judge for step in row.judgements for j in step}:
+        given_ = [next((j.rating for j in step if j.judge == name), None) for step in row.judgements]
+        wrong = given_.index(W) if W in given_ else len(given_)
+        own[name] = None if None in given_[:wrong] else (-1 if wrong == len(given_) else wrong)
+    view = Consensus().view(row)
+    assert view.places == own
+    agree = len(own) >= 2 and None not in own.values() and len(set(own.values())) == 1
+    if view.kept:
+        assert agree and view.first_error == next(iter(own.values()))
+    elif agree:
+        assert view.why == "nothing agreed"  # right to one and neutral to the other at every step
