@@ -227,6 +227,22 @@ def test_another_prm_or_other_data_do_not_use_them(capfd):
     assert "data was" in capfd.readouterr().err
 
 
+def test_scores_of_other_texts_are_not_used(capfd, monkeypatch):
+    """The same file, read otherwise (as by another version): the scores are of other texts."""
+    row = {
+        "idx": "p0",
+        "classification": "circular",
+        "modified_question": "q",
+        "modified_process": ["1. 2 + 3 = 5", "2. 2 + 3 = 6"],
+        "error_steps": [2],
+    }
+    data = file_of(row)
+    assert evaluate(name="prmbench", data=data) == 0
+    monkeypatch.setattr("stepmark.evaluation.sources.without_number", lambda text: text + " ")
+    assert evaluate(name="prmbench", data=data, prm="arithmetic") == 2
+    assert "cases was" in capfd.readouterr().err
+
+
 def start(data, out, log, pause="0"):
     words = ["evaluate", "processbench", "--data", data, "--out", out, "--prm", "scripted_prms:slow"]
     command = [sys.executable, "-c", "import sys; from stepmark.cli import main; sys.exit(main())", *words]
@@ -368,6 +384,31 @@ def test_scores_from_a_file(capfd):
     settings = json.loads(Path("second/result.json").read_text())["settings"]
     assert (settings["scores"], settings["prm"], settings["seed"]) == ("first/scores.jsonl", None, 0)
     assert capfd.readouterr().out.startswith("ProcessBench: sums\n")
+
+
+@pytest.mark.parametrize("name", ["processbench", "prmbench"])
+def test_seed_and_resamples_move_the_intervals_alone(name):
+    data = file_of(*many(24))
+    if name == "prmbench":
+        rows = [
+            {
+                "idx": row["id"],
+                "classification": "circular",
+                "modified_question": row["problem"],
+                "modified_process": row["steps"],
+                "error_steps": [1 + row["label"]] if row["label"] != -1 else [],
+            }
+            for row in many(24)
+        ]
+        data = file_of(*rows)
+    found = []
+    for words, resamples in (((), "100"), (("--seed", "1"), "100"), ((), "200")):
+        scores = ("--scores", f"evaluation/{name}/scores.jsonl") if found else ()
+        assert evaluate(*words, *scores, name=name, data=data, resamples=resamples) == 0
+        found.append(figures(f"evaluation/{name}"))
+    for other in found[1:]:
+        assert {k: f["value"] for k, f in other.items()} == {k: f["value"] for k, f in found[0].items()}
+        assert {k: f["low"] for k, f in other.items()} != {k: f["low"] for k, f in found[0].items()}
 
 
 def test_the_graded_file_of_stepmark_grade(capfd):

@@ -430,8 +430,8 @@ def test_the_order_of_the_rows(threshold):
 
 def again(rows, times, *, own_problem):
     made = []
-    for time in range(times):
-        for row in rows:
+    for row in rows:
+        for time in range(times):
             case, id = row.case, f"{row.case.id}-copy{time}"
             problem = f"{case.problem} {time}" if own_problem else case.problem
             label = next((n for n, j in enumerate(case.labelled.judgements) if j and j[0].rating == -1), -1)
@@ -440,7 +440,7 @@ def again(rows, times, *, own_problem):
 
 
 def test_rows_again_under_new_ids():
-    rows = drawn(3)
+    rows = drawn(3, 160)
     once = of(rows)
     kept, new = (of(again(rows, 4, own_problem=own)) for own in (False, True))
     same(once, kept)
