@@ -1,0 +1,375 @@
+"""Every step and binary search against written-down worlds: labels, counts of rollouts and probes, resuming."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
+
+from stepmark.batching import Verify, Write
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.first_error import BinarySearch, probes_needed
+from stepmark.labels.labelling import Labelling
+from stepmark.labels.rollout import OWN_ANSWER, EveryStep, hard_label, soft_label, together
+from stepmark.labels.run import label
+from stepmark.models.replies import MemoryReplies
+from stepmark.records import Judgement, Problem, Solution, Step
+
+
+def evidence(found: Labelling) -> list[tuple[int, int] | None]:
+    """(successes, trials) of each step."""
+    result = []
+    for own in found.labelled.judgements:
+        values = [(j.successes, j.trials) for j in own if j.kind == "value"]
+        assert len(values) <= 1
+        result.append(values[0] if values else None)
+    return result
+
+
+def ratings(found: Labelling) -> list[int | None]:
+    return [
+        next((j.rating for j in own if j.kind == "correctness"), None) for own in found.labelled.judgements
+    ]
+
+
+# ---------------------------------------------------------------- every step
+
+TABLE = {1: "nyn", 2: "nnn", 3: "ynn"}
+
+
+@pytest.mark.parametrize(
+    ("savings", "rollouts", "probes", "expected"),
+    [
+        ({}, 9, 3, [(1, 3), (0, 3), (1, 3), (0, 1)]),
+        ({"stop_at_success": True}, 2 + 3 + 1, 3, [(1, 2), (0, 3), (1, 1), (0, 1)]),
+        ({"stop_at_success": True, "at_once": 2}, 2 + 3 + 2, 3, [(1, 2), (0, 3), (1, 2), (0, 1)]),
+        ({"stop_at_error": True}, 6, 2, [(1, 3), (0, 3), None, (0, 1)]),
+        ({"stop_at_success": True, "stop_at_error": True}, 5, 2, [(1, 2), (0, 3), None, (0, 1)]),
+        ({"only_wrong": True}, 9, 3, [(1, 3), (0, 3), (1, 3), (0, 1)]),
+    ],
+)
+def test_every_step_by_hand(savings, rollouts, probes, expected):
+    world = table(TABLE)
+    (found,) = world.run(EveryStep(k=3, **savings).label(solution(4)))
+    assert found.first_error == 1
+    assert not found.abstained
+    assert evidence(found) == expected
+    assert ratings(found) == [1, -1, None, None]
+    assert (found.cost.rollouts, found.cost.probes, found.cost.unparsed) == (rollouts, probes, 0)
+    assert len(world.asked) == len(set(world.asked)) == rollouts
+    assert found.labelled.judgements[3][0].note == OWN_ANSWER
+    assert found.method == "every-step" == found.labelled.judgements[0][0].judge
+
+
+def test_hard_and_soft_labels_are_views():
+    (found,) = table({1: "yynu", 2: "nnnn"}).run(EveryStep(k=4).label(solution(3)))
+    values = [own[0] for own in found.labelled.judgements]
+    assert [hard_label(value) for value in values] == [True, False, False]
+    assert [soft_label(value) for value in values] == [2 / 3, 0, 0]
+    nothing = Judgement(kind="value", judge="x")
+    assert hard_label(nothing) is soft_label(nothing) is None
+    shared = Judgement(kind="value", judge="x", share=0.25)
+    assert (hard_label(shared), soft_label(shared)) == (True, 0.25)
+
+
+def test_a_right_answer_ends_with_a_success_and_no_error_is_found():
+    (found,) = table({1: "ny", 2: "yy"}).run(EveryStep(k=2).label(solution(3, ending=RIGHT)))
+    assert found.first_error == -1
+    assert evidence(found) == [(1, 2), (2, 2), (1, 1)]
+    assert ratings(found) == [1, 1, 1]
+
+
+def test_only_wrong_leaves_a_right_answer_without_a_conclusion():
+    world = table({})
+    (found,) = world.run(EveryStep(only_wrong=True).label(solution(3, ending=RIGHT)))
+    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, False, 0)
+    assert evidence(found) == [None, None, (1, 1)]
+    assert ratings(found) == [None] * 3
+    assert not world.asked
+
+
+def test_a_solution_without_an_answer_is_rolled_out_to_its_end():
+    world = table({1: "yy", 2: "yn", 3: "nn"})
+    (found,) = world.run(EveryStep(k=2).label(solution(3, ending="so it goes")))
+    assert evidence(found) == [(2, 2), (1, 2), (0, 2)]
+    assert found.first_error == 2
+    assert found.cost.rollouts == 6
+
+
+@pytest.mark.parametrize("stop_at_error", [False, True])
+@pytest.mark.parametrize(
+    ("outcomes", "first_error", "rollouts"),
+    [
+        # Prefix 2 gets k more, which settle it.
+        ({1: "yn", 2: "uuun", 3: "nn"}, 1, (2 + 4 + 2, 2 + 4)),
+        # Prefix 2 stays unknown and could be the first bad one.
+        ({1: "yn", 2: "uuuu", 3: "nn"}, None, (2 + 4 + 2, 2 + 4 + 2)),
+        # Prefix 2 stays unknown, and a success after it settles it.
+        ({1: "yn", 2: "uuuu", 3: "ny"}, 3, (2 + 4 + 2, 2 + 4 + 2)),
+        # One verdict is enough by default.
+        ({1: "yn", 2: "nu", 3: "nn"}, 1, (6, 4)),
+        # Unknown after the error: no matter.
+        ({1: "nn", 2: "uuuu", 3: "nn"}, 0, (2 + 4 + 2, 2)),
+    ],
+)
+def test_unparsed_rollouts_are_in_no_count(outcomes, first_error, rollouts, stop_at_error):
+    world = table(outcomes)
+    (found,) = world.run(EveryStep(k=2, stop_at_error=stop_at_error).label(solution(4)))
+    assert found.first_error == first_error
+    assert found.abstained == (first_error is None)
+    assert found.cost.rollouts == len(world.asked) == rollouts[stop_at_error]
+    read = [outcomes[t] for t in outcomes if not stop_at_error or first_error is None or t <= first_error + 1]
+    assert found.cost.unparsed == sum(text.count("u") for text in read)
+    if first_error is None:
+        assert ratings(found) == [None] * 4
+        assert evidence(found) == [(1, 2), None, (0, 2), (0, 1)]
+
+
+def test_least_asks_for_more_verdicts_before_a_prefix_is_called_bad():
+    outcomes = {1: "yuuu", 2: "nuuunnnn", 3: "nnnn"}
+    (found,) = table(outcomes).run(EveryStep(k=4, least=2).label(solution(4)))
+    assert (found.first_error, evidence(found)[1]) == (1, (0, 5))
+    (found,) = table(outcomes).run(EveryStep(k=4, least=2, retries=0).label(solution(4)))
+    assert (found.first_error, found.abstained) == (None, True)
+    assert evidence(found)[1] == (0, 1)
+
+
+def test_a_problem_that_no_rollout_solves_is_abstained_from():
+    world = table({0: "nn", 1: "nn", 2: "nn"})
+    (found,) = world.run(EveryStep(k=2, check_start=True).label(solution(3)))
+    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, True, 2)
+    (found,) = world.run(BinarySearch(k=2, check_start=True).label(solution(3)))
+    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, True, 2)
+
+
+letters = st.text(alphabet="ynu", min_size=6, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(outcomes=st.lists(letters, min_size=1, max_size=7), ending=st.sampled_from([RIGHT, WRONG]))
+def test_savings_change_no_first_error_and_agree_with_the_definition(outcomes, ending):
+    world = table(dict(enumerate(outcomes, start=1)))
+    solved = solution(len(outcomes) + 1, ending=ending)
+    seen = set()
+    for stop_at_success in (False, True):
+        for stop_at_error in (False, True):
+            labeller = EveryStep(
+                k=3, stop_at_success=stop_at_success, at_once=2, stop_at_error=stop_at_error
+            )
+            (found,) = world.run(labeller.label(solved))
+            seen.add((found.first_error, found.abstained))
+            for own, letters_of in zip(evidence(found), outcomes, strict=False):
+                if own is not None and not stop_at_success:
+                    asked = letters_of[:3] if set(letters_of[:3]) != {"u"} else letters_of
+                    assert own == (asked.count("y"), asked.count("y") + asked.count("n"))
+    # From the definition: one symbol a prefix, y good, n bad, u unknown; the unknown before a success are good.
+    word = "".join(
+        "y" if "y" in part else "n" if "n" in part else "u"
+        for part in ((text[:3] if set(text[:3]) != {"u"} else text) for text in outcomes)
+    ) + ("y" if ending == RIGHT else "n")
+    bad = word.find("n")
+    good_until = word.rfind("y", 0, bad if bad >= 0 else None) + 1
+    unknown = "u" in word[good_until : bad if bad >= 0 else None]
+    assert seen == {(None, True) if unknown else (bad, False)}
+
+
+# ---------------------------------------------------------------- binary search
+
+
+def test_binary_search_by_hand():
+    # Steps 1 to 4 are good, 5 is the error: 4 good, 6 bad, 5 bad.
+    world = table({t: "n" * 7 + "y" if t < 5 else "n" * 8 for t in range(1, 8)})
+    (found,) = world.run(BinarySearch().label(solution(8)))
+    assert found.first_error == 4
+    assert [prefix.count("\n") for prefix in world.prefixes] == [4] * 8 + [6] * 8 + [5] * 8
+    assert (found.cost.probes, found.cost.rollouts) == (3, 24)
+    assert evidence(found) == [None, None, None, (1, 8), (0, 8), (0, 8), None, (0, 1)]
+    assert ratings(found) == [1, 1, 1, 1, -1, None, None, None]
+
+
+def test_binary_search_that_stops_at_successes():
+    world = table({4: "nny", 6: "nnn", 5: "y"})
+    (found,) = world.run(BinarySearch(k=3, stop_at_success=True).label(solution(8)))
+    assert found.first_error == 5
+    assert (found.cost.probes, found.cost.rollouts) == (3, 3 + 3 + 1)
+    assert evidence(found)[3:6] == [(1, 3), (1, 1), (0, 3)]
+
+
+def test_nothing_is_searched_after_a_right_answer():
+    world = table({})
+    (found,) = world.run(BinarySearch().label(solution(4, ending=RIGHT)))
+    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, False, 0)
+    assert evidence(found) == [None, None, None, (1, 1)]
+    assert ratings(found) == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("end", "first_error", "abstained", "rollouts"),
+    [("nn", 2, False, 2 + 2 + 2), ("ny", None, False, 2), ("uuuu", None, True, 4)],
+)
+def test_an_end_without_an_answer_is_probed(end, first_error, abstained, rollouts):
+    world = table({4: end, 2: "yy", 3: "nn"})
+    (found,) = world.run(BinarySearch(k=2).label(solution(4, ending="so it goes")))
+    assert (found.first_error, found.abstained, found.cost.rollouts) == (first_error, abstained, rollouts)
+    known = end.count("y") + end.count("n")
+    assert evidence(found)[3] == ((end.count("y"), known) if known else None)
+
+
+def test_a_probe_without_verdicts_ends_the_search_undecided():
+    world = table({2: "uu" * 3})
+    (found,) = world.run(BinarySearch(k=2, retries=2).label(solution(4)))
+    assert (found.first_error, found.abstained) == (None, True)
+    assert (found.cost.rollouts, found.cost.unparsed, found.cost.probes) == (6, 6, 1)
+    assert evidence(found) == [None, None, None, (0, 1)]
+
+
+def test_a_single_step_needs_no_rollout():
+    for labeller in (BinarySearch(), EveryStep()):
+        (found,) = table({}).run(labeller.label(solution(1)))
+        assert (found.first_error, found.cost.rollouts) == (0, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_binary_search_is_linear_search_on_monotone_worlds(data):
+    steps = data.draw(st.integers(1, 20))
+    error = data.draw(st.integers(1, steps), label="the first bad prefix")
+    good = letters.filter(lambda text: "y" in text[:3])
+    bad = st.text(alphabet="nu", min_size=6, max_size=6).filter(lambda text: "n" in text[:3])
+    outcomes = {t: data.draw(good if t < error else bad) for t in range(1, steps)}
+    world = table(outcomes)
+    (linear,) = world.run(EveryStep(k=3).label(solution(steps)))
+    assert linear.first_error == error - 1
+    for stop_at_success in (False, True):
+        labeller = BinarySearch(k=3, stop_at_success=stop_at_success)
+        (found,) = world.run(labeller.label(solution(steps)))
+        assert found.first_error == error - 1
+        assert math.floor(math.log2(steps)) <= found.cost.probes <= math.ceil(math.log2(steps))
+        assert found.cost.rollouts <= 3 * found.cost.probes
+        assert ratings(found) == ratings(linear)
+
+
+@given(st.integers(1, 10**6))
+def test_probes_needed_are_the_logarithm(steps):
+    fewest, most = probes_needed(steps)
+    assert 2**fewest <= steps < 2 ** (fewest + 1)
+    assert steps <= 2**most
+    assert most == 0 or 2 ** (most - 1) < steps
+
+
+# ---------------------------------------------------------------- what all share
+
+LABELLERS = [
+    EveryStep(k=3),
+    EveryStep(k=3, stop_at_success=True, stop_at_error=True, check_start=True),
+    BinarySearch(k=3),
+    BinarySearch(k=3, stop_at_success=True, at_once=2, check_start=True),
+]
+SAMPLE = {0: "nyn", 1: "nny", 2: "uuu" + "nny", 3: "yyn", 4: "nnn", 5: "nun"}
+
+
+@pytest.mark.parametrize("labeller", LABELLERS, ids=str)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_that_was_stopped_anywhere_goes_on(labeller, recorded):
+    solutions = [solution(5), solution(6), solution(3, ending=NONE.split("\n")[0])]
+    whole = table(SAMPLE)
+    store = MemoryReplies()
+    expected = list(label(solutions, labeller, whole.answerers(), store=store))
+    assert all(isinstance(one, Labelling) for one in expected)
+    # Solutions of one problem share every common prefix.
+    assert len(whole.asked) == len(set(whole.asked))
+    puts = 0
+    while True:
+        puts += 1
+        broken, cut = table(SAMPLE), CutStore(puts, recorded=recorded)
+        try:
+            again = list(label(solutions, labeller, broken.answerers(), store=cut))
+        except Cut:
+            before = len(cut.kept)
+            world = table(SAMPLE)
+            assert list(label(solutions, labeller, world.answerers(), store=cut)) == expected
+            assert before <= len(cut.kept) == len(store)
+            if recorded:
+                assert sorted(broken.asked + world.asked) == sorted(whole.asked)
+            else:
+                assert set(broken.asked + world.asked) == set(whole.asked)
+                lost = len(broken.asked) + len(world.asked) - len(whole.asked)
+                assert 0 <= lost <= 3  # the samples of the request that was being recorded
+        else:
+            assert again == expected
+            break
+    assert puts > 5
+
+
+@pytest.mark.parametrize("labeller", [EveryStep(), BinarySearch()], ids=lambda one: one.name)
+def test_what_is_missing_is_refused(labeller):
+    bare = Solution(problem=Problem(text="?"), steps=(Step(text="a"), Step(text="b")), id="s")
+    with pytest.raises(InputError, match="s, field 'answer': rollouts need the problem's reference answer"):
+        table({}).run(labeller.label(bare))
+    with pytest.raises(InputError, match="at least one step"):
+        table({}).run(labeller.label(Solution(problem=PROBLEM, steps=(), id="s")))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": 0}, "k must be at least 1, found 0"),
+        ({"retries": -1}, "retries must be 0 or more"),
+        ({"k": 2, "least": 3}, r"least must be in 1 … k \(2\), found 3"),
+        ({"at_once": 0}, "at_once must be at least 1"),
+    ],
+)
+def test_settings_out_of_range(wrong, message):
+    for kind in (EveryStep, BinarySearch):
+        with pytest.raises(UsageError, match=message):
+            kind(**wrong)
+
+
+def test_a_prefix_that_the_policy_cannot_read_refuses_the_solution_alone():
+    def write(prefix: str, number: int) -> str:
+        if prefix.count("\n") == 3:
+            raise InputError("too long")
+        return OUTCOMES["y"]
+
+    world = World(write)
+    found = list(label([solution(5), solution(3)], EveryStep(k=2), world.answerers()))
+    assert str(found[0].error) == "too long"
+    assert found[1].first_error == 2
+
+
+def test_tokens_are_summed_and_unknown_where_one_is():
+    from stepmark.batching import Written
+
+    world = World(lambda prefix, number: Written(text=RIGHT, finish="end", tokens=10 + number))
+    (found,) = world.run(EveryStep(k=2).label(solution(3)))
+    assert found.cost.tokens == 2 * (10 + 11)
+    (found,) = table({1: "yy", 2: "yy"}).run(EveryStep(k=2).label(solution(3)))
+    assert found.cost.tokens is None
+
+
+def test_together_asks_in_one_tuple_and_keeps_the_order():
+    def one(rounds: int):
+        heard = []
+        for number in range(rounds):
+            heard.append((yield Verify(answer=str(number), gold="0")))
+        pair = yield (Verify(answer="a", gold="1"), Verify(answer="b", gold="1"))
+        return [*heard, pair]
+
+    method = together([one(0), one(2), one(1)])
+    asked = next(method)
+    replies = []
+    while True:
+        assert isinstance(asked, tuple)
+        replies.append([request.answer for request in asked if not isinstance(request, Write)])
+        try:
+            asked = method.send(tuple(request.answer for request in asked))
+        except StopIteration as stop:
+            assert stop.value == ([("a", "b")], ["0", "1", ("a", "b")], ["0", ("a", "b")])
+            break
+    assert replies == [["a", "b", "0", "0"], ["1", "a", "b"], ["a", "b"]]
+    with pytest.raises(StopIteration) as stop_at_once:
+        next(together([]))
+    assert stop_at_once.value.value == ()
