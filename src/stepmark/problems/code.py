@@ -1,0 +1,345 @@
+r"""The code verifier: runs unit tests against a model's Python program, in a sandbox.
+
+Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021) are read by `read_code_tests`. A program that
+passes all its tests is a match; one that fails any, raises, does not parse, or runs into a limit of its own is a mismatch; where
+the program cannot be blamed (no code, a test that cannot run, a sandbox that failed, a machine too busy) the verdict is `unparsed`.
+
+Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process of their
+own and call the program over a socket with plain data, so results are compared where the program cannot reach; the time limit is
+the program's own time, not the clock's; helper functions that HumanEval's prompt defines are the prompt's own when a test calls them.
+
+    >>> verifier = CodeVerifier()
+    >>> tests = CodeTests(tests=("assert double(4) == 8",), entry_point="double")
+    >>> verifier.verify("def double(x):\n    return 2 * x", tests).outcome
+    'match'
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.problems.code_sandbox import (
+    ISOLATIONS,
+    CodeLimits,
+    Isolation,
+    IsolationName,
+    Sandbox,
+    SandboxResult,
+)
+from stepmark.records import Problem, Verdict
+
+__all__ = [
+    "CodeLimits",
+    "CodeTests",
+    "CodeVerifier",
+    "Isolation",
+    "code_problem",
+    "extract_code",
+    "read_code_tests",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeTests:
+    """The unit tests of one problem."""
+
+    tests: tuple[str, ...]
+    """Python sources, run in order after `setup`; the first that raises fails the program. At least one."""
+    entry_point: str | None = None
+    """The function that the tests are about; None when the tests alone say it."""
+    prompt: str = ""
+    """Code that a completion continues (HumanEval); a whole program is run after it, for its imports and helpers."""
+    setup: str = ""
+    """Python source run before the tests, in their process: imports, helper values."""
+    reference: str | None = None
+    """A program that passes. Not run here; it says which names the tests take from the program."""
+    id: str | None = None
+    """The data set's name for the problem."""
+
+
+def read_code_tests(row: Mapping[str, Any], *, where: str | None = None) -> CodeTests:
+    """The tests of a row of HumanEval or MBPP, told apart by their keys.
+
+    HumanEval: `prompt`, `entry_point`, `test` (defines `check`), and `canonical_solution`, `task_id` where they are.
+    MBPP: `test_list`, and `code`, `test_setup_code`, `test_imports`, `task_id` where they are.
+
+    Raises:
+        InputError: neither shape, or a field of a wrong type; names it.
+    """
+    name = None if row.get("task_id") is None else str(row["task_id"])
+    if "test_list" in row:
+        tests = _texts(row, "test_list", where)
+        if not tests:
+            raise InputError("expected at least one test", where=where, field="test_list")
+        setup = [*_texts(row, "test_imports", where), _text(row, "test_setup_code", where, default="")]
+        return CodeTests(
+            id=name,
+            tests=tests,
+            setup="\n".join(part for part in setup if part),
+            reference=_text(row, "code", where, default="") or None,
+        )
+    if "test" in row:
+        entry = _text(row, "entry_point", where)
+        if not entry.isidentifier():
+            raise InputError(
+                f"expected the name of a function, found {entry!r}", where=where, field="entry_point"
+            )
+        prompt, solution = _text(row, "prompt", where), _text(row, "canonical_solution", where, default="")
+        return CodeTests(
+            id=name,
+            tests=(f"{_text(row, 'test', where)}\n\ncheck({entry})\n",),
+            entry_point=entry,
+            prompt=prompt,
+            reference=prompt + solution if solution else None,
+        )
+    raise InputError(
+        "expected tests: `test` with `prompt` and `entry_point` (HumanEval), or `test_list` (MBPP); found "
+        f"{', '.join(map(repr, row)) or 'no key'}",
+        where=where,
+    )
+
+
+def _text(row: Mapping[str, Any], key: str, where: str | None, *, default: str | None = None) -> str:
+    value = row.get(key, default)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise InputError(f"expected a text, found {type(value).__name__}", where=where, field=key)
+    return value
+
+
+def _texts(row: Mapping[str, Any], key: str, where: str | None) -> tuple[str, ...]:
+    value = row.get(key) or []
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise InputError("expected a list of texts", where=where, field=key)
+    return tuple(value)
+
+
+def code_problem(row: Mapping[str, Any], *, where: str | None = None) -> Problem:
+    """A row of HumanEval or MBPP as a problem, whose `answer` is its tests as JSON: what `CodeVerifier.verify` takes.
+
+    Raises:
+        InputError: as `read_code_tests`; or no question.
+    """
+    tests = read_code_tests(row, where=where)
+    question = next(
+        (row[key] for key in ("instruction", "text", "prompt") if isinstance(row.get(key), str)), ""
+    )
+    if not question.strip():
+        raise InputError("expected a question under `prompt` or `text`", where=where, field="prompt")
+    source = "MBPP" if "test_list" in row else "HumanEval"
+    return Problem(text=question, answer=json.dumps(dict(row)), id=tests.id or where, source=source)
+
+
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})[^\n`]*\n(?P<body>.*?)(?:^[ \t]*(?P=marks)[ \t]*$|\Z)",
+    re.M | re.S,
+)
+
+
+def extract_code(text: str | None, entry_point: str | None = None) -> str | None:
+    """The program within a model's text; None where there is none.
+
+    The last fenced block that defines `entry_point`; else the last fenced block; else, where nothing is fenced, the whole text.
+    A fence that never closes ends with the text.
+    """
+    if text is None or not text.strip():
+        return None
+    blocks = [match["body"] for match in _FENCE.finditer(text)]
+    if not blocks:
+        return text
+    if entry_point is not None:
+        defines = re.compile(rf"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(entry_point)}\b", re.M)
+        blocks = [block for block in blocks if defines.search(block)] or blocks
+    return blocks[-1] if blocks[-1].strip() else None
+
+
+def _owned(tests: CodeTests) -> tuple[list[str], bool]:
+    """The names that the reference defines, and whether the tests use a class of it."""
+    if tests.reference is None:
+        return [], False
+    try:
+        body = ast.parse(tests.reference).body
+        used = {
+            node.id
+            for source in (tests.setup, *tests.tests)
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Name)
+        }
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], False
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    # Objects of a class of the program's cannot travel. The task decides this, never the program under test.
+    return names, bool(classes & used)
+
+
+class CodeVerifier:
+    """Runs unit tests against programs; a verifier of `answers.VERIFIERS`, named "code".
+
+    Each program gets a sandbox of its own, which is gone when its verdict comes back. Safe for many threads.
+
+    Args:
+        limits: what a program may use.
+        isolation: "auto" takes the strongest that works on this machine, and `isolation` says which; a name takes that one.
+        workers: how many programs run at once in `verify_many`; None: one for each processor, at most 8.
+
+    Raises:
+        UsageError: a setting that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: CodeLimits | None = None,
+        isolation: IsolationName | Literal["auto"] = "auto",
+        workers: int | None = None,
+    ) -> None:
+        if isolation != "auto" and isolation not in ISOLATIONS:
+            raise UsageError(f"isolation: expected auto, {', '.join(ISOLATIONS)}; found {isolation!r}")
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers: expected at least 1, found {workers}")
+        self.name = "code"
+        self.limits = limits or CodeLimits()
+        self.workers = workers or min(8, os.cpu_count() or 1)
+        self._wanted = isolation
+        self._sandbox: Sandbox | None = None
+        self._isolation: Isolation | None = None
+
+    @property
+    def isolation(self) -> Isolation:
+        """The sandbox in use, tried out on the first call.
+
+        Raises:
+            BackendError: none works; says why each does not.
+        """
+        if self._isolation is None:
+            self._choose()
+        assert self._isolation is not None
+        return self._isolation
+
+    def _choose(self) -> None:
+        refused: list[str] = []
+        for name in ISOLATIONS if self._wanted == "auto" else (self._wanted,):
+            try:
+                sandbox = Sandbox(name, self.limits)
+                said = sandbox.run(
+                    _task("def twice(x):\n    return 2 * x\n", CodeTests(tests=("assert twice(4) == 8",)))
+                )
+            except (BackendError, OSError) as error:
+                refused.append(f"{name}: {error}")
+                continue
+            if said.outcome == "match":
+                self._sandbox = sandbox
+                self._isolation = Isolation(
+                    name=name, boundary=name != "process", as_root=sandbox.as_root, refused=tuple(refused)
+                )
+                return
+            refused.append(f"{name}: {said.note}")
+        raise BackendError(
+            "no sandbox for programs works on this machine: "
+            + "; ".join(refused)
+            + ". Install bubblewrap, or allow user namespaces"
+        )
+
+    def verify(self, answer: str | None, gold: str | CodeTests) -> Verdict:
+        """Run the program that a model's text holds against the tests.
+
+        Args:
+            answer: the text: a fenced block, a whole program, or the continuation of the prompt's code; None is `unparsed`.
+            gold: the tests, or a row of HumanEval or MBPP as JSON (see `code_problem`).
+
+        Raises:
+            InputError: `gold` holds no tests.
+            BackendError: no sandbox works on this machine.
+        """
+        tests = gold if isinstance(gold, CodeTests) else _from_json(gold)
+        if not tests.tests:
+            raise InputError("expected at least one test", where=tests.id, field="tests")
+        code = extract_code(answer, tests.entry_point)
+        if code is None:
+            return Verdict(outcome="unparsed", verifier=self.name, note="no code in the text")
+        if not self.isolation or self._sandbox is None:
+            raise BackendError("the code verifier has no sandbox")
+        result = self._run(self._sandbox, code, tests)
+        return Verdict(outcome=result.outcome, verifier=self.name, answer=code, note=result.note)
+
+    def _run(self, sandbox: Sandbox, code: str, tests: CodeTests) -> SandboxResult:
+        try:
+            task = _task(code, tests)
+            json.dumps(task).encode()
+            code.encode()
+        except (UnicodeError, ValueError):
+            return SandboxResult(
+                outcome="mismatch", note="the program is no text that Python can read", ran=False
+            )
+        try:
+            result = sandbox.run(task)
+            # Once more where the sandbox itself failed: a machine may be out of processes for a moment.
+            return result if result.ran else sandbox.run(task)
+        except OSError as error:
+            return SandboxResult(outcome="unparsed", note=f"the sandbox did not start: {error}", ran=False)
+
+    def verify_many(self, pairs: Iterable[tuple[str | None, str | CodeTests]]) -> list[Verdict]:
+        """`verify` for many pairs (answer, gold), in order, `workers` of them at once."""
+        listed = list(pairs)
+        if not listed:
+            return []
+        _ = self.isolation  # chosen here, once, and not by every thread
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="stepmark-code")
+        try:
+            return list(pool.map(lambda pair: self.verify(*pair), listed))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()
+            raise
+        finally:
+            pool.shutdown()
+
+    def close(self) -> None:
+        """End what still runs. The next `verify` starts anew."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _task(code: str, tests: CodeTests) -> dict[str, Any]:
+    owned, same_process = _owned(tests)
+    return {
+        "program": code,
+        "prompt": tests.prompt,
+        "entry_point": tests.entry_point,
+        "setup": tests.setup,
+        "tests": list(tests.tests),
+        "owned": owned,
+        "same_process": same_process,
+    }
+
+
+def _from_json(gold: str) -> CodeTests:
+    try:
+        row = json.loads(gold)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(
+            "expected the tests as a JSON object, a row of HumanEval or MBPP; found " + repr(gold[:60]),
+            field="answer",
+        )
+    return read_code_tests(row)
