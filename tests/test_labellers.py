@@ -7,8 +7,8 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
 
+from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.batching import Verify, Write
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.first_error import BinarySearch, probes_needed
@@ -156,9 +156,7 @@ def test_savings_change_no_first_error_and_agree_with_the_definition(outcomes, e
     seen = set()
     for stop_at_success in (False, True):
         for stop_at_error in (False, True):
-            labeller = EveryStep(
-                k=3, stop_at_success=stop_at_success, at_once=2, stop_at_error=stop_at_error
-            )
+            labeller = EveryStep(k=3, stop_at_success=stop_at_success, at_once=2, stop_at_error=stop_at_error)
             (found,) = world.run(labeller.label(solved))
             seen.add((found.first_error, found.abstained))
             for own, letters_of in zip(evidence(found), outcomes, strict=False):
@@ -232,7 +230,7 @@ def test_a_single_step_needs_no_rollout():
         assert (found.first_error, found.cost.rollouts) == (0, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_binary_search_is_linear_search_on_monotone_worlds(data):
     steps = data.draw(st.integers(1, 20))
@@ -271,7 +269,7 @@ LABELLERS = [
 SAMPLE = {0: "nyn", 1: "nny", 2: "uuu" + "nny", 3: "yyn", 4: "nnn", 5: "nun"}
 
 
-@pytest.mark.parametrize("labeller", LABELLERS, ids=str)
+@pytest.mark.parametrize("labeller", LABELLERS, ids=("every", "every-saving", "binary", "binary-saving"))
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_run_that_was_stopped_anywhere_goes_on(labeller, recorded):
     solutions = [solution(5), solution(6), solution(3, ending=NONE.split("\n")[0])]

@@ -1,0 +1,471 @@
+"""The rollout tree: selection by hand, every rollout and prefix at most once, per-step labels, resuming."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
+from stepmark.batching import Written
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
+from stepmark.labels.first_error import BinarySearch
+from stepmark.labels.labelling import Labelling
+from stepmark.labels.run import label
+from stepmark.labels.tree import Grown, RolloutTree, priority
+from stepmark.models.replies import MemoryReplies
+from stepmark.records import LabelledSolution, Problem, Solution, Step
+from stepmark.solutions.segmentation import split
+
+# ---------------------------------------------------------------- worlds
+
+
+def scripted(rollouts: dict[str, list[str | tuple[str, int]]]) -> World:
+    """A world by prefix: the texts of its samples, in order, or (text, tokens)."""
+
+    def write(prefix: str, number: int) -> str | Written:
+        given = rollouts[prefix][number]
+        return given if isinstance(given, str) else Written(text=given[0], finish="end", tokens=given[1])
+
+    return World(write)
+
+
+def draw(text: str, below: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") % below
+
+
+LINES = 8
+
+
+def stumbling(*, slips: int = 12, rescues: int = 0) -> World:
+    """A policy that writes eight lines, each of which is "bad" with `slips` percent; the answer is right if none is, or
+    with `rescues` percent if one is. Few wordings, so that rollouts repeat each other's beginnings and whole texts."""
+
+    def write(prefix: str, number: int) -> Written:
+        lines = prefix.splitlines()
+        while len(lines) < LINES - 1:
+            place = f"{prefix}|{number}|{len(lines)}"
+            kind = "bad" if draw(place, 100) < slips else "good"
+            lines.append(f"{kind} {draw(place + '?', 2)}")
+        rescued = draw(f"{prefix}|{number}|end", 100) < rescues
+        lines.append(WRONG if "bad" in " ".join(lines) and not rescued else RIGHT)
+        text = "\n".join(lines)[len(prefix) :]
+        return Written(text=text, finish="end", tokens=len(text.split()))
+
+    return World(write)
+
+
+def stumbled(first_bad: int) -> Solution:
+    """A given solution of that world, whose line of this number (0-based) is the first bad one."""
+    texts = [f"{'good' if t < first_bad else 'bad'} {t % 2}" for t in range(LINES - 1)]
+    return Solution(problem=PROBLEM, steps=tuple(Step(text=text) for text in [*texts, WRONG]), id="s")
+
+
+def truth(labelled: LabelledSolution) -> int:
+    return next(n for n, text in enumerate(labelled.solution.texts) if text.startswith("bad"))
+
+
+def evidence(labelled: LabelledSolution) -> list[tuple[int | None, int | None] | None]:
+    values = [[j for j in own if j.kind == "value"] for own in labelled.judgements]
+    assert all(len(own) <= 1 for own in values)
+    return [(own[0].successes, own[0].trials) if own else None for own in values]
+
+
+def ratings(labelled: LabelledSolution) -> list[int | None]:
+    return [next((j.rating for j in own if j.kind == "correctness"), None) for own in labelled.judgements]
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_the_priority_by_hand():
+    paper = RolloutTree()
+    # 0.5^0.5 * 0.9^0.5 + 0.125 * 2 / 2
+    assert priority(mc=0.5, length=250, visits=1, total=4, settings=paper) == pytest.approx(
+        math.sqrt(0.45) + 0.125
+    )
+    assert priority(mc=0.0, length=0, visits=0, total=0, settings=paper) == 0.5
+    assert priority(mc=1.0, length=1000, visits=3, total=16, settings=paper) == pytest.approx(0.81 + 0.125)
+    assert (paper.alpha, paper.beta, paper.length_scale, paper.c_puct, paper.k, paper.searches) == (
+        0.5, 0.9, 500, 0.125, 8, 100,
+    )  # fmt: skip
+
+
+def test_a_tree_by_hand():
+    world = scripted(
+        {
+            "": [RIGHT, "a\nb\nc\n" + WRONG],
+            "a\nb\n": [RIGHT, "c2\n" + WRONG],
+            "a\nb\nc\n": [WRONG, "d\n" + WRONG],
+            "a\nb\nc2\n": [RIGHT, "d\n" + RIGHT],
+        }
+    )
+    (grown,) = world.run(RolloutTree(k=2, length="words").grow(PROBLEM))
+    # Root 1 of 2. First "a b c": its middle 1 of 2, its third step 0 of 2: the third is wrong. Then "a b c2" from the
+    # middle: its third step 2 of 2, so the answer line is the error. No state with 0 < MC < 1 has a wrong rollout left.
+    assert (grown.successes, grown.trials) == (1, 2)
+    assert [one.first_error for one in grown.rollouts] == [2, 3]
+    first, second = (one.labelled for one in grown.rollouts)
+    assert first.solution.texts == ("a", "b", "c", WRONG)
+    assert evidence(first) == [None, (1, 2), (0, 2), (0, 1)]
+    assert ratings(first) == [1, 1, -1, None]
+    assert second.solution.texts == ("a", "b", "c2", WRONG)
+    assert evidence(second) == [None, (1, 2), (2, 2), (0, 1)]
+    assert ratings(second) == [1, 1, 1, -1]
+    assert [step.start for step in second.solution.steps] == [0, 2, 4, 7]
+    assert (grown.cost.rollouts, grown.cost.probes, len(world.asked)) == (8, 4, 8)
+    assert second.solution.split == "line"
+    assert second.solution.id == "p/rollout-2"
+
+
+SHORT, LONG = ("x\n" + WRONG, 100), ("y\n" + WRONG, 400)
+
+
+def test_selection_prefers_hopeful_states_then_short_rollouts():
+    world = scripted(
+        {
+            # MC 1/4: Q = 0.5^0.75 * 0.9^(len/500) = 0.582 for 100 tokens, 0.547 for 400.
+            "": [LONG, SHORT, ("a\nb\nc\n" + WRONG, 100), (RIGHT, 5)],
+            # MC 3/4: Q = 0.5^0.25 * 0.9 = 0.757.
+            "x\n": [(RIGHT, 5), (RIGHT, 5), (RIGHT, 5), ("z\n" + WRONG, 500)],
+            "x\nz\n": [(RIGHT, 1)] * 4,
+            "a\nb\n": [(RIGHT, 1)] * 4,
+            "a\nb\nc\n": [(RIGHT, 1)] * 4,
+            "y\n": [(RIGHT, 1)] * 4,
+        }
+    )
+    (grown,) = world.run(RolloutTree(k=4, c_puct=0).grow(PROBLEM))
+    assert [one.labelled.solution.texts[0] for one in grown.rollouts] == ["x", "x", "a", "y"]
+    assert grown.rollouts[1].labelled.solution.texts == ("x", "z", WRONG)
+
+
+def test_priorities_are_weighed_anew_at_each_selection():
+    world = scripted(
+        {
+            "": ["x\n" + WRONG, "y\n" + WRONG, RIGHT, "w\n" + WRONG],
+            "x\n": [RIGHT, "z\n" + WRONG, "v\n" + WRONG, RIGHT],
+            "x\nz\n": [RIGHT] * 4,
+            "x\nv\n": [RIGHT] * 4,
+            "y\n": [RIGHT] * 4,
+            "w\n": [RIGHT] * 4,
+        }
+    )
+    # alpha = beta = 1: all Q are 1, and U decides. It takes x (N = 1 at the root), so the new state x, not yet searched from,
+    # comes next: z. Now both have N = 1: equal, the root's y is older. Then N is 2 and 1: v. Last w.
+    (grown,) = world.run(RolloutTree(k=4, alpha=1, beta=1, length="words").grow(PROBLEM))
+    order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
+    assert order == ["x", "x/z", "y", "x/v", "w"]
+    (fewer,) = world.run(RolloutTree(k=4, alpha=1, beta=1, length="words", searches=3).grow(PROBLEM))
+    assert ["/".join(one.labelled.solution.texts[:-1]) for one in fewer.rollouts] == order[:3]
+
+
+def test_a_given_solution_is_searched_first_and_shares_its_states():
+    world = scripted(
+        {
+            "": [RIGHT, "step 1\nother\n" + WRONG],
+            "step 1\n": [RIGHT, WRONG],
+            "step 1\nstep 2\n": ["n\n" + WRONG, WRONG],
+        }
+        | {"step 1\nother\n": [RIGHT, RIGHT]}
+    )
+    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(4)))
+    # Given: step 2 is probed (0 of 2), then step 1 (1 of 2). "step 1, other" is next; the third rollout of step 1, the bare
+    # answer, repeats "step 1" and a wrong answer: one step to blame, no probe.
+    assert (found.first_error, found.abstained, found.method) == (1, False, "rollout-tree")
+    assert found.labelled.solution is not None
+    assert evidence(found.labelled) == [(1, 2), (0, 2), None, (0, 1)]
+    assert ratings(found.labelled) == [1, -1, None, None]
+    texts = [other.solution.texts for other in found.others]
+    assert sorted(texts) == [("step 1", "other", WRONG), ("step 1", WRONG)]
+    assert all(evidence(other)[0] == (1, 2) for other in found.others)
+    assert len(world.asked) == len(set(world.asked)) == found.cost.rollouts == 8
+
+
+def test_a_rollout_that_repeats_a_given_solution_is_not_searched_again():
+    given = solution(3)
+    again = "step 1\nstep 2\n" + WRONG
+    world = scripted({"": [RIGHT, again, again + "\n"], "step 1\n": [RIGHT, "step 2\n" + WRONG, RIGHT], "step 1\nstep 2\n": [WRONG, RIGHT, WRONG]})  # fmt: skip
+    (found,) = world.run(RolloutTree(k=3, length="words").label(given))
+    assert found.first_error == 2
+    assert found.others == ()
+    (grown,) = world.run(RolloutTree(k=3, length="words").grow(PROBLEM, (given, given)))
+    assert [one.first_error for one in grown.given] == [2, 2]
+    assert grown.rollouts == ()
+
+
+@pytest.mark.parametrize("root", [[WRONG, "a\n" + WRONG], ["no\nanswer"] * 4])
+def test_a_problem_that_no_rollout_solves_is_abstained_from(root):
+    world = scripted({"": root})
+    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(4)))
+    assert (found.first_error, found.abstained, found.others) == (None, True, ())
+    assert evidence(found.labelled) == [None, None, None, (0, 1)]
+    assert found.cost.rollouts == len(root)
+
+
+def test_a_right_solution_is_not_searched_and_its_tree_grows():
+    world = scripted({"": [RIGHT, "a\n" + WRONG], "a\n": [RIGHT, RIGHT]})
+    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(3, ending=RIGHT)))
+    assert (found.first_error, found.abstained) == (None, False)
+    assert evidence(found.labelled) == [None, None, (1, 1)]
+    (other,) = found.others
+    assert (ratings(other), evidence(other)) == ([1, -1], [(2, 2), (0, 1)])
+
+
+def test_a_solution_without_an_answer_is_probed_at_its_end():
+    rollouts: dict[str, list[str | tuple[str, int]]] = {
+        "": [RIGHT, RIGHT],
+        "step 1\n": [RIGHT, RIGHT],
+        "step 1\nstop\n": ["go\n" + WRONG, WRONG],
+    }
+    (found,) = scripted(rollouts).run(RolloutTree(k=2, length="words").label(solution(2, ending="stop")))
+    assert (found.first_error, found.others) == (1, ())
+    rollouts["step 1\nstop\n"] = [RIGHT, "go\n" + WRONG]
+    rollouts["step 1\nstop\ngo\n"] = [RIGHT, RIGHT]
+    (found,) = scripted(rollouts).run(RolloutTree(k=2, length="words").label(solution(2, ending="stop")))
+    assert (found.first_error, found.abstained) == (None, False)
+    assert evidence(found.labelled) == [None, (1, 2)]
+    assert [other.solution.texts for other in found.others] == [("step 1", "stop", "go", WRONG)]
+
+
+def test_unparsed_rollouts_are_retried_then_the_search_abstains():
+    lost = "and\non"
+    world = scripted({"": [RIGHT, "a\nb\n" + WRONG, lost, lost], "a\n": [lost] * 8})
+    (grown,) = world.run(RolloutTree(k=4, length="words").grow(PROBLEM))
+    assert (grown.successes, grown.trials) == (1, 2)
+    (one,) = grown.rollouts
+    assert (one.first_error, one.abstained) == (None, True)
+    assert evidence(one.labelled) == [None, None, (0, 1)]
+    assert (grown.cost.rollouts, grown.cost.unparsed, grown.cost.probes) == (4 + 8, 2 + 8, 2)
+
+
+def test_one_rollout_that_cannot_be_read_again_costs_only_its_own_search():
+    def write(prefix: str, number: int) -> str:
+        if prefix.startswith("long"):
+            raise InputError("too long")
+        return [RIGHT, "long\n" + WRONG, "a\n" + WRONG][number] if not prefix else RIGHT
+
+    (grown,) = World(write).run(RolloutTree(k=3, length="words").grow(PROBLEM))
+    assert [(one.first_error, one.abstained) for one in grown.rollouts] == [(None, True), (1, False)]
+
+
+def test_lengths_are_never_guessed():
+    world = scripted({"": [RIGHT, "a\n" + WRONG], "a\n": [RIGHT, RIGHT]})
+    with pytest.raises(UsageError, match="count words with length='words'"):
+        world.run(RolloutTree(k=2).grow(PROBLEM))
+
+
+# ---------------------------------------------------------------- against truth
+
+
+@pytest.mark.parametrize("searches", [1, 30])
+def test_a_tree_against_truth(searches):
+    world = stumbling()
+    labeller = RolloutTree(k=24, searches=searches)
+    solutions = [stumbled(first_bad) for first_bad in (0, 3, 6)]
+    found = world.run(*(labeller.label(one) for one in solutions), store=MemoryReplies())
+    assert [one.first_error for one in found] == [0, 3, 6]
+    # One store: solutions of one problem share every common prefix.
+    assert len(world.asked) == len(set(world.asked))
+    for one in found:
+        assert len(one.others) == searches - 1
+        for other in one.others:
+            place = next((n for n, own in enumerate(ratings(other)) if own == -1), None)
+            # 24 rollouts, 8 lines, 12 slips in 100: a good prefix nearly always has a success.
+            assert place == truth(other)
+            for step, value in enumerate(evidence(other)):
+                if value is not None and value[0]:
+                    assert step < truth(other)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1), st.integers(5, 30), st.integers(0, 40), st.integers(2, 6), st.integers(1, 25))
+def test_what_holds_in_every_tree(given_one, slips, rescues, k, searches):
+    world = stumbling(slips=slips, rescues=rescues)
+    given = (stumbled(slips % 7),) if given_one else ()
+    (grown,) = world.run(RolloutTree(k=k, searches=searches).grow(PROBLEM, given))
+    assert isinstance(grown, Grown)
+    # No prefix is rolled out twice, so no sample is asked for twice; what is asked is what is counted.
+    assert len(set(world.asked)) == len(world.asked) == grown.cost.rollouts
+    assert grown.cost.rollouts == k * grown.cost.probes
+    assert set(Counter(world.prefixes).values()) == {k}
+    # No text is searched twice.
+    paths = [*grown.given, *grown.rollouts]
+    wholes = ["".join(prefixes(on_lines(one.labelled.solution.steps))[-1:]).rstrip() for one in paths]
+    assert len(wholes) == len(set(wholes))
+    assert len(paths) <= max(searches, len(given))
+    states = {prefix: evidence_of(world, prefix, k) for prefix in set(world.prefixes)}
+    for one in paths:
+        own = on_lines(one.labelled.solution.steps)
+        texts = prefixes(own)
+        assert texts[-1].rstrip() in wholes
+        # Every state on the way stands in the evidence, and nothing else does.
+        for step, value in enumerate(evidence(one.labelled)):
+            if texts[step + 1] in states:
+                assert value == states[texts[step + 1]]
+            else:
+                assert value == ((0, 1) if step == len(own) - 1 else None)
+        if one.abstained:
+            assert not grown.successes
+            continue
+        # The search's own claim: a success just before the error (or the root), none at it.
+        place = one.first_error
+        assert place is not None
+        before, at = evidence(one.labelled)[place - 1] if place else (1, 1), evidence(one.labelled)[place]
+        assert before is not None
+        assert at is not None
+        assert before[0]
+        assert not at[0]
+        assert ratings(one.labelled) == [1] * place + [-1] + [None] * (len(own) - place - 1)
+    # Every state lies on a path.
+    assert set(states) <= {
+        text for one in paths for text in prefixes(on_lines(one.labelled.solution.steps))
+    } | {""}
+
+
+def evidence_of(world: World, prefix: str, k: int) -> tuple[int, int]:
+    """(successes, trials) of a prefix by asking the world itself once more."""
+    texts = [stumble_again(world, prefix, number) for number in range(k)]
+    return sum(text.endswith(RIGHT) for text in texts), k
+
+
+def stumble_again(world: World, prefix: str, number: int) -> str:
+    from stepmark.batching import Message, Write
+
+    asked, prefixes_seen = list(world.asked), list(world.prefixes)
+    request = Write(
+        prompt=(Message(role="user", content="x"),), prefill=prefix, temperature=1.0, first=number
+    )
+    ((written,),) = world.policy.write([request])  # type: ignore[misc]
+    world.asked[:], world.prefixes[:] = asked, prefixes_seen
+    return written.text
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_that_was_stopped_anywhere_goes_on(recorded):
+    labeller = RolloutTree(k=4, searches=6)
+    solutions = [stumbled(4), stumbled(2)]
+    whole, store = stumbling(), MemoryReplies()
+    expected = list(label(solutions, labeller, whole.answerers(), store=store))
+    assert all(isinstance(one, Labelling) and one.others for one in expected)
+    for puts in range(1, 400, 7):
+        broken, cut = stumbling(), CutStore(puts, recorded=recorded)
+        try:
+            again = list(label(solutions, labeller, broken.answerers(), store=cut))
+        except Cut:
+            world = stumbling()
+            assert list(label(solutions, labeller, world.answerers(), store=cut)) == expected
+            assert set(broken.asked + world.asked) == set(whole.asked)
+            if recorded:
+                assert len(broken.asked + world.asked) == len(whole.asked)
+        else:
+            assert again == expected
+            return
+    pytest.fail("the run never ended")
+
+
+def test_the_given_label_is_binary_search_s():
+    for first_bad in range(LINES - 1):
+        given = stumbled(first_bad)
+        (searched,) = stumbling().run(BinarySearch(k=6).label(given))
+        (grown,) = stumbling().run(RolloutTree(k=6, searches=1).label(given))
+        assert grown.first_error == searched.first_error
+        assert grown.labelled.judgements == tuple(
+            tuple(type(j)(**{**fields(j), "judge": "rollout-tree"}) for j in own)
+            for own in searched.labelled.judgements
+        )
+        assert grown.cost.rollouts == searched.cost.rollouts + 6
+
+
+def fields(judgement):
+    return {name: getattr(judgement, name) for name in judgement.__dataclass_fields__}
+
+
+# ---------------------------------------------------------------- cutting
+
+
+def test_a_branch_keeps_its_prefix_and_counts_offsets_from_the_beginning():
+    begun = split("1. one\n2. two\n", "numbered").steps
+    steps, way = cut_branch(begun, "3. three\n4. four", "numbered")
+    assert way == "numbered"
+    assert [step.text for step in steps] == ["1. one", "2. two", "3. three", "4. four"]
+    text = "1. one\n2. two\n3. three\n4. four"
+    assert "".join(step.raw for step in steps) == text
+    assert all(text[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
+    # No border at the prefix's end: what follows is cut by itself.
+    steps, _ = cut_branch((Step(text="so x", start=0),), " = 3\nend", "line")
+    assert [(step.text, step.lead, step.start) for step in steps] == [
+        ("so x", "", 0), ("= 3", " ", 5), ("end", "", 9),
+    ]  # fmt: skip
+
+
+@given(
+    st.text(alphabet="ab \n$.1", min_size=1).filter(str.strip),
+    st.text(alphabet="ab \n$.1", min_size=1).filter(str.strip),
+    st.sampled_from(["line", "blank-line", "sentence", "numbered", "auto", "whole", "token"]),
+    st.integers(0, 9),
+)
+def test_no_branch_loses_a_character(before, text, way, kept):
+    begun = split(before, way).steps[:kept]
+    steps, _ = cut_branch(begun, text, way)
+    assert steps[: len(begun)] == begun
+    assert len(steps) > len(begun)
+    whole = "".join(step.raw for step in begun) + text
+    assert prefixes(steps)[-1] == whole
+    assert all(whole[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
+
+
+def test_how_rollouts_are_cut():
+    one = solution(2)
+    assert way_of(None, ()) == way_of(None, (one,)) == "line"
+    assert way_of("sentence", (one,)) == "sentence"
+    cut = Solution(problem=PROBLEM, steps=split("a\n\nb", "blank-line").steps, split="blank-line", id="t")
+    assert way_of(None, (cut,)) == "blank-line"
+    for several in ((one, cut), (Solution(problem=PROBLEM, steps=one.steps, split="agent", id="s"),)):
+        with pytest.raises(InputError, match="set the labeller's `split`"):
+            way_of(None, several)
+
+
+def test_steps_without_layout_between_them_are_probed_as_they_stand():
+    cut = split("甲。乙。 丙。", "sentence")
+    assert [step.raw for step in cut] == ["甲。", "乙。 ", "丙。"]
+    given = Solution(
+        problem=PROBLEM, steps=(*cut.steps, Step(text=WRONG, start=len(cut.text))), split="sentence", id="s"
+    )
+    world = World(lambda prefix, number: (RIGHT, WRONG)[number] if prefix == "" else WRONG)
+    (found,) = world.run(RolloutTree(k=2, length="words", searches=1).label(given))
+    assert (found.first_error, found.abstained) == (0, False)
+    assert list(dict.fromkeys(world.prefixes)) == ["", "甲。乙。 ", "甲。"]
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": 0}, "k must be at least 1"),
+        ({"searches": 0}, "searches must be at least 1"),
+        ({"alpha": 0.0}, r"alpha must be in \(0, 1\]"),
+        ({"beta": 1.5}, r"beta must be in \(0, 1\]"),
+        ({"length_scale": 0.0}, "length_scale must be over 0"),
+        ({"c_puct": -1.0}, "c_puct must be 0 or more"),
+        ({"length": "lines"}, "length must be 'tokens' or 'words'"),
+        ({"split": "agent"}, "cannot be cut by 'agent'"),
+        ({"split": "lines"}, "lines"),
+    ],
+)
+def test_settings_out_of_range(wrong, message):
+    with pytest.raises(UsageError, match=message):
+        RolloutTree(**wrong)
+
+
+def test_solutions_of_another_problem_are_refused():
+    with pytest.raises(InputError, match="of the problem whose tree"):
+        scripted({}).run(RolloutTree().grow(Problem(text="other", answer="7"), (solution(2),)))
+    with pytest.raises(InputError, match="reference answer"):
+        scripted({}).run(RolloutTree().grow(Problem(text="other")))
