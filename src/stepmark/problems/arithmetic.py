@@ -1,0 +1,343 @@
+"""The arithmetic world: problems of many steps made from a seed, of which everything is known.
+
+A problem is a chain: a start, then stages that add to the running quantity, subtract from it, multiply or divide it; some
+add or subtract a product, which is a step of its own. It is told as bare operations or as a story, with numbers among it
+that nothing depends on. `arithmetic_problems` makes them, `read_arithmetic` reads one back from any text that holds it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from stepmark.errors import InputError, UsageError
+from stepmark.problems.arithmetic_text import (
+    DOLLARS,
+    DOMAINS,
+    FORMULA,
+    ORDINALS,
+    SALE,
+    STORIES,
+    Domain,
+    Number,
+    Story,
+    find_story,
+    reckon,
+    write_number,
+)
+from stepmark.problems.gsm8k import Worked
+from stepmark.records import Problem, Solution, Step
+
+Sign = Literal["+", "-", "*", "/"]
+_SIGN_OF: dict[str, Sign] = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "gain": "+",
+    "lose": "-",
+    "sale": "*",
+}
+_LARGEST = 999
+SOURCE = "arithmetic"
+"""`Problem.source` of these problems."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One calculation of a problem, by which it names a quantity."""
+
+    name: str
+    """The quantity that it gives, at the head of its line; no two of a problem are alike."""
+    sign: Sign
+    left: int | None = None
+    """A given number; None for the running quantity."""
+    right: int | None = None
+    """A given number; None for the product of the operation before."""
+    unit: str = ""
+    stage: str = ""
+    """The stage it belongs to: "third day"."""
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it works out the number in groups, on the side of the running quantity."""
+        return self.left is not None
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether it brings the product before it into the running quantity."""
+        return self.right is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticProblem:
+    """A problem of the arithmetic world, with its truth."""
+
+    text: str
+    domain: str
+    """A name in `arithmetic_text.DOMAINS`; "formula" for bare operations."""
+    start: int
+    operations: tuple[Operation, ...]
+    distractors: tuple[int, ...] = ()
+    """Numbers in the text that nothing depends on."""
+    id: str | None = field(default=None, compare=False)
+
+    @cached_property
+    def values(self) -> tuple[int, ...]:
+        """The true result of each operation, in order; whole and at least 2."""
+        values: list[int] = []
+        running: Number = self.start
+        for operation in self.operations:
+            left = running if operation.left is None else operation.left
+            right = values[-1] if operation.right is None else operation.right
+            result = reckon(left, operation.sign, right)
+            if not isinstance(result, int):
+                raise InputError(
+                    f"{operation.name}: expected a whole result, found {left} {operation.sign} {right}",
+                    where=self.id,
+                )
+            values.append(result)
+            running = running if operation.is_product else result
+        return tuple(values)
+
+    @cached_property
+    def before(self) -> tuple[int, ...]:
+        """The running quantity, truly, before each operation and before the answer: one entry more than operations."""
+        running, before = self.start, []
+        for operation, value in zip(self.operations, self.values, strict=True):
+            before.append(running)
+            running = running if operation.is_product else value
+        return (*before, running)
+
+    @property
+    def answer(self) -> int:
+        """The true answer."""
+        return self.values[-1]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The number of each operation, by its name."""
+        return {operation.name: place for place, operation in enumerate(self.operations)}
+
+    def calculation(self, place: int) -> tuple[int, Sign, int]:
+        """Operation `place` with its true numbers."""
+        operation = self.operations[place]
+        left = self.before[place] if operation.left is None else operation.left
+        right = self.values[place - 1] if operation.right is None else operation.right
+        return left, operation.sign, right
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """The true solution: a line a calculation, then the answer."""
+        lines = [
+            step_line(operation, *self.calculation(place), self.values[place])
+            for place, operation in enumerate(self.operations)
+        ]
+        return (*lines, answer_line(self.answer))
+
+    @property
+    def difficulty(self) -> int:
+        """Steps of the true solution, its answer line among them."""
+        return len(self.operations) + 1
+
+    @property
+    def problem(self) -> Problem:
+        """The record, with the answer."""
+        return Problem(text=self.text, id=self.id, answer=str(self.answer), source=SOURCE)
+
+    def solution(self, steps: Sequence[str] | None = None, *, id: str | None = None) -> Solution:
+        """Steps as a solution of this problem, each on a line of its own; the true ones when none are given."""
+        lines = self.steps if steps is None else steps
+        places = [0]
+        for line in lines:
+            places.append(places[-1] + len(line) + 1)
+        return Solution(
+            problem=self.problem,
+            steps=tuple(
+                Step(text=line, tail="\n", start=start)
+                for line, start in zip(lines, places[:-1], strict=True)
+            ),
+            id=id,
+            split="line",
+        )
+
+    @property
+    def worked(self) -> Worked:
+        """The true solution with its calculations marked `<<48/2=24>>`, without the answer, as GSM8K has it."""
+        lines = []
+        for place, line in enumerate(self.steps[:-1]):
+            left, sign, right = self.calculation(place)
+            result = self.values[place]
+            lines.append(line.replace(f"= {result}", f"= <<{left}{sign}{right}={result}>>{result}"))
+        return Worked(problem=self.problem, lines=tuple(lines))
+
+
+def step_line(operation: Operation, left: Number, sign: str, right: Number, result: Number) -> str:
+    """A calculation as the world writes it: "Loaves after the third day: 36 - 12 = 24 loaves"."""
+    unit = f" {operation.unit}" if operation.unit else ""
+    return (
+        f"{operation.name}: {write_number(left)} {sign} {write_number(right)} = {write_number(result)}{unit}"
+    )
+
+
+def answer_line(answer: Number) -> str:
+    """The last line of a solution."""
+    return f"The answer is {write_number(answer)}."
+
+
+def arithmetic_problems(
+    count: int,
+    *,
+    seed: int = 0,
+    steps: tuple[int, int] = (4, 16),
+    surface: Literal["formula", "story", "both"] = "both",
+    distractors: int = 2,
+) -> Iterator[ArithmeticProblem]:
+    """Make problems; number i depends on the settings and on i alone, so more of them begin with the same.
+
+    Args:
+        count: how many.
+        seed: another seed, other problems.
+        steps: least and most steps of the true solution, the answer line among them; each number is as likely. From 2
+            to 16.
+        surface: bare operations, stories, or either with equal chances.
+        distractors: most numbers in a text that nothing depends on; each number of them from 0 up is as likely.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+    if not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1:
+        raise UsageError(
+            f"steps: expected least and most within 2 to {len(ORDINALS) + 1}, found {steps[0]} and {steps[1]}"
+        )
+    if count < 0 or distractors < 0:
+        raise UsageError(
+            f"count and distractors must be 0 or more, found count {count}, distractors {distractors}"
+        )
+    if surface not in {"formula", "story", "both"}:
+        raise UsageError(f"surface: expected 'formula', 'story' or 'both', found {surface!r}")
+    for number in range(count):
+        dice = random.Random(f"arithmetic world 1/{seed}/{number}")
+        formula = surface == "formula" or (surface == "both" and dice.random() < 0.5)
+        domain = FORMULA if formula else dice.choice(STORIES)
+        text = _tell(dice, domain, dice.randint(*steps) - 1, dice.randint(0, distractors))
+        yield read_arithmetic(text, id=f"{SOURCE}-{seed}-{number}")
+
+
+def _tell(dice: random.Random, domain: Domain, operations: int, distractors: int) -> str:
+    """A problem's text with as many operations."""
+    start = running = dice.randint(5, 60)
+    sentences: list[str] = []
+    left, stage = operations, 0
+    while left:
+        if left == 1 and domain.sale is not None and dice.random() < 0.5:
+            prices = [price for price in range(2, 10) if running * price <= _LARGEST]
+            if prices:
+                sentences += [domain.sale.format(k=dice.choice(prices)), str(domain.sale_question)]
+                break
+        kind, numbers, running = _event(dice, running, left)
+        sentences.append(domain.sentence(kind, ORDINALS[stage], **numbers))
+        left -= 1 if "g" not in numbers else 2
+        stage += 1
+    if not sentences[-1].endswith("?"):
+        sentences.append(domain.question)
+    for text in dice.sample(domain.distractors, min(distractors, len(domain.distractors))):
+        sentences.insert(dice.randrange(len(sentences)), text.format(x=dice.randint(2, 90)))
+    return " ".join((domain.opening.format(n=start), *sentences))
+
+
+def _event(dice: random.Random, running: int, left: int) -> tuple[str, dict[str, int], int]:
+    """An event that can happen to this quantity: its kind, its numbers, the quantity after it (in 2 … 999)."""
+    options: list[tuple[str, dict[str, int], int]] = []
+    more, less = min(99, _LARGEST - running), min(99, running - 2)
+    if more >= 2:
+        k = dice.randint(2, more)
+        options += [("add", {"k": k}, running + k)] * 2
+    if less >= 2:
+        k = dice.randint(2, less)
+        options += [("subtract", {"k": k}, running - k)] * 2
+    factors = [k for k in range(2, 7) if running * k <= _LARGEST]
+    if factors:
+        k = dice.choice(factors)
+        options += [("multiply", {"k": k}, running * k)] * (2 if running < 100 else 1)
+    parts = [k for k in (2, 4, 5, 10) if running % k == 0 and running // k >= 2]
+    if parts:
+        k = dice.choice(parts)
+        options += [("divide", {"k": k}, running // k)] * 2
+    if left >= 2:
+        g, k = dice.randint(2, 9), dice.randint(3, 12)
+        if running + g * k <= _LARGEST:
+            options.append(("gain", {"g": g, "k": k}, running + g * k))
+        if running - g * k >= 2:
+            options.append(("lose", {"g": g, "k": k}, running - g * k))
+    return dice.choice(options)
+
+
+def read_arithmetic(text: str, *, id: str | None = None) -> ArithmeticProblem:
+    """The last problem of this world in a text, whatever stands around it.
+
+    Raises:
+        InputError: there is none from its opening to its question.
+    """
+    story = find_story(text)
+    if story is None:
+        raise InputError(
+            f"expected a problem of the arithmetic world from its opening to its question, found {text[:80]!r}"
+            f"{'…' if len(text) > 80 else ''}; make such problems with arithmetic_problems",
+            where=id,
+        )
+    return problem_of(story, text[slice(*story.span)], id=id)
+
+
+def problem_of(story: Story, text: str, *, id: str | None = None) -> ArithmeticProblem:
+    """The problem that the sentences tell."""
+    domain = DOMAINS[story.domain.name]
+    operations: list[Operation] = []
+    extras: list[int] = []
+    for sentence in story.sentences:
+        if sentence.kind == "distractor":
+            extras.append(sentence.numbers["x"])
+        elif sentence.kind in _SIGN_OF:
+            operations += _operations(domain, sentence.kind, sentence.ordinal, sentence.numbers)
+    problem = ArithmeticProblem(
+        text=text,
+        domain=domain.name,
+        start=story.start,
+        operations=tuple(operations),
+        distractors=tuple(extras),
+        id=id,
+    )
+    if not operations or len(problem.places) < len(operations):
+        raise InputError(f"expected stages, each told once, found {text[:80]!r}", where=id)
+    for operation, value in zip(operations, problem.values, strict=True):
+        # What changes nothing, or nothing any more, could be left out and the answer still be right.
+        least = 2 if operation.sign in "*/" else 1
+        if value < 1 or any(x is not None and x < least for x in (operation.left, operation.right)):
+            raise InputError(
+                f"{operation.name}: expected results of at least 1 and a calculation that changes the quantity, "
+                f"found {problem.calculation(problem.places[operation.name])} = {value}",
+                where=id,
+            )
+    return problem
+
+
+def _operations(domain: Domain, kind: str, ordinal: str, numbers: dict[str, int]) -> list[Operation]:
+    sign, right = _SIGN_OF[kind], numbers["k"]
+    stage = f"{ordinal} {domain.stage}"
+    if kind == "sale":
+        return [Operation(name=SALE, sign=sign, right=right, unit=DOLLARS, stage="sale")]
+    name = domain.name_of(ordinal)
+    if "g" not in numbers:
+        return [Operation(name=name, sign=sign, right=right, unit=domain.unit, stage=stage)]
+    product = Operation(
+        name=domain.group_of(ordinal),
+        sign="*",
+        left=numbers["g"],
+        right=right,
+        unit=domain.unit,
+        stage=stage,
+    )
+    return [product, Operation(name=name, sign=sign, unit=domain.unit, stage=stage)]

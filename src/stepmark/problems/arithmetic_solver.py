@@ -1,0 +1,358 @@
+"""A stochastic solver of the arithmetic world.
+
+The solver goes on from what the steps so far *state*: a wrong quantity is carried on. Before each line it may notice that
+a quantity is wrong and correct it; else it may err (a slip in the result, a wrong operation, a wrong number, a step left out,
+the step before done again); else it does what is due.
+
+Its chances depend on the problem and on the *class* of its state alone, never on the values: how far it has come, whether the
+running quantity is wrong, whether the product on its side is wrong, for how many lines. And it never errs by luck: an
+error is drawn only among those after which going on rightly misses the answer. Both together make the
+classes a Markov chain of a few hundred states, so that the probability of the right answer can be computed
+(`arithmetic_value`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from stepmark.errors import UsageError
+from stepmark.problems.arithmetic import ArithmeticProblem, Operation, answer_line, step_line
+from stepmark.problems.arithmetic_steps import Account
+from stepmark.problems.arithmetic_text import Number, reckon
+
+KINDS = {"slip": 0.4, "operation": 0.2, "operand": 0.2, "drop": 0.1, "repeat": 0.1}
+"""Kinds of error and their shares where all can be made; what cannot be made where the solver stands adds to the slips. Steps
+are dropped or repeated only while nothing is wrong."""
+_HARDNESS = {"+": 0.6, "-": 0.9, "*": 1.2, "/": 1.3}
+_ANSWER_HARDNESS = 0.2
+_MOST = 0.5
+_CAP = 9999
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SolverSettings:
+    """How well the solver works. At the defaults it solves about 60 % of the default problems.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    error_rate: float = 0.065
+    """Probability of an error at a calculation of middling difficulty, in [0, 0.5]. Harder operations and larger numbers have
+    more: the factor runs from about 0.5 to 1.8."""
+    repair_rate: float = 0.04
+    """Probability, in [0, 1], that the line right after an error corrects it."""
+    repair_decay: float = 0.7
+    """By this factor, in [0, 1], the probability falls with every further line."""
+    noise: float = 0.4
+    """Problems differ: each has a factor on its error rate, log-normal with this standard deviation, at least 0. It is drawn
+    from the text of the problem."""
+    verbosity: float = 0.2
+    """Probability, in [0, 1], that a line begins with a sentence that says nothing."""
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("error_rate", 0.5),
+            ("repair_rate", 1.0),
+            ("repair_decay", 1.0),
+            ("noise", math.inf),
+            ("verbosity", 1.0),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise UsageError(f"SolverSettings: {name} must be in [0, {most:g}], found {value!r}")
+
+
+DEFAULT = SolverSettings()
+"""About 60 % of the default problems are solved."""
+
+
+class State(NamedTuple):
+    """Where the solver stands."""
+
+    place: int
+    """The operation that comes next; their number for the answer."""
+    running: Number
+    """The running quantity, as stated."""
+    product: Number | None = None
+    """The product on its side, as stated, where one waits to be brought in."""
+    age: int = 0
+    """Lines written since a quantity became wrong, that line not among them; 0 when nothing is."""
+    answer: Number | None = None
+    """The answer, once given: nothing follows."""
+
+
+class NextStep(NamedTuple):
+    """A line that the solver may write next."""
+
+    text: str
+    probability: float
+    state: State
+
+
+_Moves = Sequence[tuple[str, State]]
+
+
+class Solver:
+    """The solver at one problem.
+
+    Args:
+        problem: to solve.
+        settings: how well.
+    """
+
+    def __init__(self, problem: ArithmeticProblem, settings: SolverSettings) -> None:
+        self.problem = problem
+        self.settings = settings
+        self.end = len(problem.operations)
+        self._before = problem.before
+        self._values = problem.values
+        digest = hashlib.sha256(problem.text.encode()).digest()
+        factor = math.exp(settings.noise * random.Random(int.from_bytes(digest[:8], "big")).gauss(0, 1))
+        rates = [self._hardness(place) for place in range(self.end)] + [_ANSWER_HARDNESS]
+        self.error_rates = tuple(min(_MOST, settings.error_rate * factor * rate) for rate in rates)
+        """Probability of an error at each operation, and at the answer."""
+        given = {
+            number
+            for operation in problem.operations
+            for number in (operation.left, operation.right)
+            if number is not None
+        }
+        self._numbers = tuple(sorted({*given, problem.start, *problem.distractors}))
+        self._prefaces = [f"Next is the {operation.stage}. " for operation in problem.operations] + [
+            "That was the last step. "
+        ]
+
+    def _hardness(self, place: int) -> float:
+        # From the true numbers and not from the stated ones: the chances must not depend on the values.
+        left, sign, right = self.problem.calculation(place)
+        digits = len(str(left)) + len(str(right))
+        return _HARDNESS[sign] * (0.6 + 0.12 * digits)
+
+    def start(self) -> State:
+        """Before the first step."""
+        return State(0, self.problem.start)
+
+    def after(self, steps: Sequence[str]) -> State:
+        """Where the solver stands after these steps, whoever wrote them; what states nothing is passed over."""
+        account = Account(self.problem)
+        state = self.start()
+        for text in steps:
+            if account.read(text) is None:
+                continue
+            if account.answer is not None:
+                state = state._replace(answer=account.answer)
+                continue
+            place = account.due
+            waits = place < self.end and self.problem.operations[place].is_merge
+            product = account.stated[place - 1] if waits else None
+            state = self._aged(state, State(place, account.running(place), product))
+        return state
+
+    def wrong(self, state: State) -> bool:
+        """Whether a quantity that is still needed is wrong."""
+        return state.running != self._before[state.place] or self.wrong_product(state)
+
+    def wrong_product(self, state: State) -> bool:
+        """Whether a product waits to be brought in and is wrong."""
+        return state.product is not None and state.product != self._values[state.place - 1]
+
+    def _aged(self, old: State, new: State) -> State:
+        return new._replace(age=old.age + 1) if self.wrong(old) and self.wrong(new) else new
+
+    # -- what it may write
+
+    def next_steps(self, state: State) -> Iterator[NextStep]:
+        """Every line that may come next, with its probability; the same line may come more than once. None after the answer."""
+        if state.answer is not None:
+            return
+        rest = 1.0
+        repair = self.repair_probability(state)
+        if repair:
+            text, new = self.repair(state)
+            yield NextStep(text, repair, new)
+            rest -= repair
+        error = self.error_rates[state.place]
+        moves = [(self.faithful(state), rest * (1 - error))]
+        for share, errors in self.errors(state):
+            moves += [(move, rest * error * share / len(errors)) for move in errors]
+        talk = self.settings.verbosity
+        for (text, new), probability in moves:
+            if probability:
+                yield NextStep(text, probability * (1 - talk), new)
+                if talk:
+                    yield NextStep(self._prefaces[state.place] + text, probability * talk, new)
+
+    def draw(self, state: State, dice: random.Random) -> tuple[str, State, float]:
+        """One line, the state after it, and the natural logarithm of its probability."""
+        logprob = 0.0
+        repair = self.repair_probability(state)
+        if repair:
+            if dice.random() < repair:
+                return *self.repair(state), math.log(repair)
+            logprob = math.log1p(-repair)
+        error = self.error_rates[state.place]
+        if dice.random() < error:
+            shares = self.errors(state)
+            share, moves = dice.choices(shares, [share for share, _ in shares])[0]
+            text, new = moves[dice.randrange(len(moves))]
+            logprob += math.log(error * share / len(moves))
+        else:
+            text, new = self.faithful(state)
+            logprob += math.log1p(-error)
+        talk = self.settings.verbosity
+        if not talk:
+            return text, new, logprob
+        if dice.random() < talk:
+            return self._prefaces[state.place] + text, new, logprob + math.log(talk)
+        return text, new, logprob + math.log1p(-talk)
+
+    def likeliest(self, state: State) -> tuple[str, State, float]:
+        """The likeliest line, as `draw` gives it: what is due, done rightly, unless correction is likelier."""
+        repair = self.repair_probability(state)
+        if repair > 0.5:
+            return *self.repair(state), math.log(repair)
+        text, new = self.faithful(state)
+        talk = self.settings.verbosity
+        if talk > 0.5:
+            text = self._prefaces[state.place] + text
+        chances = (repair, self.error_rates[state.place], min(talk, 1 - talk))
+        return text, new, sum(math.log1p(-chance) for chance in chances)
+
+    def faithful(self, state: State) -> tuple[str, State]:
+        """What is due, done rightly on what is stated."""
+        if state.place == self.end:
+            return answer_line(state.running), state._replace(answer=state.running)
+        return self._line(state, state.place)
+
+    def repair_probability(self, state: State) -> float:
+        """Probability that the next line corrects a quantity."""
+        if not self.wrong(state):
+            return 0.0
+        return self.settings.repair_rate * self.settings.repair_decay**state.age
+
+    def repair(self, state: State) -> tuple[str, State]:
+        """Correct the latest quantity that is wrong: the waiting product, else the running quantity."""
+        product = self.wrong_product(state)
+        place = state.place - 1
+        while not product and self.problem.operations[place].is_product:
+            place -= 1
+        value = self._values[place]
+        line = step_line(self.problem.operations[place], *self.problem.calculation(place), value)
+        fixed = state._replace(age=0, **({"product": value} if product else {"running": value}))
+        return f"Correction, {line}", self._aged(state, fixed)
+
+    def errors(self, state: State) -> list[tuple[float, _Moves]]:
+        """The errors that can be made here: shares, which sum to 1, and the lines that make one of each kind."""
+        found: dict[str, _Moves] = {"slip": self._slips(state)}
+        if state.place < self.end:
+            found["operation"] = self._wrong_operations(state)
+            found["operand"] = self._wrong_operands(state)
+            if not self.wrong(state):
+                found["drop"] = self._drops(state)
+                found["repeat"] = self._repeats(state)
+        shares = {kind: share for kind, share in KINDS.items() if found.get(kind)}
+        shares["slip"] += 1 - math.fsum(shares.values())
+        return [(share, found[kind]) for kind, share in shares.items()]
+
+    def _line(
+        self,
+        state: State,
+        place: int,
+        *,
+        sign: str | None = None,
+        right: Number | None = None,
+        result: Number | None = None,
+    ) -> tuple[str, State]:
+        """The line of an operation, with what is given here in place of what is due."""
+        operation = self.problem.operations[place]
+        left, due_sign, due_right = self._due(state, operation)
+        sign, right = sign or due_sign, due_right if right is None else right
+        value = reckon(left, sign, right) if result is None else result
+        assert value is not None, "no operation of this world divides by zero"
+        following = max(state.place, place + 1)
+        new = State(following, state.running, value) if operation.is_product else State(following, value)
+        return step_line(operation, left, sign, right, value), self._aged(state, new)
+
+    @staticmethod
+    def _due(state: State, operation: Operation) -> tuple[Number, str, Number]:
+        left = state.running if operation.left is None else operation.left
+        right = state.product if operation.right is None else operation.right
+        assert right is not None, "a product is stated before it is brought in"
+        return left, operation.sign, right
+
+    def _results(self, state: State) -> tuple[Number, str, Number, Number, Callable[[Number | None], bool]]:
+        """What is due, its result, and whether another result is an error that luck does not undo."""
+        operation = self.problem.operations[state.place]
+        left, sign, right = self._due(state, operation)
+        due = reckon(left, sign, right)
+        assert due is not None
+        truth: Number = self._values[state.place]
+        merge = self.problem.operations[state.place + 1] if operation.is_product else None
+
+        def misses(result: Number | None) -> bool:
+            if result is None or result in {due, truth} or abs(result) > max(_CAP, 2 * abs(due)):
+                return False
+            if result < 0 <= due:
+                return False
+            # A wrong product could make up for a wrong running quantity.
+            return merge is None or reckon(state.running, merge.sign, result) != self._values[state.place + 1]
+
+        return left, sign, right, due, misses
+
+    def _slips(self, state: State) -> _Moves:
+        if state.place == self.end:
+            near = (state.running + off for off in (1, -1, 2, -2, 10, -10))
+            wrong = [n for n in near if n != self._values[-1] and not n < 0 <= state.running]
+            return [(answer_line(n), state._replace(answer=n)) for n in wrong]
+        _, sign, right, due, misses = self._results(state)
+        offs: tuple[Number, ...] = (1, -1, 2, -2, 10, -10)
+        if sign == "*":
+            offs = tuple(dict.fromkeys((*offs, right, -right)))
+        return [self._line(state, state.place, result=due + off) for off in offs if misses(due + off)]
+
+    def _wrong_operations(self, state: State) -> _Moves:
+        left, sign, right, _, misses = self._results(state)
+        return [
+            self._line(state, state.place, sign=other)
+            for other in "+-*"
+            if other != sign and misses(reckon(left, other, right))
+        ]
+
+    def _wrong_operands(self, state: State) -> _Moves:
+        left, sign, right, _, misses = self._results(state)
+        # Only decimals that end.
+        numbers = (2, 4, 5, 10) if sign == "/" else self._numbers
+        return [
+            self._line(state, state.place, right=number)
+            for number in numbers
+            if number != right and misses(reckon(left, sign, number))
+        ]
+
+    def is_plain(self, place: int) -> bool:
+        """Whether an operation takes a given number alone to the running quantity."""
+        operation = self.problem.operations[place]
+        return not operation.is_product and not operation.is_merge
+
+    def _drops(self, state: State) -> _Moves:
+        if not self.is_plain(state.place):
+            return ()
+        if state.place + 1 == self.end:
+            return ((answer_line(state.running), state._replace(answer=state.running)),)
+        return (self._line(state, state.place + 1),) if self.is_plain(state.place + 1) else ()
+
+    def _repeats(self, state: State) -> _Moves:
+        again = state.place - 1
+        return (self._line(state, again),) if again >= 0 and self.is_plain(again) else ()
+
+
+@lru_cache(maxsize=4096)
+def solver_of(problem: ArithmeticProblem, settings: SolverSettings) -> Solver:
+    """The solver of a problem, kept for the next time."""
+    return Solver(problem, settings)

@@ -1,0 +1,549 @@
+"""The arithmetic world: its truth against an evaluator of our own, its V against enumeration and against rollouts."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.batching import Choose, Message, Write, run
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.exact import exact_labels
+from stepmark.models.policies import Policy, answerers
+from stepmark.problems.answers import load_verifier
+from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy, count_tokens, wrong_solutions
+from stepmark.problems.arithmetic_solver import Solver, SolverSettings
+from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.arithmetic_text import read_number, write_number
+from stepmark.problems.arithmetic_value import next_steps, true_value, true_values
+from stepmark.solutions.sampling import Sampling, sample
+
+CHAIN = read_arithmetic(
+    "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "
+    "In the third step subtract 2 times 3. In the fourth step divide by 4. What is the result?"
+)
+CHAIN_STEPS = (
+    "Result after the first step: 10 + 5 = 15",
+    "Result after the second step: 15 * 2 = 30",
+    "Product of the third step: 2 * 3 = 6",
+    "Result after the third step: 30 - 6 = 24",
+    "Result after the fourth step: 24 / 4 = 6",
+    "The answer is 6.",
+)
+SALE = read_arithmetic(
+    "A bakery has 20 loaves. On the first day it sells 4 loaves. The baker is 52 years old. "
+    "Then all loaves are sold for 3 dollars each. How many dollars does the bakery get?"
+)
+
+seeds = st.integers(0, 10**6)
+
+
+def problem_of_seed(seed):
+    return next(arithmetic_problems(1, seed=seed))
+
+
+# -- problems
+
+
+def test_a_problem_worked_by_hand():
+    assert CHAIN.steps == CHAIN_STEPS
+    assert CHAIN.answer == 6
+    assert CHAIN.values == (15, 30, 6, 24, 6)
+    assert CHAIN.distractors == (8,)
+    assert CHAIN.difficulty == 6
+    assert CHAIN.problem.answer == "6"
+
+
+def test_a_story_that_ends_in_another_unit():
+    assert SALE.steps == (
+        "Loaves after the first day: 20 - 4 = 16 loaves",
+        "Money from the sale: 16 * 3 = 48 dollars",
+        "The answer is 48.",
+    )
+
+
+_GROUPS = r"(\d+) (?:boxes|groups|crates|presents|bills|chests|fines|baskets) of (\d+)"
+_LOSS = r"sells|get off|lends out|spends|loses|are sold|gives away|sends away|pays|go out|subtract"
+
+
+def evaluate(text):
+    """The answer of a problem by the words of its sentences; shares nothing with the package."""
+    opening, *events = re.findall(r"[^.?]+[.?]", text)
+    quantity = Fraction(re.findall(r"\d+", opening)[0])
+    for event in events:
+        numbers = [int(number) for number in re.findall(r"\d+", event)]
+        if event.startswith(" Then all"):
+            quantity *= numbers[0]
+        elif re.match(r" (On|At|In) the \w+ (day|stop|week|month|round|hour|step) ", event):
+            if re.search(r"times as|multipl", event):
+                quantity *= numbers[0]
+            elif re.search(r"1 of every|divide", event):
+                quantity /= numbers[-1]
+            else:
+                product = re.search(_GROUPS, event) or re.search(r"(\d+) times (\d+)", event)
+                by = int(product[1]) * int(product[2]) if product else numbers[0]
+                quantity += -by if re.search(_LOSS, event) else by
+    return quantity
+
+
+@given(seeds)
+def test_the_answer_is_what_another_reader_computes(seed):
+    problem = problem_of_seed(seed)
+    assert evaluate(problem.text) == problem.answer
+
+
+@given(seeds)
+def test_every_line_of_the_true_solution_calculates_rightly(seed):
+    problem = problem_of_seed(seed)
+    signs = {"+": Fraction.__add__, "-": Fraction.__sub__, "*": Fraction.__mul__, "/": Fraction.__truediv__}
+    for line in problem.steps[:-1]:
+        left, sign, right, result = re.search(r": (\d+) (.) (\d+) = (\d+)", line).groups()
+        assert signs[sign](Fraction(left), Fraction(right)) == int(result)
+    assert problem.steps[-1] == f"The answer is {evaluate(problem.text)}."
+    assert all(2 <= value <= 999 for value in problem.values)
+
+
+@given(seeds, st.integers(2, 16), st.sampled_from(["formula", "story"]))
+def test_settings_are_kept(seed, steps, surface):
+    (problem,) = arithmetic_problems(1, seed=seed, steps=(steps, steps), surface=surface, distractors=0)
+    assert problem.difficulty == len(problem.steps) == steps
+    assert (problem.domain == "formula") == (surface == "formula")
+    assert not problem.distractors
+
+
+@given(seeds)
+def test_a_problem_is_read_back_from_any_text_around_it(seed):
+    first, second = arithmetic_problems(2, seed=seed)
+    text = f"Solve this. {first.text}\n{first.steps[0]}\n\nNow this: {second.text}\n\nStep by step."
+    assert read_arithmetic(text) == second
+
+
+def test_problems_do_not_depend_on_how_many_are_asked_for():
+    assert list(arithmetic_problems(3, seed=4)) == list(arithmetic_problems(8, seed=4))[:3]
+    assert list(arithmetic_problems(3, seed=4)) != list(arithmetic_problems(3, seed=5))
+    assert [problem.id for problem in arithmetic_problems(2, seed=4)] == ["arithmetic-4-0", "arithmetic-4-1"]
+
+
+def test_lengths_surfaces_and_domains_all_occur():
+    problems = list(arithmetic_problems(600, seed=1))
+    assert {problem.difficulty for problem in problems} == set(range(4, 17))
+    assert len({problem.domain for problem in problems}) == 7
+    assert 240 < sum(problem.domain == "formula" for problem in problems) < 360
+
+
+def test_a_solution_keeps_its_text():
+    solution = CHAIN.solution()
+    text = "".join(step.raw for step in solution.steps)
+    assert text == "\n".join(CHAIN_STEPS) + "\n"
+    assert all(text[step.start :].startswith(step.text) for step in solution.steps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is 2 + 2?",
+        "Start with 10. In the first step add 5.",
+        "Start with 10. In the first step ponder. What is the result?",
+        "Start with 10. What is the result?",
+        "Start with 10. In the first step add 5. In the first step add 6. What is the result?",
+        "Start with 10. In the first step divide by 4. What is the result?",
+        "Start with 10. In the first step multiply by 1. What is the result?",
+        "Start with 10. In the first step divide by 0. What is the result?",
+        "Start with 10. In the first step subtract 10. What is the result?",
+    ],
+)
+def test_what_is_no_problem_of_this_world_is_refused(text):
+    with pytest.raises(InputError, match="expected"):
+        read_arithmetic(text)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"steps": (1, 4)}, {"steps": (5, 4)}, {"steps": (4, 17)}, {"surface": "verse"}, {"distractors": -1}],
+)
+def test_bad_settings_of_the_maker(bad):
+    with pytest.raises(UsageError, match="found"):
+        next(arithmetic_problems(1, **bad))
+
+
+@given(st.fractions(max_denominator=400))
+def test_numbers_are_written_exactly(number):
+    assert read_number(write_number(number)) == number
+
+
+# -- labels
+
+
+def with_step(place, text):
+    return [*CHAIN_STEPS[:place], text, *CHAIN_STEPS[place + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (1, "Result after the second step: 15 * 2 = 31"),  # a slip
+        (1, "Result after the second step: 15 + 2 = 17"),  # a wrong operation
+        (1, "Result after the second step: 15 * 8 = 120"),  # a wrong number: the distractor
+        (1, "Result after the second step: 10 * 2 = 20"),  # an older quantity
+        (1, "Result after the second step: 31"),
+        (2, "Result after the third step: 30 - 6 = 24"),  # the product is left out
+        (2, "Result after the second step: 30 * 2 = 60"),  # done again
+        (2, "Product of the third step: 2 * 3 = 6 loaves"),  # a unit where none is
+        (3, "Result after the third step: 6 - 30 = -24"),  # sides that may not be changed
+        (4, "The answer is 24."),  # an early stop
+        (5, "The answer is 7."),
+    ],
+)
+def test_each_kind_of_error(place, text):
+    labels, first = true_labels(CHAIN, with_step(place, text)[: place + 1])
+    assert labels == (True,) * place + (False,)
+    assert first == place
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (1, "Result after the second step: 2 * 15 = 30"),
+        (1, "So we double. Result after the second step: 15 × 2 = 30."),
+        (1, "Result after the second step: 30"),
+        (2, "Result after the second step: 15 * 2 = 30"),
+        (5, "So the answer is 6"),
+    ],
+)
+def test_other_ways_to_be_right(place, text):
+    assert true_labels(CHAIN, with_step(place, text)[: place + 1]) == ((True,) * (place + 1), -1)
+
+
+def test_a_step_that_goes_on_from_a_wrong_quantity_is_right():
+    steps = (
+        "Result after the first step: 10 + 5 = 16",
+        "Result after the second step: 16 * 2 = 32",
+        "Product of the third step: 2 * 3 = 6",
+        "Correction, Result after the second step: 15 * 2 = 30",
+        "Result after the third step: 30 - 6 = 24",
+        "Result after the fourth step: 24 / 4 = 6",
+        "The answer is 6.",
+    )
+    assert true_labels(CHAIN, steps) == ((False, *(True,) * 6), 0)
+    assert (
+        true_labels(CHAIN, [*steps[:3], "Correction, Result after the second step: 15 * 2 = 31"])[0][3]
+        is False
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Let us think.", "Loaves after the first day: 3 + 4 = 7", "Result after the first step: 3 + 4 + 8 = 15"],
+)
+def test_a_step_that_is_not_of_this_world_has_no_label(text):
+    with pytest.raises(InputError, match="step 1: expected"):
+        true_labels(CHAIN, [CHAIN_STEPS[0], text])
+
+
+def scrambled(problem, dice):
+    """Steps with lines altered, left out, repeated, put elsewhere: what no policy of ours writes."""
+    steps = list(problem.steps)
+    for _ in range(dice.randint(0, 3)):
+        at = dice.randrange(len(steps))
+        change = dice.choice(["number", "drop", "repeat", "swap", "sign"])
+        if change == "number":
+            numbers = list(re.finditer(r"\d+", steps[at]))
+            if numbers:
+                spot = dice.choice(numbers)
+                new = str(max(0, int(spot[0]) + dice.choice([-2, -1, 1, 5])))
+                steps[at] = steps[at][: spot.start()] + new + steps[at][spot.end() :]
+        elif change == "sign":
+            steps[at] = re.sub(r" [-+*] ", f" {dice.choice('+-*')} ", steps[at])
+        elif change == "drop" and len(steps) > 1:
+            del steps[at]
+        elif change == "repeat":
+            steps.insert(dice.randrange(len(steps)), steps[at])
+        elif change == "swap":
+            other = dice.randrange(len(steps))
+            steps[at], steps[other] = steps[other], steps[at]
+    return steps
+
+
+@given(seeds)
+def test_where_every_step_is_right_so_is_the_answer(seed):
+    problem = problem_of_seed(seed)
+    steps = scrambled(problem, random.Random(seed))
+    labels, first = true_labels(problem, steps)
+    assert first == next((place for place, right in enumerate(labels) if not right), -1)
+    answers = [step for step in steps if step.startswith("The answer")]
+    if first == -1 and answers:
+        assert answers[-1] == f"The answer is {problem.answer}."
+
+
+@settings(max_examples=30)
+@given(seeds)
+def test_labels_agree_with_errors_that_were_put_there_on_purpose(seed):
+    problem = problem_of_seed(seed)
+    for copy in exact_labels(problem.worked, random.Random(seed)):
+        rating = copy.judgements[-1][0].rating
+        labels, _ = true_labels(problem, copy.solution.texts)
+        assert labels[:-1] == (True,) * (len(labels) - 1)
+        assert labels[-1] == (rating == 1)
+
+
+# -- the solver
+
+
+def test_about_six_problems_in_ten_are_solved():
+    values = [true_value(problem, []) for problem in arithmetic_problems(1000, seed=11)]
+    assert 0.57 < sum(values) / len(values) < 0.63
+
+
+def test_v_by_hand():
+    problem = read_arithmetic("Start with 10. In the first step add 5. What is the result?")
+    how = SolverSettings(noise=0.0, repair_rate=0.2, repair_decay=0.5)
+    error, last = Solver(problem, how).error_rates
+    # Once wrong, only a correction before the answer helps; a tenth of the errors are early stops, the rest leave 15 wrong.
+    by_hand = (1 - error) * (1 - last) + error * 0.9 * 0.2 * (1 - last)
+    assert true_value(problem, [], how) == pytest.approx(by_hand, abs=1e-12)
+    wrong = ["Result after the first step: 10 + 5 = 16"]
+    assert true_value(problem, wrong, how) == pytest.approx(0.2 * (1 - last), abs=1e-12)
+    assert true_value(problem, [*wrong, "The answer is 16."], how) == 0
+    assert true_value(problem, ["Result after the first step: 10 + 5 = 15", "The answer is 15."], how) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.sampled_from([SolverSettings(), SolverSettings(error_rate=0.3, repair_rate=0.5)]))
+def test_v_is_the_mean_of_v_over_the_next_steps(seed, how):
+    dice = random.Random(seed)
+    problem = problem_of_seed(seed)
+    steps = scrambled(problem, dice)[: dice.randint(0, problem.difficulty)]
+    while True:
+        following = next_steps(problem, steps, how)
+        if not following:
+            break
+        assert math.fsum(following.values()) == pytest.approx(1, abs=1e-12)
+        mean = math.fsum(p * true_value(problem, [*steps, step], how) for step, p in following.items())
+        assert true_value(problem, steps, how) == pytest.approx(mean, abs=1e-12)
+        steps.append(dice.choice(list(following)))
+    assert true_value(problem, steps, how) in (0, 1)
+
+
+CANCELLING = [
+    "Result after the first step: 10 + 5 = 15",
+    "Result after the second step: 15 * 2 = 31",
+    "Product of the third step: 2 * 3 = 7",
+]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        CHAIN_STEPS[:3],
+        CANCELLING[:2],
+        CANCELLING,
+        [CHAIN_STEPS[0], CHAIN_STEPS[2]],
+        ["Hm.", CHAIN_STEPS[1]],
+    ],
+    ids=["start", "right", "wrong", "two that cancel", "one left out", "with a remark"],
+)
+def test_v_against_rollouts_through_the_runner(steps):
+    count = 4000
+    how = SolverSettings(error_rate=0.12, repair_rate=0.3)
+    prefill = "".join(f"{step}\n" for step in steps)
+
+    def rollouts():
+        return (yield Write(prompt=f"{CHAIN.text}\n\n", prefill=prefill, n=count, temperature=1.0))
+
+    ((_, written),) = run([rollouts()], answerers(ArithmeticPolicy(how)))
+    with load_verifier("number") as verifier:
+        verdicts = [verifier.verify(prefill + one.text, "6").outcome for one in written[:50]]
+    answers = [one.text.rpartition("The answer is ")[2] for one in written]
+    assert [answer == "6." for answer in answers[:50]] == [verdict == "match" for verdict in verdicts]
+    value = true_value(CHAIN, steps, how)
+    assert 0.02 < value < 0.98
+    assert abs(answers.count("6.") / count - value) < 4 * math.sqrt(value * (1 - value) / count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_the_first_error_is_where_the_solver_first_erred(seed):
+    dice = random.Random(seed)
+    problem = problem_of_seed(seed)
+    solver = Solver(problem, SolverSettings(error_rate=0.15, repair_rate=0.2))
+    state, steps, erred = solver.start(), [], -1
+    while state.answer is None:
+        due = solver.faithful(state)[0]
+        repaired = solver.wrong(state) and solver.repair(state)[0]
+        text, state, logprob = solver.draw(state, dice)
+        assert logprob <= 0
+        if erred == -1 and not text.endswith(due) and text != repaired:
+            erred = len(steps)
+        steps.append(text)
+        assert solver.after(steps) == state
+    assert true_labels(problem, steps)[1] == erred
+    if state.answer != problem.answer:
+        assert erred >= 0
+
+
+def test_all_kinds_of_error_occur():
+    dice = random.Random(0)
+    solver = Solver(CHAIN, SolverSettings(error_rate=0.3, verbosity=0.0))
+    lines = set()
+    for _ in range(3000):
+        state = solver.start()
+        while state.answer is None:
+            line, state, _ = solver.draw(state, dice)
+            lines.add(line)
+    assert {
+        "Result after the first step: 10 + 5 = 16",
+        "Result after the first step: 10 - 5 = 5",
+        "Result after the first step: 10 + 8 = 18",
+        "Result after the second step: 10 * 2 = 20",
+        "Result after the first step: 15 + 5 = 20",
+        "The answer is 24.",
+        "Correction, Result after the first step: 10 + 5 = 15",
+        "Correction, Product of the third step: 2 * 3 = 6",
+        "Result after the fourth step: 25 / 4 = 6.25",
+    } <= lines
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"error_rate": 0.6},
+        {"repair_rate": -0.1},
+        {"noise": math.nan},
+        {"verbosity": 2},
+        {"repair_decay": 1.5},
+    ],
+)
+def test_bad_settings_of_the_solver(bad):
+    with pytest.raises(UsageError, match=f"{next(iter(bad))} must be in"):
+        SolverSettings(**bad)
+
+
+# -- the policy
+
+
+def test_it_is_a_policy():
+    policy: Policy = ArithmeticPolicy()
+    assert policy.name == "arithmetic"
+    assert policy.identity == ArithmeticPolicy().identity
+    assert policy.identity != ArithmeticPolicy(SolverSettings(noise=0.1)).identity
+
+
+def test_equal_requests_give_equal_samples():
+    policy = ArithmeticPolicy()
+    ask = Write(prompt=CHAIN.text, n=6, temperature=0.7)
+    (six,) = policy.write([ask])
+    assert policy.tokens_written == sum(one.tokens for one in six)
+    (last,) = ArithmeticPolicy().write([Write(prompt=CHAIN.text, n=2, temperature=0.7, first=4)])
+    assert six[4:] == last
+    (other,) = policy.write([Write(prompt=CHAIN.text, n=6, temperature=0.7, seed=1)])
+    assert other != six
+
+
+def test_chat_and_text_prompts():
+    policy = ArithmeticPolicy()
+    turn = (Message(role="user", content=f"{CHAIN.text}\n\nSolve it step by step."),)
+    text = "\n".join(CHAIN_STEPS)
+    ((greedy,),) = policy.write([Write(prompt=turn)])
+    assert (greedy.text, greedy.finish, greedy.tokens) == (text, "end", count_tokens(text) + 1)
+    ((greedy,),) = policy.write([Write(prompt=CHAIN.text)])
+    assert greedy.text == "\n" + text
+    ((greedy,),) = policy.write([Write(prompt=f"{CHAIN.text}\n\n{CHAIN_STEPS[0]}\n", prefill=CHAIN_STEPS[1])])
+    assert greedy.text == "\n" + "\n".join(CHAIN_STEPS[2:])
+    ((greedy,),) = policy.write([Write(prompt=turn, prefill="Result after the first step: 10 + 5 = 19\n")])
+    assert greedy.text.endswith("Result after the fourth step: 32 / 4 = 8\nThe answer is 8.")
+    ((done,),) = policy.write([Write(prompt=turn, prefill=text + "\n")])
+    assert (done.text, done.finish, done.tokens) == ("", "end", 1)
+
+
+def test_stop_and_length():
+    policy = ArithmeticPolicy()
+    prompt = CHAIN.text + "\n"
+    ((step,),) = policy.write([Write(prompt=prompt, stop=("\n",))])
+    assert (step.text, step.finish, step.tokens) == (CHAIN_STEPS[0], "stop", count_tokens(CHAIN_STEPS[0]) + 1)
+    whole = count_tokens("\n".join(CHAIN_STEPS))
+    ((fits,), (short,), (cut,)) = policy.write(
+        [Write(prompt=prompt, max_tokens=limit) for limit in (whole + 1, whole, 7)]
+    )
+    assert (fits.finish, fits.tokens, fits.text) == ("end", whole + 1, "\n".join(CHAIN_STEPS))
+    assert (short.finish, short.tokens) == ("length", whole)
+    assert (cut.finish, cut.tokens, cut.text) == ("length", 7, "Result after the first step: 1")
+
+
+def test_log_probabilities_are_those_of_the_lines():
+    policy = ArithmeticPolicy()
+    (written,) = policy.write([Write(prompt=CHAIN.text + "\n", n=100, temperature=1.0)])
+    for one in written:
+        lines = one.text.split("\n")
+        chances = [next_steps(CHAIN, lines[:place])[line] for place, line in enumerate(lines)]
+        assert one.logprob == pytest.approx(sum(math.log(chance) for chance in chances))
+
+
+def test_choose_is_exact():
+    policy = ArithmeticPolicy(SolverSettings(verbosity=0.0))
+    first, second = CHAIN_STEPS[:2]
+    chances = next_steps(CHAIN, [], policy.settings)
+    after = next_steps(CHAIN, [first], policy.settings)
+    options = ("Result", first, f"{first}\n{second}", "+")
+    (logs,) = policy.choose([Choose(prompt=CHAIN.text + "\n", options=options)])
+    named = math.fsum(chance for line, chance in chances.items() if line.startswith("Result"))
+    assert logs[0] == pytest.approx(math.log(named))
+    longer = math.fsum(chance for line, chance in chances.items() if line.startswith(first))
+    assert logs[1] == pytest.approx(math.log(longer))
+    both = chances[first] * math.fsum(chance for line, chance in after.items() if line.startswith(second))
+    assert logs[2] == pytest.approx(math.log(both))
+    assert logs[3] == -math.inf
+    (refused,) = policy.choose([Choose(prompt=CHAIN.text, options=("+", "-"))])
+    assert isinstance(refused, InputError)
+
+
+def test_a_prompt_without_a_problem_is_refused_alone():
+    policy = ArithmeticPolicy()
+    refused, good = policy.write([Write(prompt="What is 2 + 2?"), Write(prompt=CHAIN.text)])
+    assert isinstance(refused, InputError)
+    assert good[0].text.endswith("The answer is 6.")
+
+
+def test_solutions_are_sampled_like_those_of_any_policy():
+    problems = list(arithmetic_problems(6, seed=2))
+    found = list(sample([problem.problem for problem in problems], ArithmeticPolicy(), Sampling(n=3)))
+    with load_verifier("math") as verifier:
+        for one, problem in zip(found, problems, strict=True):
+            assert one.greedy.text == "\n".join(problem.steps)
+            assert verifier.verify(one.greedy.text, str(problem.answer)).outcome == "match"
+            assert len(one.samples) == 3
+
+
+# -- wrong solutions
+
+
+def test_wrong_solutions():
+    known = list(wrong_solutions(120, seed=3))
+    assert len({one.solution.id for one in known}) == 120
+    with load_verifier("number") as verifier:
+        for one in known:
+            text = "".join(step.raw for step in one.solution.steps)
+            assert verifier.verify(text, one.solution.problem.answer).outcome == "mismatch"
+            assert 4 <= len(one.solution.steps) <= 16
+            assert (one.labels, one.first_error) == true_labels(one.problem, one.solution.texts)
+            assert all(one.labels[: one.first_error])
+            assert not one.labels[one.first_error]
+            assert one.values == true_values(one.problem, one.solution.texts)
+            assert one.values[-1] == 0
+            before, after = one.values[one.first_error : one.first_error + 2]
+            assert after < 0.15 < before
+            top = max(one.values[one.first_error + 1 :])
+            assert (top > 0.15) == one.repaired
+    assert 0 < sum(one.repaired for one in known) < 20
+    assert list(wrong_solutions(5, seed=3)) == known[:5]
+
+
+def test_a_solver_that_never_errs_has_no_wrong_solutions():
+    with pytest.raises(UsageError, match="found 0 of 1"):
+        next(wrong_solutions(1, steps=(4, 4), settings=SolverSettings(error_rate=0.0)))
