@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from stepmark.cli.paths import FileOrDash, checked_input
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, fingerprint, is_stream, open_rows
+
+if TYPE_CHECKING:
+    from stepmark.solutions.interchange.rows import Item
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
@@ -93,7 +97,7 @@ def convert_command(file: FileOrDash, /, *, options: ConvertOptions) -> int:
     with closing(
         open_rows(options.out, _manifest(file, known, source, options), resumable=known is not None)
     ) as out:
-        items = items_of_rows(rows, source, reading, losses, keep_going=options.keep_going)
+        items = _hinted(items_of_rows(rows, source, reading, losses, keep_going=options.keep_going))
         try:
             for number, row in enumerate(convert(items, options.to, writing, losses)):
                 if number < out.done:
@@ -113,6 +117,15 @@ def convert_command(file: FileOrDash, /, *, options: ConvertOptions) -> int:
         out.finish({"losses": losses.facts()})
     print("\n".join([f"{source} -> {options.to}", *losses.lines()]), file=sys.stderr)
     return 0
+
+
+def _hinted(items: Iterator[Item]) -> Iterator[Item]:
+    """The same; what cannot be read says that it can be left out."""
+    try:
+        yield from items
+    except InputError as error:
+        error.add_note("--keep-going leaves out rows that are not what their format says, and counts them")
+        raise
 
 
 def _hard(word: str | None) -> float | Literal["any"] | None:

@@ -12,7 +12,7 @@ key           what
 is left to roll out: its label says whether the answer is right. The number of a step ("Step 2: ") and the marker are
 layout and stay out of its text. Nothing but "Step 1:" parts the question and the solution.
 
-Written rows have a further key `meta` {`from`, `judge`, `kind`}, which this reader takes back. The format has no word for
+Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`}, which this reader takes back. The format has no word for
 a step that was not judged, so a row is cut before its first; a text that holds the marker, and a question that holds
 "Step 1:", cannot be written.
 """
@@ -33,9 +33,11 @@ from stepmark.solutions.interchange.rows import (
     Writing,
     need,
     origin,
+    outcome_told,
     place,
     plain_texts,
     text_of,
+    told,
 )
 from stepmark.store import Row
 
@@ -99,7 +101,7 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             ),
         ),
         where=row.where,
-        outcome=signs[-1] == "+",
+        outcome=outcome_told(meta) if "outcome" in meta else signs[-1] == "+",
         meta=meta,
     )
 
@@ -159,9 +161,10 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         )
     if _FIRST_STEP.search(question):
         raise NotRepresentableError('the question holds "Step 1:", which ends the question in Math-Shepherd')
-    if row.outcome is not None and row.outcome != (labels[-1].rating == 1):
+    if row.outcome != (labels[-1].rating == 1) or len(labels) < len(row.solution.steps):
         losses.lose(
-            "the label of the last step, which Math-Shepherd takes for the outcome, is not it", row.where
+            "Math-Shepherd takes the last label for the outcome, and here it is none (meta.outcome says what is known)",
+            row.where,
         )
     pieces = [numbered(text, number) for number, text in enumerate(texts, start=1)]
     signs = ["+" if label.rating == 1 else "-" for label in labels]
@@ -173,7 +176,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "input": text([MARKER] * len(pieces)),
         "label": text(signs),
         "task": row.solution.problem.source or UNKNOWN,
-        "meta": {"from": row.origin, "judge": labels[0].judge, "kind": labels[0].kind},
+        "meta": told(row, labels[0].judge, labels[0].kind),
     }
 
 

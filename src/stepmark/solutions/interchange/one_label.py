@@ -111,17 +111,25 @@ def _of_one_judge(
         note = next((j.note for j in own if j.note), None)
         return StepLabel(judge=judge, kind=kind, rating=ratings.pop(), note=note)
     trials = sum(j.trials or 0 for j in own)
-    bare = {j.share for j in own if not j.trials and j.share is not None}
-    if (trials and bare) or len(bare) > 1:
+    shares = {j.share for j in own if not j.trials and j.share is not None}
+    if trials:
+        shares.add(sum(j.successes or 0 for j in own if j.trials) / trials)
+    if settings.above is None:
+        if len(shares) > 1:
+            losses.lose(
+                "a step has several shares of unknown numbers of rollouts; it is left unjudged", row.where
+            )
+            return None
+        return StepLabel(judge=judge, kind=kind, share=shares.pop())
+    sides = {share > settings.above for share in shares}
+    if len(sides) > 1 and settings.above > 0:
         losses.lose(
-            "a step has several shares of unknown numbers of rollouts; it is left unjudged", row.where
+            f"shares of one step lie on both sides of --hard {settings.hard}; it is left unjudged", row.where
         )
         return None
-    share = bare.pop() if bare else sum(j.successes or 0 for j in own if j.trials) / trials
-    if settings.above is None:
-        return StepLabel(judge=judge, kind=kind, share=share)
     losses.lose(f"a share of rollouts became right or wrong (--hard {settings.hard})", row.where)
-    return StepLabel(judge=judge, kind=kind, rating=1 if share > settings.above else -1)
+    # "any": one success is enough, however many estimates there are.
+    return StepLabel(judge=judge, kind=kind, rating=1 if True in sides else -1)
 
 
 def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> tuple[StepLabel | None, ...]:

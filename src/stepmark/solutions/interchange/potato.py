@@ -31,13 +31,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
-from stepmark.store import Row, json_type
+from stepmark.store import Row, check_readable, json_type
 
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
@@ -72,7 +73,9 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         raise UsageError(
             "Potato's files hold labels and no text: name the data file that its annotators were shown with --items FILE"
         )
-    items = _items(settings.items)
+    check_readable(settings.items)
+    facts = Path(settings.items).stat()
+    items = _items(settings.items, facts.st_mtime_ns, facts.st_size)
     for id_, person, schema, label in _labels(row):
         shown = items.get(id_)
         if shown is None:
@@ -265,8 +268,8 @@ def _said(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
 
 
 @lru_cache(maxsize=1)
-def _items(file: str) -> Mapping[str, _Shown]:
-    """The data file by id; it is held in memory, since labels come in another order."""
+def _items(file: str, _changed: int, _size: int) -> Mapping[str, _Shown]:
+    """The data file by id, read again when it has changed; it is held in memory, since labels come in another order."""
     items: dict[str, _Shown] = {}
     for row in rows_of(file):
         id_ = _word(row.data.get("id"), row, "id")

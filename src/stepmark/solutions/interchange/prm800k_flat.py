@@ -109,7 +109,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
             "answer": answer_or_none,
             "is_human_response": written,
             "is_solution": solution,
-            "is_preferred_response": preferred and not written,
+            "is_preferred_response": preferred or written,
             "rating": None if written else label.rating,
         }
 

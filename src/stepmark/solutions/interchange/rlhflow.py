@@ -4,7 +4,7 @@ The question and the first step are glued together with a space, so that nothing
 wants it exactly once, or else exactly one blank line in the first turn (as RLHFlow's script for ProcessBench has it). The
 number of a step ("Step 2: ") is layout and stays out of its text. What was written here is read back the same.
 
-Written rows have a further key `meta` {`from`, `judge`, `kind`}. The format has no word for a step that was not judged,
+Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`}. The format has no word for a step that was not judged,
 so a row is cut before its first; a question that holds "Step 1:" cannot be written.
 """
 
@@ -25,8 +25,10 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     Writing,
     origin,
+    outcome_told,
     place,
     plain_texts,
+    told,
 )
 from stepmark.store import Row, json_type
 
@@ -68,6 +70,7 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             ),
         ),
         where=row.where,
+        outcome=outcome_told(meta),
         meta=meta,
     )
 
@@ -149,5 +152,5 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         turns.append({"role": "assistant", "content": "+" if label.rating == 1 else "-"})
     yield {
         "conversations": turns,
-        "meta": {"from": row.origin, "judge": labels[0].judge, "kind": labels[0].kind},
+        "meta": told(row, labels[0].judge, labels[0].kind),
     }

@@ -178,6 +178,20 @@ def origin(row: Row, format: str, **known: Any) -> dict[str, Any]:
     return {"from": place(row), "format": format, **known, **own}
 
 
+def told(row: LabelledRow, judge: str | None = None, kind: str | None = None) -> dict[str, Any]:
+    """What a written row's `meta` says: the row's first source, who judged what, the outcome; null where nobody says.
+
+    The same keys in every row, so that a file of them is a table.
+    """
+    return {"from": row.origin, "judge": judge, "kind": kind, "outcome": row.outcome}
+
+
+def outcome_told(meta: Mapping[str, Any]) -> bool | None:
+    """The outcome that `told` wrote."""
+    said = meta.get("outcome")
+    return said if isinstance(said, bool) else None
+
+
 def need(row: Row, keys: Sequence[str], shape: str) -> None:
     """Refuse a row without these keys.
 

@@ -1,7 +1,7 @@
 """Solutions without labels: `problem` and `steps`, `problem` and `solution`, or chat `messages`; steps are written.
 
 These are the shapes that `stepmark grade` and `stepmark label` read (`solutions.formats`). Written rows have `id`, `answer`,
-`source` and `meta` {`from`} beside `problem` and `steps`; judgements are left out, and counted.
+`source` and `meta` {`from`, `outcome`} beside `problem` and `steps`; judgements are left out, and counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     Writing,
     origin,
+    outcome_told,
     place,
     plain_texts,
+    told,
 )
 from stepmark.store import Row
 
@@ -27,10 +29,12 @@ from stepmark.store import Row
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
     solution = read_solution(row.data, where=row.where, how=settings.how, marker=settings.marker).solution
     solution = replace(solution, id=solution.id or place(row))
+    meta = origin(row, format)
     yield LabelledRow(
         labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
         where=row.where,
-        meta=origin(row, format),
+        outcome=outcome_told(meta),
+        meta=meta,
     )
 
 
@@ -63,5 +67,5 @@ def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Ite
         "steps": plain_texts(row, losses),
         "answer": solution.problem.answer,
         "source": solution.source,
-        "meta": {"from": row.origin},
+        "meta": told(row),
     }

@@ -4,7 +4,7 @@ Labels of a row are true or false (or 1 and 0), or floats, which are shares of r
 each label, so 0.9 trains as 0 there: write hard labels (`--hard`) for it. A row whose labels were shares has floats
 throughout, and one whose labels were ratings true and false, so that reading tells them apart.
 
-Written rows have `id`, `answer`, `source` and `meta` {`from`, `judge`, `kind`} too; the reader takes them back. The format
+Written rows have `id`, `answer`, `source` and `meta` {`from`, `judge`, `kind`, `outcome`} too; the reader takes them back. The format
 has no word for a step that was not judged, so a row is cut before its first.
 """
 
@@ -25,8 +25,10 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     Writing,
     origin,
+    outcome_told,
     place,
     plain_texts,
+    told,
 )
 from stepmark.store import Row
 
@@ -65,6 +67,7 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
         ),
         where=row.where,
+        outcome=outcome_told(meta),
         meta=meta,
     )
 
@@ -90,5 +93,5 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "id": solution.id,
         "answer": solution.problem.answer,
         "source": solution.source,
-        "meta": {"from": row.origin, "judge": labels[0].judge, "kind": labels[0].kind},
+        "meta": told(row, labels[0].judge, labels[0].kind),
     }

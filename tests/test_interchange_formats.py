@@ -1,0 +1,438 @@
+"""Each format on rows written by hand; what it cannot hold is refused or counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.errors import InputError, UnknownNameError, UsageError
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.solutions.interchange import (
+    FORMATS,
+    LabelledRow,
+    Losses,
+    Writing,
+    convert,
+    detect,
+    read_labelled,
+)
+from stepmark.solutions.interchange.formats import format_named
+from stepmark.store import Row
+
+CORRECT, VALUE = "correctness", "value"
+
+
+def write(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def rated(rating: int | None, judge: str = "ann", kind: str = CORRECT, **more: Any) -> Judgement:
+    return Judgement(kind=kind, judge=judge, rating=rating, **more)  # type: ignore[arg-type]
+
+
+def labelled(
+    *steps: tuple[str, tuple[Judgement, ...]], problem: str = "How many?", **more: Any
+) -> LabelledRow:
+    return LabelledRow(
+        labelled=LabelledSolution(
+            solution=Solution(
+                problem=Problem(text=problem), steps=tuple(Step(text=text) for text, _ in steps), id="s1"
+            ),
+            judgements=tuple(judgements for _, judgements in steps),
+        ),
+        where="in.jsonl:7",
+        **more,
+    )
+
+
+def written(row: LabelledRow, to: str, losses: Losses | None = None, **settings: Any) -> Any:
+    (one,) = convert([row], to, Writing(**settings), losses)
+    return one
+
+
+RIGHT_NEUTRAL_WRONG = labelled(("a", (rated(1),)), ("b", (rated(0),)), ("c", (rated(-1),)), ("d", ()))
+SOFT = labelled(
+    ("a", (rated(None, kind=VALUE, successes=3, trials=4),)), ("b", (rated(None, kind=VALUE, share=0.25),))
+)
+
+
+# --- one label a step -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", ["trl", "math-shepherd", "rlhflow", "processbench"])
+def test_neutral_is_never_turned_without_being_told(to):
+    with pytest.raises(InputError, match="--neutral positive, negative or drop") as caught:
+        list(convert([RIGHT_NEUTRAL_WRONG], to))
+    assert caught.value.where == "in.jsonl:7"
+
+
+def test_neutral_becomes_what_was_asked():
+    assert written(RIGHT_NEUTRAL_WRONG, "trl", neutral="positive")["labels"] == [True, True, False]
+    assert written(RIGHT_NEUTRAL_WRONG, "trl", neutral="negative")["labels"] == [True, False, False]
+    losses = Losses()
+    assert written(RIGHT_NEUTRAL_WRONG, "trl", losses, neutral="drop")["labels"] == [True]
+    assert losses.facts()["lost"] == {
+        "a neutral rating left its step unjudged (--neutral drop)": 1,
+        "the row was cut before its first step that nobody judged, which TRL has no word for": 1,
+        "judged steps after one that nobody judged": 1,
+    }
+
+
+def test_unjudged_is_never_wrong_in_any_format():
+    first_unjudged = labelled(("a", ()), ("b", (rated(1),)))
+    for to in ("trl", "math-shepherd", "rlhflow", "processbench"):
+        losses = Losses()
+        assert isinstance(written(first_unjudged, to, losses), InputError)
+        assert losses.dropped == 1
+    assert written(first_unjudged, "prm800k")["label"]["steps"][0]["completions"][0]["rating"] is None
+    (row,) = convert([first_unjudged], "prm800k-flat")
+    assert (row["responses"], row["next_response"], row["rating"]) == (["a"], "b", 1)
+
+
+def test_shares_stay_floats_and_become_hard_only_when_told():
+    assert written(SOFT, "trl")["labels"] == [0.75, 0.25]
+    assert written(SOFT, "trl", hard="any")["labels"] == [True, True]
+    assert written(SOFT, "trl", hard=0.25)["labels"] == [True, False]  # above, not at
+    zero = labelled(("a", (rated(None, kind=VALUE, successes=0, trials=8),)))
+    assert written(zero, "trl", hard="any")["labels"] == [False]
+    assert written(zero, "trl")["labels"] == [0.0]
+    for to in ("math-shepherd", "rlhflow", "processbench", "prm800k", "prm800k-flat"):
+        with pytest.raises(InputError, match="--hard THRESHOLD or --hard any"):
+            list(convert([SOFT], to))
+    with pytest.raises(UsageError, match="from 0 to under 1"):
+        Writing(hard=1.0)
+
+
+def test_rollouts_of_one_judge_are_pooled_and_no_trials_are_no_label():
+    row = labelled(
+        (
+            "a",
+            (rated(None, kind=VALUE, successes=1, trials=4), rated(None, kind=VALUE, successes=0, trials=4)),
+        ),
+        ("b", (rated(None, kind=VALUE, successes=0, trials=0),)),
+    )
+    losses = Losses()
+    assert written(row, "trl", losses)["labels"] == [0.125]
+    assert (
+        "the row was cut before its first step that nobody judged, which TRL has no word for"
+        in losses.facts()["lost"]
+    )
+
+
+def test_shares_of_unknown_trials_are_not_averaged():
+    row = labelled(
+        ("a", (rated(1, kind=VALUE),)),
+        ("b", (rated(None, kind=VALUE, share=0.0), rated(None, kind=VALUE, share=0.5))),
+    )
+    assert written(row, "trl")["labels"] == [True]
+    assert written(row, "trl", hard="any")["labels"] == [True, True]
+    assert written(row, "trl", hard=0.25)["labels"] == [True]
+
+
+def test_judges_side_by_side_need_a_choice():
+    row = labelled(
+        ("a", (rated(1, "human:ann"), rated(1, "human:bob"), rated(-1, "ai"))),
+        ("b", (rated(1, "human:ann"), rated(-1, "human:bob"))),
+    )
+    with pytest.raises(InputError, match=r"3 judges \(human:ann, human:bob, ai\).*--judge NAME.*--consensus"):
+        written(row, "trl")
+    with pytest.raises(InputError, match="2 judges"):
+        written(row, "trl", judge="human")
+    assert written(row, "trl", judge="human:bob")["labels"] == [True, False]
+    assert written(row, "trl", judge="human:bob")["meta"]["judge"] == "human:bob"
+    assert written(row, "trl", judge="ai")["labels"] == [False]
+    assert isinstance(written(row, "trl", consensus="agree"), InputError)
+    assert written(row, "trl", consensus="majority")["labels"] == [True]
+    assert written(row, "trl", judge="human", consensus="agree")["labels"] == [True]
+    assert isinstance(written(row, "trl", judge="nobody"), InputError)
+
+
+def test_conclusions_go_before_the_evidence_they_were_drawn_from():
+    row = labelled(
+        ("a", (rated(None, "bayes", VALUE, successes=2, trials=8), rated(1, "bayes", confidence=0.9))),
+        ("b", (rated(-1, "bayes", confidence=0.9),)),
+    )
+    losses = Losses()
+    assert written(row, "trl", losses)["labels"] == [True, False]
+    assert losses.facts()["lost"]["a judge's confidence is left out"] == 2
+    assert written(row, "trl", kind="value")["labels"] == [0.25]
+
+
+def test_one_judge_with_two_ratings_leaves_the_step_unjudged():
+    row = labelled(("a", (rated(1),)), ("b", (rated(1), rated(-1))))
+    assert written(row, "trl")["labels"] == [True]
+
+
+# --- formats --------------------------------------------------------------------------------------------------
+
+
+def test_math_shepherd_and_what_it_cannot_hold():
+    row = labelled(("3 a day\nfor 2 days", (rated(1),)), ("It is 6.", (rated(-1),)), outcome=False)
+    assert written(row, "math-shepherd") == {
+        "input": "How many? Step 1: 3 a day\nfor 2 days ки\nStep 2: It is 6. ки",
+        "label": "How many? Step 1: 3 a day\nfor 2 days +\nStep 2: It is 6. -",
+        "task": "unknown",
+        "meta": {"from": "in.jsonl:7", "judge": "ann", "kind": "correctness", "outcome": False},
+    }
+    losses = Losses()
+    assert isinstance(written(labelled(("a ки b", (rated(1),))), "math-shepherd", losses), InputError)
+    bad_question = labelled(("a", (rated(1),)), problem="Step 1: what?")
+    assert isinstance(written(bad_question, "math-shepherd", losses), InputError)
+    assert list(losses.facts()["dropped"].values()) == [1, 1]
+    numbered = labelled(("Step 1: a", (rated(1),)), ("step 2: b", (rated(1),)))
+    assert written(numbered, "math-shepherd")["input"] == "How many? Step 1: a ки\nstep 2: b ки"
+
+
+def test_rlhflow(tmp_path):
+    row = {
+        "conversations": [
+            {"role": "user", "content": "How many? Step 1: 3 a day.\n\nfor 2 days"},
+            {"role": "assistant", "content": "+"},
+            {"role": "user", "content": "Step 2: It is 7."},
+            {"role": "assistant", "content": "-"},
+        ]
+    }
+    (read,) = read_labelled(write(tmp_path / "r.jsonl", row))
+    assert read.solution.problem.text == "How many?"
+    assert read.solution.texts == ("3 a day.\n\nfor 2 days", "It is 7.")
+    assert [[(j.kind, j.rating) for j in s] for s in read.labelled.judgements] == [
+        [(VALUE, 1)],
+        [(VALUE, -1)],
+    ]
+    assert written(read, "rlhflow")["conversations"] == row["conversations"]
+    paragraph = {
+        "conversations": [{"role": "user", "content": "How many?\n\n3 a day."}, *row["conversations"][1:]]
+    }
+    (read,) = read_labelled(write(tmp_path / "r.jsonl", paragraph))
+    assert (read.solution.problem.text, read.solution.texts[0]) == ("How many?", "3 a day.")
+
+
+@pytest.mark.parametrize(
+    ("content", "sign", "said"),
+    [
+        ("How many? 3 a day.", "+", "nobody can say"),
+        ("One.\n\nTwo.\n\nThree.", "+", "3 paragraphs"),
+        ("Step 1: a Step 1: b", "+", '2 x "Step 1:"'),
+        ("Step 1: a", "+", "a question"),
+        ("How many? Step 1: ", "+", "step 0 .* is blank"),
+        ("How many? Step 1: a", "yes", "'\\+' or '-'"),
+    ],
+)
+def test_rlhflow_rows_that_cannot_be_read(content, sign, said, tmp_path):
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": sign}]
+    with pytest.raises(InputError, match=said) as caught:
+        list(read_labelled(write(tmp_path / "r.jsonl", {"conversations": turns})))
+    assert caught.value.where == f"{tmp_path / 'r.jsonl'}:1"
+
+
+@pytest.mark.parametrize(
+    "turns", [[], [{"role": "user", "content": "a"}], [{"role": "assistant", "content": "+"}] * 2]
+)
+def test_rlhflow_turns_out_of_order(turns, tmp_path):
+    with pytest.raises(InputError, match="turn"):
+        list(read_labelled(write(tmp_path / "r.jsonl", {"conversations": turns})))
+
+
+def test_trl(tmp_path):
+    hard = {"prompt": "How many?", "completions": ["a", "b"], "labels": [True, False]}
+    soft = {"prompt": "How many?", "completions": ["a", "b"], "labels": [1.0, 0.5], "meta": {"judge": "mc"}}
+    bare = {"prompt": "How many?", "completions": ["a", "b"]}
+    one, two, three = read_labelled(write(tmp_path / "t.jsonl", hard, soft, bare))
+    assert [(j.kind, j.judge, j.rating, j.share) for s in one.labelled.judgements for j in s] == [
+        (CORRECT, "TRL", 1, None),
+        (CORRECT, "TRL", -1, None),
+    ]
+    assert [(j.kind, j.judge, j.rating, j.share) for s in two.labelled.judgements for j in s] == [
+        (VALUE, "mc", None, 1.0),
+        (VALUE, "mc", None, 0.5),
+    ]
+    assert three.labelled.judgements == ((), ())
+    with pytest.raises(InputError, match="0 to 1, found 1.5"):
+        list(read_labelled(write(tmp_path / "t.jsonl", {**hard, "labels": [1.5, 0]})))
+
+
+def processbench(label: int, correct: bool = False) -> dict[str, Any]:
+    return {
+        "id": "x-1",
+        "generator": "m",
+        "problem": "How many?",
+        "steps": ["a", "b", "c"],
+        "final_answer_correct": correct,
+        "label": label,
+    }
+
+
+def test_processbench(tmp_path):
+    rows = [processbench(1), processbench(-1, True), processbench(0)]
+    read = list(read_labelled(write(tmp_path / "p.jsonl", *rows)))
+    assert [[[j.rating for j in s] for s in row.labelled.judgements] for row in read] == [
+        [[1], [-1], []],
+        [[1], [1], [1]],
+        [[-1], [], []],
+    ]
+    assert [row.outcome for row in read] == [False, True, False]
+    assert list(convert(read, "processbench")) == rows
+
+
+def test_processbench_is_not_written_where_something_would_be_invented():
+    losses = Losses()
+    right = (rated(1),)
+    assert isinstance(written(labelled(("a", right)), "processbench", losses), InputError)  # no outcome
+    assert isinstance(
+        written(labelled(("a", right), ("b", ()), outcome=True), "processbench", losses), InputError
+    )
+    assert losses.dropped == 2
+    after = labelled(("a", (rated(-1),)), ("b", right), outcome=False)
+    assert written(after, "processbench", losses)["label"] == 0
+    assert losses.facts()["lost"] == {"judgements after the first error are left out": 1}
+
+
+def test_prmbench(tmp_path):
+    row = {
+        "idx": "q1",
+        "classification": "redundancy",
+        "original_question": "?",
+        "modified_question": "How many?",
+        "modified_process": ["1. Three.", "2. No, four.", "Five."],
+        "error_steps": [2, 9],
+        "reason": "",
+    }
+    losses = Losses()
+    (read,) = read_labelled(write(tmp_path / "p.jsonl", row), losses=losses)
+    assert read.solution.texts == ("Three.", "No, four.", "Five.")
+    assert "".join(step.raw for step in read.solution.steps) == "1. Three.2. No, four.Five."
+    assert [[j.rating for j in s] for s in read.labelled.judgements] == [[1], [-1], [1]]
+    assert read.solution.id == "redundancy_q1"
+    assert losses.facts()["lost"] == {"an error step past the last step says nothing": 1}
+    for bad in ({"error_steps": [0]}, {"error_steps": ["2"]}, {"modified_process": ["a", " "]}):
+        with pytest.raises(InputError):
+            list(read_labelled(write(tmp_path / "p.jsonl", {**row, **bad})))
+
+
+def test_openr_keeps_shares_and_what_paths_have_in_common(tmp_path):
+    def node(text: str, share: float, *children: Any) -> dict[str, Any]:
+        return {"text": text, "mc_value": share, "children": list(children)}
+
+    tree = node("How many?", 0.5, node("a", 0.5, node("b", 1.0), node("c", 0.0)), node("d", 0.0))
+    row = {"question": "How many?", "final_answer": "6", "reasoning_steps": tree}
+    rows = list(read_labelled(write(tmp_path / "o.jsonl", row)))
+    assert [(r.solution.texts, r.repeated, r.outcome) for r in rows] == [
+        (("a", "b"), 0, True),
+        (("a", "c"), 1, None),
+        (("d",), 0, None),
+    ]
+    assert [[j.share for j in s] for s in rows[1].labelled.judgements] == [[0.5], [0.0]]
+    assert rows[1].own.judgements[0] == ()
+    assert [written(r, "trl")["labels"] for r in rows] == [[0.5, 1.0], [0.5, 0.0], [0.0]]
+
+
+def test_solutions_and_chat_have_no_labels(tmp_path):
+    rows = [
+        {"problem": "How many?", "solution": "3 a day.\n6 in all."},
+        {"problem": "?", "steps": ["a"], "id": 3},
+    ]
+    read = list(read_labelled(write(tmp_path / "s.jsonl", *rows)))
+    assert [row.solution.texts for row in read] == [("3 a day.", "6 in all."), ("a",)]
+    assert [row.solution.id for row in read] == ["s.jsonl:1", "3"]
+    messages = [
+        {"role": "user", "content": "Book it."},
+        {"role": "assistant", "content": "I look."},
+        {"role": "user", "content": "Good."},
+        {"role": "assistant", "content": "Done."},
+    ]
+    (chat,) = read_labelled(write(tmp_path / "c.jsonl", {"messages": messages}))
+    assert chat.solution.texts == ("I look.", "Done.")
+    losses = Losses()
+    assert written(chat, "solutions", losses)["steps"] == ["I look.", "Done."]
+    assert losses.facts()["lost"] == {"what the world answered after a step (observation) is left out": 1}
+
+
+# --- which format ---------------------------------------------------------------------------------------------
+
+
+def test_a_row_tells_its_format():
+    def told(*keys: str) -> str:
+        return detect(Row(data=dict.fromkeys(keys), file="f", line=1))
+
+    assert told("problem", "steps") == "solutions"
+    assert told("id", "generator", "problem", "steps", "final_answer_correct", "label") == "processbench"
+    assert told("prompt", "completions") == told("prompt", "completions", "labels", "meta") == "trl"
+    assert told("labeler", "timestamp", "question", "label") == "prm800k"
+    assert told("instruction", "responses", "next_response", "rating") == "prm800k-flat"
+    assert told("input", "label", "task") == "math-shepherd"
+    assert told("solution", "judgements", "meta") == "stepmark-labels"
+    assert told("instance_id", "annotator", "steps", "mode") == "potato"
+    assert told("messages") == "chat"
+    assert told("id", "epoch", "messages", "target") == "inspect"
+    with pytest.raises(InputError, match=r"may be rlhflow or chat.*--from") as caught:
+        told("messages", "conversations")
+    assert caught.value.where == "f:1"
+    with pytest.raises(InputError, match=r"no known format: it has 'a'.*trl \(prompt, completions\)"):
+        told("a")
+
+
+def test_format_names():
+    with pytest.raises(UnknownNameError, match="math-shepherd"):
+        format_named("math-sheperd")
+    with pytest.raises(UsageError, match="read and not written"):
+        format_named("potato", to_write=True)
+    assert {name for name, format in FORMATS.items() if format.write is None} == {
+        "prmbench",
+        "openr",
+        "potato",
+        "chat",
+        "inspect",
+    }
+
+
+# --- stepmark-labels ------------------------------------------------------------------------------------------
+
+OURS = {
+    "solution": {"problem": {"text": "How many?"}, "steps": [{"text": "a"}, {"text": "b"}]},
+    "judgements": [[{"kind": "value", "judge": "r", "successes": 1, "trials": 2}], []],
+}
+
+
+def test_our_own_rows_leave_out_what_is_not_there():
+    row = labelled(("a", (rated(None, "r", VALUE, successes=1, trials=2),)), ("b", ()))
+    assert written(row, "stepmark-labels") == {
+        "solution": {**OURS["solution"], "id": "s1"},
+        "judgements": OURS["judgements"],
+        "meta": {"from": "in.jsonl:7"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"judgements": [[]]}, "judgements"),
+        (
+            {"judgements": [[{"kind": "value", "judge": "r", "successes": 3, "trials": 2}], []]},
+            "judgements.0.0",
+        ),
+        ({"judgements": [[{"kind": "value", "judge": "r", "successes": 3}], []]}, "judgements.0.0"),
+        ({"judgements": [[], [{"kind": "value", "judge": "r", "share": 1.5}]]}, "judgements.1.0.share"),
+        ({"judgements": [[{"kind": "x", "judge": "r"}], []]}, "judgements.0.0.kind"),
+        ({"judgements": [[{"kind": "value", "judge": "r", "rating": "1"}], []]}, "judgements.0.0.rating"),
+        ({"solution": {"problem": {"text": " "}, "steps": [{"text": "a"}] * 2}}, "solution.problem.text"),
+        (
+            {"solution": {"problem": {"text": "a"}, "steps": [{"text": "a"}, {"text": ""}]}},
+            "solution.steps.1.text",
+        ),
+        ({"solution": {"problem": {"text": "a"}, "steps": []}, "judgements": []}, "solution.steps"),
+        ({"outcome": "yes"}, "outcome"),
+        ({"repeated": 2}, "repeated"),
+        ({"meta": 3}, "meta"),
+        ({"extra": 3}, "extra"),
+    ],
+)
+def test_our_own_rows_are_read_strictly(change, field, tmp_path):
+    file = write(tmp_path / "l.jsonl", OURS, {**OURS, **change})
+    with pytest.raises(InputError) as caught:
+        list(read_labelled(file))
+    assert caught.value.where == f"{file}:2"
+    assert (caught.value.field or "").startswith(field)
