@@ -305,7 +305,7 @@ def test_later_prefixes_cost_less():
     solution = Solution(
         problem=Problem(text="?"), steps=tuple(Step(text=text) for text in ("aaaa", "bb", "cccccc"))
     )
-    assert expected_costs(solution).tolist() == [16.0, 12.0, 10.0, 4.0]
+    assert expected_costs(solution) == pytest.approx([16 / 12, 1.0, 10 / 12, 4 / 12])
 
 
 # The search, in scripted worlds
@@ -434,6 +434,19 @@ def test_it_abstains_when_the_budget_ends_and_keeps_the_evidence():
     assert [(one.successes, one.trials) for one in flat if one.note == OWN_ANSWER] == [(0, 1)]
 
 
+def test_it_gives_up_where_rollouts_promise_little():
+    world = World(lambda steps: 0.15)
+    [patient] = world.label(BayesianSearch(max_rollouts=200), _solution(12))
+    [short] = world.label(BayesianSearch(max_rollouts=200, least_bits=0.1), _solution(12))
+    [shorter] = world.label(BayesianSearch(max_rollouts=200, least_bits=0.3), _solution(12))
+    assert patient.cost.rollouts > short.cost.rollouts > shorter.cost.rollouts > 0
+    assert short.abstained
+    [never] = world.label(BayesianSearch(least_bits=100.0), _solution(12))
+    assert (never.abstained, never.cost.rollouts) == (True, 0)
+    [guess] = world.label(BayesianSearch(least_bits=100.0, at_budget="guess"), _solution(12))
+    assert (guess.first_error, guess.confidence) == (0, pytest.approx(1 / 12))
+
+
 def test_it_guesses_where_it_is_told_to():
     world = World(lambda steps: 0.3)
     [found] = world.label(BayesianSearch(max_rollouts=10, at_budget="guess"), _solution(12))
@@ -543,6 +556,7 @@ def test_no_reference_answer_is_an_error():
         ("max_rollouts", 0),
         ("max_tokens", 0),
         ("at_budget", "stop"),
+        ("least_bits", -0.1),
         ("root", 65),
         ("sound", 1.0),
     ],

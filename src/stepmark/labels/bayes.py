@@ -33,7 +33,7 @@ import numpy as np
 from stepmark.batching import Method
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
-from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch
+from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch, information
 from stepmark.labels.rollout import count_steps, labelled, own_answer, together
 from stepmark.records import LabelledSolution, Solution, Verdict
 
@@ -53,14 +53,17 @@ class BayesianSearch:
     """Stands in the judgements."""
     confidence: float = 0.9
     """Stop when one place has this much of the posterior; in (0, 1)."""
-    batch: int = 4
-    """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
+    batch: int = 2
+    """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds; `docs/bayes.md` has the figures."""
     max_rollouts: int = 64
     """End of the budget; never exceeded."""
     max_tokens: int | None = None
     """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
+    least_bits: float = 0.0
+    """Give up when the best rollout promises fewer bits about the place for each solution's length that it would write. 0 goes
+    on to the end of the budget; 0.1 saves the tokens of hopeless solutions."""
     at_budget: Literal["abstain", "guess"] = "abstain"
-    """When the budget ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
+    """When the budget or the promise ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
     root: int = 0
     """Rollouts of the bare problem in the first round. Solutions of one problem share them, so their price is paid once a problem."""
     sound: float | None = None
@@ -76,6 +79,7 @@ class BayesianSearch:
             ("batch", 1 <= self.batch <= LARGEST_BATCH, f"1 to {LARGEST_BATCH}"),
             ("max_rollouts", self.max_rollouts >= 1, "at least 1"),
             ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "None or at least 1"),
+            ("least_bits", self.least_bits >= 0, "0 or more"),
             ("at_budget", self.at_budget in ("abstain", "guess"), "'abstain' or 'guess'"),
             ("root", 0 <= self.root <= self.max_rollouts, "0 to max_rollouts"),
             ("sound", self.sound is None or 0 <= self.sound < 1, "None or in [0, 1)"),
@@ -122,7 +126,8 @@ class BayesianSearch:
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             left = self.max_rollouts - cost.rollouts
-            if left <= 0 or self._tokens_spent(cost):
+            spent = left <= 0 or self._tokens_spent(cost)
+            if spent or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
                 return self._unsaid(
@@ -153,6 +158,11 @@ class BayesianSearch:
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
         return np.append(np.full(steps, (1 - none) / steps), none)
+
+    def _promising(self, posterior: Posterior, costs: Floats) -> bool:
+        if not self.least_bits:
+            return True
+        return bool((information(posterior.places, posterior.chances) / costs).max() >= self.least_bits)
 
     def _tokens_spent(self, cost: Cost) -> bool:
         if self.max_tokens is None:
@@ -219,14 +229,14 @@ class BayesianSearch:
 def expected_costs(solution: Solution) -> Floats:
     """How long a continuation from each prefix will be: what is left of this solution, and a step.
 
-    In characters: only the proportions count. The step stands for what every continuation costs, however late.
+    The step stands for what every continuation costs, however late.
 
     Returns:
-        (M + 1,), each above 0.
+        (M + 1,): characters, as shares of the solution's; each above 0.
     """
-    lengths = np.array([len(step.text) for step in solution.steps], dtype=np.float64)
+    lengths = np.array([max(len(step.text), 1) for step in solution.steps], dtype=np.float64)
     left = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)
-    costs: Floats = left + max(lengths.mean(), 1.0)
+    costs: Floats = (left + lengths.mean()) / lengths.sum()
     return costs
 
 
