@@ -11,14 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
-from stepmark.batching import Written
+from stepmark.batching import Written, run
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.run import label
 from stepmark.labels.tree import Grown, RolloutTree, priority
+from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
+from stepmark.problems.answers import NumberVerifier
+from stepmark.problems.answers import answerers as verifying
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_solver import SolverSettings
+from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.arithmetic_value import true_values
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.segmentation import split
 
@@ -164,6 +171,33 @@ def test_priorities_are_weighed_anew_at_each_selection():
     assert ["/".join(one.labelled.solution.texts[:-1]) for one in fewer.rollouts] == order[:3]
 
 
+def test_states_that_are_passed_over_gain_on_the_others_with_every_search():
+    others = {f"{letter}\n": [RIGHT] * 8 for letter in ("y", "w", "v", "x\nz")}
+    root = [f"{letter}\n{WRONG}" for letter in "xywv"] + [RIGHT] * 4
+    world = scripted({"": root, "x\n": [RIGHT] * 2 + ["z\n" + WRONG] * 6} | others)
+    # Q: 0.5^(1/2) = 0.7071 at the root, 0.5^(3/4) = 0.5946 at x: 0.1125 apart. U: x is ahead by c sqrt(n) (1 - 1/(1 + n)) after n
+    # searches from the root, with c = 0.09375: 0.047, 0.088, 0.122. So x comes after the third.
+    labeller = RolloutTree(k=8, beta=1, c_puct=0.09375, length="words")
+    (grown,) = world.run(labeller.grow(PROBLEM))
+    order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
+    assert order == ["x", "y", "w", "x/z", "v"]
+
+
+def test_a_rollout_is_searched_from_its_state_on():
+    world = scripted(
+        {
+            "": [RIGHT, "a\nb\nc\n" + WRONG],
+            "a\nb\n": [RIGHT, "d\ne\nf\n" + WRONG],
+            "a\nb\nc\n": [WRONG, WRONG],
+            # Six steps, two of them known to be good: the middle is at 4, not at 3.
+            "a\nb\nd\ne\n": [RIGHT, RIGHT],
+            "a\nb\nd\ne\nf\n": [RIGHT, RIGHT],
+        }
+    )
+    (grown,) = world.run(RolloutTree(k=2, length="words").grow(PROBLEM))
+    assert [one.first_error for one in grown.rollouts] == [2, 5]
+
+
 def test_a_given_solution_is_searched_first_and_shares_its_states():
     world = scripted(
         {
@@ -280,6 +314,38 @@ def test_a_tree_against_truth(searches):
             for step, value in enumerate(evidence(other)):
                 if value is not None and value[0]:
                     assert step < truth(other)
+
+
+def test_the_tree_s_evidence_is_drawn_from_v():
+    policy = ArithmeticPolicy(SolverSettings(repair_rate=0.0))
+    k = 8
+    drawn = expected = spread = unlucky = missed = 0.0
+    searched = 0
+    for known in wrong_solutions(6, seed=5, settings=policy.settings):
+        method = RolloutTree(k=k, searches=8).label(known.solution)
+        ((_, found),) = run([method], answerers(policy) | verifying(NumberVerifier()))
+        states = {}
+        for one in (found.labelled, *found.others):
+            texts = one.solution.texts
+            _, first_error = true_labels(known.problem, texts)
+            values = true_values(known.problem, texts, policy.settings)
+            # This solver never recovers: a success proves that all before it is right, so errors are found late by no step.
+            place = next((n for n, rating in enumerate(ratings(one)) if rating == -1), None)
+            assert place is None or place <= first_error
+            assert place is None or (place == first_error) == (values[place + 1] == 0)
+            for step, value in enumerate(evidence(one)[:-1]):
+                if value is not None:
+                    states[texts[: step + 1]] = (value, values[step + 1])
+            searched += 1
+        for (successes, trials), v in states.values():
+            assert trials == k
+            drawn, expected, spread = drawn + successes, expected + k * v, spread + k * v * (1 - v)
+            if v:
+                unlucky, missed = unlucky + (successes == 0), missed + (1 - v) ** k
+    assert searched > 30
+    # A martingale, whatever chooses the states: within four standard deviations.
+    assert abs(drawn - expected) < 4 * math.sqrt(spread)
+    assert abs(unlucky - missed) < 4 * math.sqrt(missed)
 
 
 @settings(max_examples=25, deadline=None)

@@ -15,7 +15,12 @@ from stepmark.labels.first_error import BinarySearch, probes_needed
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.rollout import OWN_ANSWER, EveryStep, hard_label, soft_label, together
 from stepmark.labels.run import label
+from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
+from stepmark.problems.answers import NumberVerifier
+from stepmark.problems.answers import answerers as verifying
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy, KnownSolution, wrong_solutions
+from stepmark.problems.arithmetic_solver import SolverSettings
 from stepmark.records import Judgement, Problem, Solution, Step
 
 
@@ -256,6 +261,58 @@ def test_probes_needed_are_the_logarithm(steps):
     assert 2**fewest <= steps < 2 ** (fewest + 1)
     assert steps <= 2**most
     assert most == 0 or 2 ** (most - 1) < steps
+
+
+# ---------------------------------------------------------------- a world with known truth
+
+
+def chance_every_step(known: KnownSolution, k: int) -> float:
+    """That every prefix before the first error has a success of k, and the first one with it has none."""
+    bad = known.first_error + 1
+    good = math.prod(1 - (1 - v) ** k for v in known.values[1:bad])
+    return good * ((1 - known.values[bad]) ** k if bad < len(known.labels) else 1)
+
+
+def chance_binary(known: KnownSolution, k: int) -> float:
+    """That every probe on the way to the first error shows the side that it is on."""
+    low, high, chance = 0, len(known.labels), 1.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        failing = (1 - known.values[middle]) ** k
+        if middle <= known.first_error:
+            low, chance = middle, chance * (1 - failing)
+        else:
+            high, chance = middle, chance * failing
+    return chance
+
+
+@pytest.mark.parametrize("repair_rate", [0.0, 0.3])
+def test_exactness_is_what_v_says(repair_rate):
+    policy = ArithmeticPolicy(SolverSettings(repair_rate=repair_rate))
+    cases = [one for one in wrong_solutions(24, seed=11, settings=policy.settings) if not one.repaired]
+    answering = answerers(policy) | verifying(NumberVerifier())
+    shares: dict[type, list[float]] = {EveryStep: [], BinarySearch: []}
+    for k in (1, 4, 12):
+        for labeller, chance in ((EveryStep(k=k), chance_every_step), (BinarySearch(k=k), chance_binary)):
+            found = list(label([one.solution for one in cases], labeller, answering))
+            exact = [one.first_error == known.first_error for one, known in zip(found, cases, strict=True)]
+            chances = [chance(known, k) for known in cases]
+            # Four standard deviations of a sum of independent draws; half a case where there are none.
+            margin = 4 * math.sqrt(sum(p * (1 - p) for p in chances)) + 0.5
+            assert abs(sum(exact) - sum(chances)) < margin
+            shares[type(labeller)].append(sum(exact) / len(cases))
+            lengths = [len(known.labels) for known in cases]
+            if isinstance(labeller, EveryStep):
+                assert [one.cost.rollouts for one in found] == [k * (length - 1) for length in lengths]
+            assert sum(one.cost.unparsed for one in found) == 0
+    for exact_shares in shares.values():
+        if repair_rate == 0:
+            # Nothing rescues a wrong prefix: more rollouts can only help.
+            assert exact_shares == sorted(exact_shares)
+            assert exact_shares[-1] > 0.9
+        else:
+            # One lucky recovery of 12 makes a wrong prefix good: more rollouts hurt.
+            assert exact_shares[-1] < exact_shares[1]
 
 
 # ---------------------------------------------------------------- what all share
