@@ -343,7 +343,7 @@ def test_a_gzip_that_breaks_off_midway(tmp_path, capfd):
 def test_unknown_words(capfd):
     for words, found in (
         ([], None),
-        (["grad"], "Did you mean 'grade'? Known: families, grade, split, train"),
+        (["grad"], "Did you mean 'grade'? Known: "),
         (["grade"], "FILE"),
         (["grade", "--keep-goin", "x"], "There is no option --keep-goin"),
         (["--grade"], "there is no option '--grade'. Did you mean 'grade'?"),

@@ -16,7 +16,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
     "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),
     "label": ("stepmark.cli.label:app", "Label the steps of solutions automatically."),
-    "convert": ("stepmark.cli.convert:convert_command", "Convert labelled solutions from one format to another."),
+    "convert": (
+        "stepmark.cli.convert:convert_command",
+        "Convert labelled solutions from one format to another.",
+    ),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -15,6 +15,7 @@ from stepmark.cli.evaluating import (
     finish,
     limited,
     provenance,
+    sampled,
     scored,
     settings_of,
 )
@@ -71,7 +72,7 @@ def calibration_command(
         raise UsageError(
             "--store: a checkpoint scores steps, and nothing is fitted to steps here: the data judges none, or --target is outcome"
         )
-    sheet = scored(NAME, whole, [*files, *more], options, **_checkpoint(options))
+    sheet = scored(NAME, whole, [*files, *more], options)
     result, maps = evaluate(
         sheet,
         targets,
@@ -128,7 +129,7 @@ def drift_command(
     chosen = by or ("file" if len(files) > 1 else "policy")
     every, parts = read_parts(files, chosen)
     cases = limited(every, options.limit)
-    sheet = scored(NAME, cases, files, options, by=chosen, **_checkpoint(options))
+    sheet = scored(NAME, cases, files, options, by=chosen)
     return finish(
         evaluate(
             sheet,
@@ -214,27 +215,6 @@ def _storable(store: Path, options: EvaluateOptions, fit: str | None, share: flo
     return spec
 
 
-def _checkpoint(options: EvaluateOptions) -> dict[str, Any]:
-    """What the scores of a checkpoint's folder depend on, for their manifest: its spec's hash, name and size of the weights.
-
-    Without it the scores of before a map was stored would be taken for those of after, and the map applied twice.
-    """
-    from stepmark.models.spec import SPEC_FILE
-    from stepmark.store import fingerprint
-
-    store = Path(options.prm)
-    if not store.is_dir():
-        return {}
-    known = fingerprint(store / SPEC_FILE)
-    weights = sorted(
-        (file.name, file.stat().st_size)
-        for file in store.iterdir()
-        if file.suffix in (".safetensors", ".bin")
-    )
-    state = {"spec": None if known is None else known.sha256, "weights": [list(one) for one in weights]}
-    return {"checkpoint": state}
-
-
 def _store(store: Path, spec: ScoringSpec, maps: Maps, split: Split, result: Result) -> None:
     import sys
 
@@ -261,10 +241,3 @@ def _store(store: Path, spec: ScoringSpec, maps: Maps, split: Split, result: Res
         f"stands in {store / 'calibration.json'}",
         file=sys.stderr,
     )
-
-
-def sampled(kept: int, of: int) -> tuple[str, ...]:
-    """The sentence that says that only a part of the data was taken."""
-    if kept == of:
-        return ()
-    return (f"Only {kept:,} of the data's {of:,} solutions were taken (--limit), evenly spaced.",)

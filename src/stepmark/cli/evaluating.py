@@ -83,9 +83,13 @@ _SCORING = (
     "model",
     "tokenizer",
     "samples",
-    "seed",
 )
 """The options that decide the scores."""
+
+
+def _scoring(options: EvaluateOptions) -> dict[str, Any]:
+    # The seed too where critiques may be sampled: generative families are always named.
+    return {key: getattr(options, key) for key in (*_SCORING, *(("seed",) if options.family else ()))}
 
 
 def folder_of(name: str, options: EvaluateOptions) -> Path:
@@ -178,8 +182,9 @@ def scored(
                 "limit": options.limit,
                 # The texts themselves: how they are cut, changed or read may differ between versions.
                 "cases": _digest(cases),
+                **_checkpoint(options),
                 **extra,
-                "settings": {key: getattr(options, key) for key in _SCORING},
+                "settings": _scoring(options),
             }
         )
     )
@@ -215,6 +220,27 @@ def _digest(cases: Sequence[Case]) -> str:
         )
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()
+
+
+def _checkpoint(options: EvaluateOptions) -> dict[str, Any]:
+    """What the scores of a checkpoint's folder depend on, for their manifest: its spec's hash, name and size of the weights.
+
+    Without it the scores of before a map was stored would be taken for those of after, and the map applied twice.
+    """
+    from stepmark.models.spec import SPEC_FILE
+    from stepmark.store import fingerprint
+
+    store = Path(options.prm)
+    if not store.is_dir():
+        return {}
+    known = fingerprint(store / SPEC_FILE)
+    weights = sorted(
+        (file.name, file.stat().st_size)
+        for file in store.iterdir()
+        if file.suffix in (".safetensors", ".bin")
+    )
+    state = {"spec": None if known is None else known.sha256, "weights": [list(one) for one in weights]}
+    return {"checkpoint": state}
 
 
 def _done(path: Path) -> int:

@@ -84,7 +84,7 @@ PRMBENCH = PublishedTable(
         _row("o1-mini", (68.8,), _CRITIC, "PRMBench leaderboard"),
         _row("Qwen2.5-Math-PRM-72B", (68.2,), "0.5", "PRMBench leaderboard"),
         _row("GPT-4o", (66.8,), _CRITIC, "PRMBench leaderboard"),
-        _row("R-PRM-7B-DPO", (66.8,), "0.5", "R-PRM"),
+        _row("R-PRM-7B-DPO", (66.8,), "over 0.6", "R-PRM"),
         _row("ActPRM-X", (66.7,), _NOT_STATED, "ActPRM"),
         _row("Gemini-2.0-flash", (66.0,), _CRITIC, "PRMBench leaderboard"),
         _row("Qwen2.5-Math-PRM-7B", (65.5,), "0.5", "PRMBench leaderboard"),

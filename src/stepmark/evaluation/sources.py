@@ -15,6 +15,7 @@ Math-Shepherd   `input`, `label`, `task` (the same)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def _downloaded(dataset: str | None) -> list[str]:
 
 
 def read_processbench(files: Sequence[str]) -> list[Case]:
-    """ProcessBench rows (Zheng et al. 2024). The subset is the part of the id before its last hyphen.
+    """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name.
 
     Raises:
         InputError: with `FILE:LINE`: another format, a label outside -1 … steps - 1, a blank step, an id twice.
@@ -109,7 +110,7 @@ def _processbench(row: Row) -> Case:
         id=solution.id,
         labelled=ratings_until(solution, row.data["label"], judge="human"),
         where=row.where,
-        group=solution.id.rpartition("-")[0] or Path(row.file).name.split(".")[0],
+        group=_subset(solution.id, row.file),
         outcome=row.data["final_answer_correct"],
         policy=row.data["generator"],
     )
@@ -126,6 +127,15 @@ def without_number(step: str) -> str:
         if dot and number.strip().isdigit() and len(number.strip()) < _STEP_NUMBER and rest.strip()
         else step
     )
+
+
+_NUMBERED = re.compile(r"(.+)-[0-9]{1,7}")
+
+
+def _subset(id_: str, file: str) -> str:
+    """The subset that an id names ("gsm8k-12"); of other ids the file's."""
+    named = _NUMBERED.fullmatch(id_)
+    return named[1] if named else Path(file).name.split(".")[0]
 
 
 def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = None) -> list[Case]:
