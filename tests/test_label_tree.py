@@ -220,6 +220,22 @@ def test_a_given_solution_is_searched_first_and_shares_its_states():
     assert len(world.asked) == len(set(world.asked)) == found.cost.rollouts == 8
 
 
+def test_the_search_of_a_given_solution_counts_for_the_root():
+    world = scripted(
+        {
+            "": [RIGHT, "a\n" + WRONG],
+            "step 1\n": [RIGHT, "b\n" + WRONG],
+            "step 1\nstep 2\n": [RIGHT, RIGHT],
+            "step 1\nb\n": [RIGHT, RIGHT],
+            "a\n": [RIGHT, RIGHT],
+        }
+    )
+    # All Q are 1; U of the root is halved by the first search, so the new state comes first.
+    labeller = RolloutTree(k=2, alpha=1, beta=1, length="words")
+    (found,) = world.run(labeller.label(solution(3)))
+    assert [other.solution.texts[0] for other in found.others] == ["step 1", "a"]
+
+
 def test_a_rollout_that_repeats_a_given_solution_is_not_searched_again():
     given = solution(3)
     again = "step 1\nstep 2\n" + WRONG
@@ -462,6 +478,9 @@ def test_a_branch_keeps_its_prefix_and_counts_offsets_from_the_beginning():
     text = "1. one\n2. two\n3. three\n4. four"
     assert "".join(step.raw for step in steps) == text
     assert all(text[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
+    # Alone, the third item would be two lines; after the others it is an item.
+    steps, way = cut_branch(begun, "3. three\nand more", "auto")
+    assert (way, steps[2:]) == ("numbered", (Step(text="3. three\nand more", start=14),))
     # No border at the prefix's end: what follows is cut by itself.
     steps, _ = cut_branch((Step(text="so x", start=0),), " = 3\nend", "line")
     assert [(step.text, step.lead, step.start) for step in steps] == [
