@@ -105,7 +105,11 @@ class _Reader:
         while True:
             if self._kind() == "sign" and self._found[self._at].text in "*/":
                 sign = self._take().text
+                if divided and sign == "/":
+                    raise UnreadableError("two quotients in a row: 6 / 1/2 has two meanings")
                 divided = divided or sign == "/"
+                if self._kind() == "sign" and self._found[self._at].text == "+":
+                    raise UnreadableError("two signs in a row")
                 other = self._signed()
             elif self._kind() == "open" and not self._found[self._at].gap:
                 if divided:
@@ -195,6 +199,8 @@ def plain_number(shown: str) -> Fraction:
 
 
 def _number(shown: str) -> _Bounds:
+    if re.match("0[0-9]", shown):
+        raise UnreadableError("a time or a code: it begins with 0")
     exact = plain_number(shown)
     places = _decimals(shown)
     # 0.25, 3.5 and 12.05 are what prices and shares are; 3.33 and 0.67 may be what is left of thirds.

@@ -130,6 +130,10 @@ quarter fifth fifths
 """
 WORDS_THAT_COMPUTE = frozenset(_WORDS.split())
 """Words that are no units but part of a calculation: what they stand beside is not read."""
+_SENTENCE = """
+because since so as then hence thus therefore when where which that it he she they we you i there here this these those has have had
+"""
+_NO_UNITS = WORDS_THAT_COMPUTE | set(_SENTENCE.split())
 _NUMBER_OR_END = ("number", "close", "percent")
 
 
@@ -177,7 +181,7 @@ def _unit_end(found: Sequence[Token], at: int) -> int:
             end += 1
             token = found[end]
         # Two letters may be a product of unknowns, and what has no space before it too: 3ab.
-        if token.kind != "word" or len(token.text) < 3 or token.text in WORDS_THAT_COMPUTE:
+        if token.kind != "word" or len(token.text) < 3 or token.text in _NO_UNITS:
             break
         if not token.gap and found[end - 1].kind != "sign":
             break

@@ -210,9 +210,15 @@ def _edge_before(found: Sequence[Token], side: range) -> str:
     if before is None or before.kind in ("line", "equal", "about", "relation", "open"):
         return ""
     if before.kind == "stop":
-        return "" if first.gap or before.text == ":" else "something stands before it"
+        # ". 84 + 3" and "14, 400 / 80": one number with a space inside.
+        cut = found[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
+        split = cut and ((before.text == "," and len(first.text) == 3) or (before.text == "." and before.gap))
+        return "" if (first.gap or before.text == ":") and not split else "something stands before it"
     if before.kind == "word" and first.gap and first.kind != "open":
-        return f"may be part of {before.text!r}" if before.text in _BEFORE or len(before.text) < 2 else ""
+        if len(side) == 1:
+            return f"a number named {before.text!r}"
+        stems = {before.text, before.text.rstrip("s")}
+        return f"may be part of {before.text!r}" if stems & _BEFORE or len(before.text) < 2 else ""
     return "something stands before it"
 
 
@@ -236,6 +242,8 @@ def _doubt(text: str, found: Sequence[Token], units: Mapping[int, str], left: ra
         return "the text asks or denies it"
     if _SUPPOSED.search(re.split(r"\.\s|\n", text[max(0, a[0].start - 60) : a[0].start])[-1]):
         return "the text supposes it"
+    if any(text[token.start : token.end].lower() == "of" for token in b):
+        return "what the result is a share of may be told with it"
     after = found[right.stop : right.stop + 3]
     words = [units[token.start] for token in found[left.start : right.stop + 1] if token.start in units]
     words += [after[0].text] if after and after[0].kind == "word" else []
