@@ -162,6 +162,22 @@ def test_conclusions_go_before_the_evidence_they_were_drawn_from():
     assert written(row, "trl", kind="value")["labels"] == [0.25]
 
 
+def test_a_branch_that_would_be_cut_before_its_own_step_is_dropped():
+    steps = (("a", (rated(1),)), ("b", (rated(0),)), ("c", (rated(-1),)))
+    losses = Losses()
+    branch = labelled(*steps, repeated=2)
+    assert isinstance(written(branch, "trl", losses, neutral="drop"), InputError)
+    assert losses.dropped == 1
+    assert written(branch, "trl", losses, neutral="positive")["labels"] == [True, True, False]
+    assert (
+        "judgements that stand in another row too are written again, since TRL has no word for that"
+        in (losses.facts()["lost"])
+    )
+    assert [row["next_response"] for row in convert([branch], "prm800k-flat") if isinstance(row, dict)] == [
+        "c"
+    ]
+
+
 def test_one_judge_with_two_ratings_leaves_the_step_unjudged():
     row = labelled(("a", (rated(1),)), ("b", (rated(1), rated(-1))))
     assert written(row, "trl")["labels"] == [True]
@@ -251,7 +267,7 @@ def test_trl(tmp_path):
         (VALUE, "mc", None, 0.5),
     ]
     assert three.labelled.judgements == ((), ())
-    with pytest.raises(InputError, match="0 to 1, found 1.5"):
+    with pytest.raises(InputError, match=r"0 to 1, found 1\.5"):
         list(read_labelled(write(tmp_path / "t.jsonl", {**hard, "labels": [1.5, 0]})))
 
 

@@ -166,7 +166,9 @@ def test_the_first_error_in_processbench(row, outcome):
 def test_three_way_ratings_in_prm800k(row):
     judged = [step for step, judgements in enumerate(row.labelled.judgements) if judgements]
     if not judged:
-        row = replace(row, labelled=replace(row.labelled, judgements=((Judgement(kind="correctness", judge="human:ann", rating=0),),) + row.labelled.judgements[1:]))  # fmt: skip
+        neutral = Judgement(kind="correctness", judge="human:ann", rating=0)
+        judgements = ((neutral,), *row.labelled.judgements[1:])
+        row = replace(row, labelled=replace(row.labelled, judgements=judgements))
         judged = [0]
     back = there_and_back(row, "prm800k")
     end = judged[-1] + 1

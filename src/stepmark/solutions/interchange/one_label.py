@@ -203,7 +203,7 @@ def until_unjudged(
     """The labels before the first step without one, for a format that has no word for "not judged".
 
     Raises:
-        NotRepresentableError: the first step has none already.
+        NotRepresentableError: the first step has none already, or nothing is left that another row has not.
     """
     kept: list[StepLabel] = []
     for label in labels:
@@ -212,6 +212,15 @@ def until_unjudged(
         kept.append(label)
     if not kept:
         raise NotRepresentableError(f"nobody judged the first step, and {format} has no word for that")
+    if len(kept) <= row.repeated:
+        raise NotRepresentableError(
+            f"a branch was cut before the step that it adds, by a step that nobody judged ({format} has no word for that)"
+        )
+    losses.lose(
+        f"judgements that stand in another row too are written again, since {format} has no word for that",
+        row.where,
+        min(row.repeated, len(kept)),
+    )
     if len(kept) < len(labels):
         losses.lose(
             f"the row was cut before its first step that nobody judged, which {format} has no word for",

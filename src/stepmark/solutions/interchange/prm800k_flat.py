@@ -16,13 +16,14 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.interchange.one_label import three_way
+from stepmark.solutions.interchange.one_label import StepLabel, three_way
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
     NotRepresentableError,
     Reading,
     Writing,
+    need,
     origin,
     place,
     plain_texts,
@@ -44,6 +45,7 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
     Raises:
         InputError: with `FILE:LINE`: another layout, a blank problem or step.
     """
+    need(row, KEYS, "PRM800K in the flat layout")
     rated = read_record(RatedCompletion, row.data, where=row.where)
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
     texts = (*rated.responses, last)
@@ -83,7 +85,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     labels = three_way(row, settings, losses)
     texts = plain_texts(row, losses)
     known = row.meta.get("prm800k")
-    facts: dict[str, Any] = known if isinstance(known, dict) else {}
+    facts: dict[str, Any] | None = known if isinstance(known, dict) else None
     judged = [step for step in range(row.repeated, len(labels)) if labels[step] is not None]
     if not judged:
         raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
@@ -98,9 +100,11 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
             text, answer_or_none = texts[step], None
         else:
             answer_or_none = answer
-        preferred = _preferred(step, last, label.rating, facts)
-        solution = last and (
-            bool(facts.get("solution")) or (preferred and facts.get("finish_reason") == "solution")
+        preferred = _preferred(step, last, label, facts)
+        solution = (
+            last
+            and facts is not None
+            and (bool(facts.get("solution")) or (preferred and facts.get("finish_reason") == "solution"))
         )
         yield {
             "instruction": row.solution.problem.text,
@@ -109,17 +113,18 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
             "answer": answer_or_none,
             "is_human_response": written,
             "is_solution": solution,
-            "is_preferred_response": preferred or written,
+            "is_preferred_response": preferred,
             "rating": None if written else label.rating,
         }
 
 
-def _preferred(step: int, last: bool, rating: int | None, facts: dict[str, Any]) -> bool:
-    chosen = facts.get("chosen")
+def _preferred(step: int, last: bool, label: StepLabel, facts: dict[str, Any] | None) -> bool:
+    """Whether a completion was chosen: as the source says, else as the labels do."""
+    chosen = None if facts is None else facts.get("chosen")
     if isinstance(chosen, list):
-        return step < len(chosen) and chosen[step] is not None
+        return step < len(chosen) and (chosen[step] is not None or label.note == WRITTEN)
     if not last:
         return True
-    if facts:
+    if facts is not None:
         return bool(facts.get("preferred"))
-    return rating != -1
+    return label.rating != -1

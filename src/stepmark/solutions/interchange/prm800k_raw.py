@@ -26,7 +26,7 @@ from typing import Any, Literal
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
 from stepmark.solutions.interchange.prm800k_flat import WRITTEN
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin, place
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, origin, place
 from stepmark.store import Row
 
 KEYS = ("labeler", "question", "label")
@@ -111,6 +111,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     Raises:
         InputError: with `FILE:LINE`: another shape, a choice that was not offered, a blank problem or chosen step.
     """
+    need(row, KEYS, "PRM800K")
     record = read_record(RawRecord, row.data, where=row.where)
     if reason := _left_out(record, settings):
         losses.drop(reason, row.where)

@@ -1,0 +1,88 @@
+"""Real files, where they are at hand: `shared/data` beside the repository."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.solutions.interchange import Losses, Reading, Writing, convert, read_labelled
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def data(name: str) -> Path:
+    file = DATA / f"{name}.jsonl.gz"
+    if not file.is_file():
+        pytest.skip(f"{name} is not here: real data is not part of the repository")
+    return file
+
+
+def raw(name: str, limit: int | None = None) -> list[dict[str, Any]]:
+    with gzip.open(data(name), "rt", encoding="utf-8") as handle:
+        return [json.loads(line) for line in itertools.islice(handle, limit)]
+
+
+def test_processbench_comes_back_as_it_was():
+    rows = read_labelled(data("processbench/gsm8k.dev"))
+    assert list(convert(rows, "processbench")) == raw("processbench/gsm8k.dev")
+
+
+def test_prm800k_records_come_back_as_they_were():
+    def bare(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: bare(one) for key, one in value.items() if key != "flagged"}
+        return [bare(one) for one in value] if isinstance(value, list) else value
+
+    rows = read_labelled(data("prm800k/raw_records"))
+    assert [bare(row) for row in convert(rows, "prm800k")] == [
+        bare(row) for row in raw("prm800k/raw_records")
+    ]
+
+
+def test_a_record_gives_the_flat_rows_that_others_made_of_it():
+    rows = [
+        row
+        for row in convert(read_labelled(data("prm800k/raw_records")), "prm800k-flat")
+        if isinstance(row, dict)
+    ]
+    problem = rows[0]["instruction"]
+    theirs = [row for row in raw("prm800k/phase1_test") if row["instruction"] == problem]
+    ours = [row for row in rows if row["instruction"] == problem]
+    assert theirs
+    assert sorted(map(json.dumps, ours)) == sorted(
+        json.dumps({key: row[key] for key in ours[0]}) for row in theirs
+    )
+
+
+def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
+    theirs = raw("prm800k/phase1_test")
+    losses = Losses()
+    rows = convert(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), losses)
+    ours = [row for row in rows if isinstance(row, dict)]
+    rated = [row for row in theirs if row["rating"] is not None or row["is_human_response"]]
+    assert [{key: row[key] for key in ours[0]} for row in rated] == ours
+    assert losses.dropped == len(theirs) - len(rated)
+
+
+@pytest.mark.parametrize("name", ["rollout_trees/math_aps_tree", "rollout_trees/math_aps_flat"])
+def test_rollout_trees_keep_their_shares(name):
+    rows = list(read_labelled(data(name), settings=Reading(trials=32)))
+    assert rows
+    assert all(0 <= j.successes <= j.trials for row in rows for step in row.labelled.judgements for j in step)
+    soft = [row["labels"] for row in convert(rows, "trl") if isinstance(row, dict)]
+    assert all(0 <= label <= 1 for labels in soft for label in labels)
+
+
+def test_an_agents_trace_is_steps(tmp_path):
+    rows = raw("agents/tau_bench_airline_gpt4o", 20)
+    file = tmp_path / "chat.jsonl"
+    file.write_text("".join(json.dumps({"messages": row["traj"]}) + "\n" for row in rows), encoding="utf-8")
+    read = list(read_labelled(file))
+    assert [len(row.solution.steps) for row in read] == [
+        sum(message["role"] == "assistant" for message in row["traj"]) for row in rows
+    ]
