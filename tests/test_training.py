@@ -582,7 +582,7 @@ def test_reading_prm800k(tmp_path):
     ]
     file = write_rows(tmp_path / "rows.jsonl", rows)
     right, wrong, neutral, unrated = read_prm800k(file)
-    assert right.solution.problem == Problem(text="What is 2 + 2?", answer="4", source="PRM800K")
+    assert right.solution.problem == Problem(text="What is 2 + 2?", source="PRM800K")
     assert right.solution.texts == ("Add the numbers.", "2 + 2 = 4.")
     assert right.solution.id == f"{file}:1"
     assert [[j.rating for j in js] for js in right.judgements] == [[], [1]]

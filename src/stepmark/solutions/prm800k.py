@@ -52,7 +52,8 @@ def read_prm800k(path: str | Path) -> Iterator[LabelledSolution]:
         )
         yield LabelledSolution(
             solution=Solution(
-                problem=Problem(text=rated.instruction, answer=rated.answer, source="PRM800K"),
+                # Without `answer`: that is this completion's own final answer, wrong as often as not.
+                problem=Problem(text=rated.instruction, source="PRM800K"),
                 steps=tuple(Step(text=text) for text in texts),
                 id=row.where,
             ),
