@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from stepmark.solutions.interchange import Losses, Reading, Writing, convert, read_labelled
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading, Writing, convert, read_labelled
+from stepmark.solutions.interchange.conversion import items_of
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -86,3 +87,24 @@ def test_an_agents_trace_is_steps(tmp_path):
     assert [len(row.solution.steps) for row in read] == [
         sum(message["role"] == "assistant" for message in row["traj"]) for row in rows
     ]
+
+
+def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():
+    losses = Losses()
+    items = items_of(data("prmbench/prmbench.dev"), losses=losses, keep_going=True)
+    wrong = {
+        item.where: [at for at, step in enumerate(item.labelled.judgements, 1) if step[0].rating == -1]
+        for item in items
+        if isinstance(item, LabelledRow)
+    }
+    theirs = {
+        f"{data('prmbench/prmbench.dev')}:{n}": row for n, row in enumerate(raw("prmbench/prmbench.dev"), 1)
+    }
+    blank = {where for where, row in theirs.items() if not all(s.strip() for s in row["modified_process"])}
+    assert blank
+    assert wrong == {
+        where: sorted({n for n in row["error_steps"] if n <= len(row["modified_process"])})
+        for where, row in theirs.items()
+        if where not in blank
+    }
+    assert losses.dropped == len(blank)
