@@ -88,7 +88,7 @@ class RawRecord:
     label: Walk
 
 
-_IN_META = (
+IN_META = (
     "ground_truth_solution",
     "pre_generated_steps",
     "pre_generated_answer",
@@ -218,7 +218,7 @@ def _facts(record: RawRecord, chosen: list[int | None]) -> dict[str, Any]:
         "total_time": record.label.total_time,
         "finish_reason": record.label.finish_reason,
         **{name: getattr(record, name) or None for name in FLAGS},
-        **{name: getattr(record.question, name) for name in _IN_META},
+        **{name: getattr(record.question, name) for name in IN_META},
     }
     kept = {name: value for name, value in facts.items() if value is not None}
     if "pre_generated_steps" in kept:

@@ -9,7 +9,7 @@ from stepmark.errors import InputError
 from stepmark.records import Refusal
 from stepmark.solutions.interchange.one_label import StepLabel, three_way
 from stepmark.solutions.interchange.prm800k_flat import WRITTEN
-from stepmark.solutions.interchange.prm800k_raw import _IN_META, FINISHES, FLAGS
+from stepmark.solutions.interchange.prm800k_raw import FINISHES, FLAGS, IN_META
 from stepmark.solutions.interchange.rows import (
     Item,
     LabelledRow,
@@ -129,7 +129,7 @@ def _record(
         "question": {
             "problem": main.solution.problem.text,
             "ground_truth_answer": main.solution.problem.answer,
-            **{name: facts[name] for name in _IN_META if name in facts},
+            **{name: facts[name] for name in IN_META if name in facts},
         },
         "label": {"steps": steps, "total_time": facts.get("total_time"), "finish_reason": finish},
     }
