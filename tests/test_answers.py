@@ -352,7 +352,7 @@ def test_equal_to_itself_or_no_quantity(text):
 
 
 def test_the_catalog():
-    assert set(VERIFIERS) == {"math", "number", "choice", "text"}
+    assert set(VERIFIERS) == {"math", "number", "choice", "text", "code"}
     for name in ("number", "choice", "text"):
         with load_verifier(name) as verifier:
             assert verifier.name == name

@@ -1,8 +1,8 @@
 """Verifiers: is this the right answer? Match, mismatch, or no verdict; never a guess.
 
-Four are in the catalog `VERIFIERS`: `math` (mathematics in LaTeX or plain text), `number` (one number), `choice` (a letter)
-and `text` (the same words). All take a whole solution or a bare answer, and all say in `Verdict.note` which rule
-decided.
+Five are in the catalog `VERIFIERS`: `math` (mathematics in LaTeX or plain text), `number` (one number), `choice` (a letter)
+`text` (the same words) and `code` (a program passes its unit tests; see `problems.code`). All take a whole solution or a bare
+answer, and all say in `Verdict.note` which rule decided.
 
     >>> with load_verifier("number") as verifier:
     ...     verdict = verifier.verify("So they cost 36 / 2 = 18 dollars. The answer is $18.", "18")
@@ -33,6 +33,7 @@ VERIFIERS = Catalog(
         "number": "stepmark.problems.answers:NumberVerifier",
         "choice": "stepmark.problems.answers:ChoiceVerifier",
         "text": "stepmark.problems.answers:TextVerifier",
+        "code": "stepmark.problems.code:CodeVerifier",
     },
 )
 """Ways to compare answers, by name; each is made without arguments."""

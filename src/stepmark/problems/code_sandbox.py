@@ -47,7 +47,7 @@ class CodeLimits:
 
     seconds: int = 10
     """Seconds of its own: computing, sleeping or waiting; time in which the machine had no processor free for it does not count.
-    CPU time of a single process of the program has the same limit, which the kernel keeps."""
+    Also the CPU seconds of any one of its processes, which the kernel keeps, and of all that live together."""
     wall_seconds: int = 120
     """Seconds by the clock; past them there is no verdict, for the machine may be at fault."""
     memory_mb: int = 1024
@@ -240,7 +240,6 @@ class Sandbox:
             "processes": limits.processes + 4,
             "uid": uid,
             "alone": alone,
-            "memory_watched": True,
             "library": uid is not None and not alone,
         }
         python = [self._python, "-P", "-s", "-S", "-B", "-X", "utf8", "-c"]

@@ -207,12 +207,17 @@ def _ran(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _resident(settings: dict[str, Any]) -> int:
-    total = 0
+def _used(settings: dict[str, Any], checker: int) -> tuple[float, int]:
+    """CPU seconds and bytes of resident memory of all living processes of the sandbox but the checker and this one."""
+    ticks, pages = 0, 0
     for process in _others(settings):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            total += int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return total * os.sysconf("SC_PAGE_SIZE")
+            if process != checker:
+                # Fields 14, 15 and 24 of proc(5), counted from behind the name, which may hold spaces.
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+                pages += int(fields[21])
+    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _watch(settings: dict[str, Any], result: int, program: int, checker: int) -> tuple[str, str]:
@@ -239,7 +244,10 @@ def _watch(settings: dict[str, Any], result: int, program: int, checker: int) ->
                 "unparsed",
                 f"no result in {settings['wall_seconds']} s by the clock; the machine may be too busy",
             )
-        if settings["memory_watched"] and _resident(settings) > settings["memory_bytes"]:
+        cpu, resident = _used(settings, checker)
+        if cpu > seconds + _POLL_SECONDS:
+            return "mismatch", f"over its time limit of {seconds} s, all processes together"
+        if resident > settings["memory_bytes"]:
             return (
                 "mismatch",
                 f"over its memory limit of {settings['memory_bytes'] >> 20} MiB, all processes together",
