@@ -14,6 +14,12 @@ METHODS: dict[str, tuple[str, str]] = {
     "rollout": ("stepmark.cli.label:rollout_command", "Every step, k rollouts each (Math-Shepherd)."),
     "binary": ("stepmark.cli.label:binary_command", "The first error by binary search (OmegaPRM)."),
     "bayes": ("stepmark.cli.label:bayes_command", "The first error by Bayesian search; fewest tokens."),
+    "tree": (
+        "stepmark.cli.label:tree_command",
+        "A tree of rollouts, each used again as a solution (OmegaPRM).",
+    ),
+    "judge": ("stepmark.cli.label:judge_command", "A language model as the critic, sampled and voted."),
+    "formulas": ("stepmark.cli.label:formulas_command", "Calculations checked exactly; needs no model."),
 }
 """Name: where the command lives, and its line in `stepmark label --help`."""
 
@@ -100,9 +106,10 @@ def bayes_command(
     /,
     *,
     confidence: float = 0.9,
-    batch: int = 4,
+    batch: int = 2,
     max_rollouts: int = 64,
     max_tokens_a_solution: int | None = None,
+    least_bits: float = 0.0,
     at_budget: Literal["abstain", "guess"] = "abstain",
     root: int = 0,
     options: LabelOptions,
@@ -115,6 +122,8 @@ def bayes_command(
         batch: rollouts a round.
         max_rollouts: at most so many a solution; then it abstains.
         max_tokens_a_solution: at most about so many tokens a solution.
+        least_bits: give up when the best rollout promises fewer bits about the place for each solution's length; 0.1 saves
+            the tokens of hopeless solutions.
         at_budget: abstain, or name the likeliest place all the same.
         root: rollouts of the problem alone, asked for first.
         options: the flags.
@@ -126,8 +135,110 @@ def bayes_command(
         batch=batch,
         max_rollouts=max_rollouts,
         max_tokens=max_tokens_a_solution,
+        least_bits=least_bits,
         at_budget=at_budget,
         root=root,
         how=options.rollouts(),
     )
     return run_labeller(file, labeller, options)
+
+
+def tree_command(
+    file: FileOrDash,
+    /,
+    *,
+    k: int = 8,
+    searches: int = 100,
+    alpha: float = 0.5,
+    beta: float = 0.9,
+    length_scale: float = 500,
+    c_puct: float = 0.125,
+    retries: int = 1,
+    least: int = 1,
+    options: LabelOptions,
+) -> int:
+    """Grow a tree of rollouts from each solution (OmegaPRM): every rollout may become a solution that is searched in turn.
+
+    The output holds the given solutions and all that were labelled on the way, a row each.
+
+    Args:
+        file: solutions with reference answers, as JSON lines: {"problem", "steps" or "solution", "answer"}.
+        k: rollouts a probe.
+        searches: binary searches a solution given.
+        alpha: of the selection, how much a low success rate counts against a state.
+        beta: of the selection, how much a long rollout counts against itself.
+        length_scale: of the selection, the length that beta is about.
+        c_puct: of the selection, how much seldom visited states are sought.
+        retries: how often a probe whose rollouts all have no verdict is tried again.
+        least: verdicts that are needed before "no success" counts as bad.
+        options: the flags.
+    """
+    from stepmark.labels.tree import RolloutTree
+
+    labeller = RolloutTree(
+        k=k,
+        searches=searches,
+        alpha=alpha,
+        beta=beta,
+        length_scale=length_scale,
+        c_puct=c_puct,
+        retries=retries,
+        least=least,
+        how=options.rollouts(),
+    )
+    return run_labeller(file, labeller, options)
+
+
+def judge_command(
+    file: FileOrDash,
+    /,
+    *,
+    ask: Literal["place", "steps"] = "place",
+    votes: int = 8,
+    retries: int = 1,
+    quorum: int | None = None,
+    agreement: float = 0.0,
+    beyond: Flag = False,
+    options: LabelOptions,
+) -> int:
+    """Ask a language model for the first wrong step, several times, and take the vote; no reference answer is needed.
+
+    Args:
+        file: solutions, as JSON lines: {"problem", "steps" or "solution"}.
+        ask: for the place of the first error in the whole solution, or about one step after another.
+        votes: replies a question.
+        retries: how often replies that name no step are asked for again.
+        quorum: votes that a decision needs. Left out: more than half.
+        agreement: share of the votes that a decision needs, 0 to 1; 0 for any lead.
+        beyond: with --ask steps, ask about the steps after the first wrong one too.
+        options: the flags; --policy names the judge.
+    """
+    from stepmark.labels.judge import Judge
+
+    labeller = Judge(
+        ask=ask,
+        votes=votes,
+        retries=retries,
+        quorum=quorum,
+        agreement=agreement,
+        beyond=beyond,
+        name=f"judge:{options.policy}",
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+    )
+    return run_labeller(file, labeller, options)
+
+
+def formulas_command(file: FileOrDash, /, *, vouch: Flag = False, options: LabelOptions) -> int:
+    """Check the calculations that steps write down, exactly; a step with a false one is wrong. Needs no model.
+
+    Args:
+        file: solutions, as JSON lines: {"problem", "steps" or "solution"}.
+        vouch: call steps right whose calculations are all surely true; they may be the wrong calculations.
+        options: the flags; --policy is not needed.
+    """
+    from stepmark.labels.formulas import Formulas
+
+    return run_labeller(file, Formulas(vouch=vouch), options, needs_policy=False)

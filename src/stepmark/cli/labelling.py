@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class LabelOptions:
     """What every method takes."""
 
-    policy: str
+    policy: str | None = None
     """The policy that continues prefixes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory"."""
     out: str
     """Write the labelled solutions to this file (format stepmark-labels), packed if it ends in .gz."""
@@ -110,7 +110,7 @@ class _Tally:
         self.unparsed += cost["unparsed"]
 
 
-def run_labeller(file: str, labeller: Labeller, options: LabelOptions) -> int:
+def run_labeller(file: str, labeller: Labeller, options: LabelOptions, *, needs_policy: bool = True) -> int:
     """Label a file: every reply is recorded before use, a killed run goes on, and the output is whole or absent.
 
     Raises:
@@ -125,6 +125,10 @@ def run_labeller(file: str, labeller: Labeller, options: LabelOptions) -> int:
     from stepmark.solutions.formats import read_solutions
 
     _check(file, options)
+    if needs_policy and options.policy is None:
+        raise UsageError(
+            "expected --policy: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
+        )
     rows = read_solutions(file, how=options.split, keep_going=options.keep_going)
     rows = chain([next(rows)], rows)
     known = fingerprint(file)
@@ -140,9 +144,14 @@ def run_labeller(file: str, labeller: Labeller, options: LabelOptions) -> int:
     ):
         for earlier in out.earlier():
             _count(earlier, tally, refused)
-        policy = load_policy(options.policy, dtype=options.dtype, device=options.device)
-        answering = answerers(policy) | answers.answerers(verifier)
-        progress = Progress(known.lines, done=out.done, tokens=lambda: policy.tokens_written, verb="labelled")
+        policy = None
+        answering = answers.answerers(verifier)
+        if options.policy is not None and needs_policy:
+            policy = load_policy(options.policy, dtype=options.dtype, device=options.device)
+            answering |= answerers(policy)
+        progress = Progress(
+            known.lines, done=out.done, tokens=lambda: policy.tokens_written if policy else 0, verb="labelled"
+        )
         spent_out = _spent(tally, options)
         try:
             with progress:
@@ -166,7 +175,7 @@ def run_labeller(file: str, labeller: Labeller, options: LabelOptions) -> int:
         if tally.solutions == 0:
             raise InputError("nothing was labelled" + (": " + refused[0] if refused else ""), where=file)
         left = known.lines - out.written
-        out.finish({"policy": policy.name})
+        out.finish({"policy": policy.name if policy else None})
     _flatten(work, options.out, manifest, tally, left)
     print(_said(tally, refused, left, options), file=sys.stderr)
     return 0

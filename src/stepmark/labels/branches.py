@@ -18,7 +18,7 @@ def prefixes(steps: Sequence[Step]) -> tuple[str, ...]:
 
 def on_lines(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Ready-made steps on a line each, as `labelling.prefix_text` shows them; others as they are."""
-    if any(step.lead or step.tail for step in steps):
+    if any(step.start is not None or step.lead or step.tail for step in steps):
         return tuple(steps)
     lines = [replace(step, tail="\n") for step in steps]
     return tuple(replace(step, start=len(text)) for step, text in zip(lines, prefixes(lines), strict=False))

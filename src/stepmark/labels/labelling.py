@@ -106,7 +106,7 @@ class Probe:
 def prefix_text(solution: Solution, steps: int) -> str:
     """The first `steps` steps as they stood in the text; ready-made steps are put on a line each."""
     kept = solution.steps[:steps]
-    if any(step.lead or step.tail for step in solution.steps):
+    if any(step.start is not None or step.lead or step.tail for step in solution.steps):
         return "".join(step.raw for step in kept)
     return "".join(step.raw + "\n" for step in kept)
 
