@@ -433,3 +433,25 @@ def test_no_hub(monkeypatch):
         files_of(["hub"], dataset="processbench")
     with pytest.raises(UsageError, match="--data hub: known are processbench, prmbench; name a file"):
         files_of(["hub"], dataset=None)
+
+
+def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):
+    from stepmark.evaluation.cases import first_error, step_labels
+    from stepmark.records import Judgement, LabelledSolution, Solution
+    from stepmark.solutions.interchange import to_row
+
+    def value(successes, trials):
+        return Judgement(kind="value", judge="every-step", successes=successes, trials=trials)
+
+    share = Judgement(kind="value", judge="elsewhere", share=0.25)
+    labelled = LabelledSolution(
+        solution=Solution.of("p", ["a", "b", "c"], id="x"),
+        judgements=((value(3, 4),), (share,), (value(0, 4),)),
+    )
+    file = tmp_path / "labels.jsonl"
+    file.write_text(json.dumps(to_row(labelled, outcome=False)) + "\n", encoding="utf-8")
+    (case,) = read_cases([str(file)])
+    assert case.labelled == labelled
+    assert case.outcome is False
+    assert step_labels(case.labelled) == (0.75, 0.25, 0.0)
+    assert first_error(case.labelled) == 2  # the first prefix from which nothing succeeded

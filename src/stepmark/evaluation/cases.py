@@ -53,7 +53,8 @@ Neutral = Literal["positive", "negative"]
 def step_labels(labelled: LabelledSolution, neutral: Neutral = "positive") -> tuple[float | None, ...]:
     """One label a step in [0, 1], from its judgements: 1 right, 0 wrong, None not judged.
 
-    Ratings go before rollouts, whose label is the share that succeeded. Several ratings of a step give their mean.
+    Ratings go before rollouts, whose label is the share that succeeded; counts go before bare shares. Several ratings
+    of a step, and several bare shares, give their mean.
 
     Args:
         labelled: the solution.
@@ -68,7 +69,10 @@ def _label(judgements: Sequence[Judgement], neutral: Neutral) -> float | None:
         right = {1: 1.0, 0: 1.0 if neutral == "positive" else 0.0, -1: 0.0}
         return sum(right[rating] for rating in ratings) / len(ratings)
     trials = sum(j.trials or 0 for j in judgements)
-    return sum(j.successes or 0 for j in judgements) / trials if trials else None
+    if trials:
+        return sum(j.successes or 0 for j in judgements) / trials
+    shares = [j.share for j in judgements if j.share is not None]
+    return sum(shares) / len(shares) if shares else None
 
 
 def first_error(labelled: LabelledSolution, neutral: Neutral = "positive") -> int | None:

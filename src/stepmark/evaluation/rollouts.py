@@ -1,4 +1,4 @@
-"""Step labels made by rollouts, as cases: openr's trees (nested and flat) and Math-Shepherd's rows.
+"""Step labels made by rollouts, as cases: ours, openr's trees (nested and flat) and Math-Shepherd's rows.
 
 The shapes are read by `stepmark.solutions.interchange`. Where a share's number of rollouts is not known, of it only
 whether any succeeded becomes a label here, as Math-Shepherd's hard labels have it: a rating 1 or -1 of kind "value".
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stepmark.evaluation.cases import Case, unique
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.solutions.interchange import math_shepherd, openr
+from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
 
@@ -52,6 +52,26 @@ def read_math_shepherd(files: Sequence[str]) -> list[Case]:
         for file in files
         for raw in rows_of(file)
         for row in math_shepherd.read(raw, settings, losses)
+    )
+
+
+def read_labels(files: Sequence[str]) -> list[Case]:
+    """Rows of `stepmark-labels`, as `stepmark label` and `stepmark convert` write them, with all their judgements.
+
+    Raises:
+        InputError: with `FILE:LINE`, as `stepmark.solutions.interchange.labels` says.
+    """
+    rows = (labels.from_row(raw) for file in files for raw in rows_of(file))
+    return unique(
+        Case(
+            id=row.solution.id or row.where,
+            labelled=row.labelled,
+            where=row.where,
+            group=row.solution.problem.source or "",
+            outcome=row.outcome,
+            policy=row.solution.source,
+        )
+        for row in rows
     )
 
 

@@ -324,7 +324,12 @@ def _rollouts(reader: str) -> Callable[[Sequence[str]], list[Case]]:
     def read(files: Sequence[str]) -> list[Case]:
         from stepmark.evaluation import rollouts  # which reads rows with this module
 
-        return rollouts.read_openr(files) if reader == "openr" else rollouts.read_math_shepherd(files)
+        readers = {
+            "stepmark-labels": rollouts.read_labels,
+            "openr": rollouts.read_openr,
+            "Math-Shepherd": rollouts.read_math_shepherd,
+        }
+        return readers[reader](files)
 
     return read
 
@@ -335,6 +340,7 @@ _SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[str]], list[Case]]]
     "candidates": (("candidates",), read_candidates),
     "PRM800K": (("responses", "next_response", "rating"), read_prm800k_cases),
     "TRL": (("prompt", "completions", "labels"), read_trl),
+    "stepmark-labels": (("solution", "judgements"), _rollouts("stepmark-labels")),
     "openr": (("question", "final_answer", "reasoning_steps"), _rollouts("openr")),
     "Math-Shepherd": (("input", "label", "task"), _rollouts("Math-Shepherd")),
 }

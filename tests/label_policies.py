@@ -1,0 +1,64 @@
+"""Policies for the tests of `stepmark label`: `--policy label_policies:NAME` calls NAME without arguments."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.errors import BackendError, InputError
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+
+
+class _Slow:
+    """The arithmetic world's policy, slow, with a log of what it wrote in the file $ASKED."""
+
+    def __init__(self) -> None:
+        self._policy = ArithmeticPolicy()
+        self.name = "slow arithmetic"
+        self.identity = self._policy.identity
+        self._log = Path(os.environ["ASKED"])
+
+    @property
+    def tokens_written(self) -> int:
+        return self._policy.tokens_written
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        found: list[list[Written] | InputError] = []
+        for number, request in enumerate(requests):
+            time.sleep(0.004)
+            reply = self._policy.write([request])[0]
+            with self._log.open("a") as log:
+                log.write(f"{hash((request.prompt, request.prefill))} {request.first} {request.n}\n")
+            found.append(reply)
+            if ready is not None:
+                ready(number, reply)
+        return found
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        return self._policy.choose(requests, ready)
+
+
+def slow() -> _Slow:
+    """Takes a while over every rollout."""
+    return _Slow()
+
+
+class _Dying(_Slow):
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        if len(self._log.read_text().splitlines() if self._log.exists() else []) > 8:
+            raise BackendError("the server went away")
+        return super().write(requests, ready)
+
+
+def dying() -> _Dying:
+    """Fails after some rollouts."""
+    return _Dying()

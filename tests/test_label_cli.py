@@ -1,0 +1,222 @@
+"""`stepmark label`: labels against the arithmetic world's truth, and runs that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from stepmark.cli import label as commands
+from stepmark.cli import main
+from stepmark.labels.bayes import BayesianSearch
+from stepmark.labels.first_error import BinarySearch
+from stepmark.labels.formulas import Formulas
+from stepmark.labels.judge import Judge
+from stepmark.labels.rollout import EveryStep
+from stepmark.labels.tree import RolloutTree
+from stepmark.problems.arithmetic_policy import wrong_solutions
+from stepmark.solutions.interchange import read_labelled
+
+ARITHMETIC = "stepmark.problems.arithmetic_policy:ArithmeticPolicy"
+TESTS = Path(__file__).parent
+
+
+def world(tmp_path, count=6, steps=(4, 8)):
+    cases = list(wrong_solutions(count, seed=5, steps=steps))
+    file = tmp_path / "wrong.jsonl"
+    rows = [
+        {
+            "id": case.solution.id,
+            "problem": case.solution.problem.text,
+            "steps": list(case.solution.texts),
+            "answer": case.solution.problem.answer,
+        }
+        for case in cases
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file, cases
+
+
+def run(*words):
+    return main(["label", *map(str, words)])
+
+
+def test_bayes_finds_first_errors_of_a_known_world(tmp_path, capsys):
+    file, cases = world(tmp_path, count=12)
+    out = tmp_path / "labels.jsonl"
+    assert run("bayes", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out) == 0
+    found = list(read_labelled(out))
+    assert [row.labelled.solution.id for row in found] == [case.solution.id for case in cases]
+    said = [(row.meta["first_error"], case.first_error) for row, case in zip(found, cases, strict=True)]
+    sure = [(ours, truth) for ours, truth in said if ours is not None]
+    assert len(sure) >= 6
+    assert sum(ours == truth for ours, truth in sure) >= 0.8 * len(sure)  # the labeller asks for 0.9
+    for row in found:
+        place = row.meta["first_error"]
+        ratings = [[j.rating for j in step if j.kind == "correctness"] for step in row.labelled.judgements]
+        if place is not None:
+            assert ratings[: place + 1] == [[1]] * place + [[-1]]
+            assert not any(ratings[place + 1 :])
+        values = [j for step in row.labelled.judgements for j in step if j.kind == "value"]
+        assert values
+        assert all(0 <= j.successes <= j.trials for j in values)
+    err = capsys.readouterr().err
+    assert f"{len(sure)} with a first error" in err
+    assert "rollouts" in err
+    manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
+    assert manifest["method"]["name"] == "bayes"
+    assert manifest["tokens"] == sum(row.meta["cost"]["tokens"] for row in found)
+
+
+@pytest.mark.parametrize("method", ["rollout", "binary", "tree", "formulas"])
+def test_every_method_runs_and_keeps_every_step(tmp_path, method):
+    file, cases = world(tmp_path, count=3)
+    out = tmp_path / "labels.jsonl"
+    more = ["--searches", "3"] if method == "tree" else []
+    policy = [] if method == "formulas" else ["--policy", ARITHMETIC, "--verifier", "number"]
+    assert run(method, file, *policy, *more, "--out", out) == 0
+    found = list(read_labelled(out))
+    given = [row for row in found if "first_error" in row.meta]
+    assert [row.labelled.solution.texts for row in given] == [case.solution.texts for case in cases]
+    if method == "tree":
+        assert len(found) > len(given)
+
+
+@pytest.mark.parametrize(
+    ("command", "labeller"),
+    [
+        ("rollout", EveryStep),
+        ("binary", BinarySearch),
+        ("bayes", BayesianSearch),
+        ("tree", RolloutTree),
+        ("judge", Judge),
+        ("formulas", Formulas),
+    ],
+)
+def test_every_setting_of_a_labeller_is_a_flag_with_the_same_default(command, labeller):
+    flags = signature(getattr(commands, f"{command}_command")).parameters
+    names = {"max_tokens": "max_tokens_a_solution"} if command == "bayes" else {}
+    shared = {"how", "name", "temperature", "top_p", "seed", "max_tokens"} - set(names)
+    inner = {"at_once", "check_start", "sound", "prior", "length", "split"}  # not for the command line
+    for field in fields(labeller):
+        if field.name in shared or (field.name in inner and names.get(field.name, field.name) not in flags):
+            continue
+        assert flags[names.get(field.name, field.name)].default == field.default, field.name
+
+
+def command(file, out, *, policy="label_policies:slow"):
+    code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["label", "binary", file, "--policy", policy, "--verifier", "number", "--k", "4", "--out", out]
+    return [sys.executable, "-c", code, *map(str, words)]
+
+
+def environment(tmp_path):
+    # A fixed hash seed: the log names requests by their hash.
+    return os.environ | {"PYTHONPATH": str(TESTS), "ASKED": str(tmp_path / "asked"), "PYTHONHASHSEED": "0"}
+
+
+def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_path):
+    file, _ = world(tmp_path, count=8)
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    env = environment(tmp_path)
+    subprocess.run(command(file, whole), env=env, check=True, capture_output=True)
+    undisturbed = (tmp_path / "asked").read_text().splitlines()
+    (tmp_path / "asked").unlink()
+    dice = random.Random(7)
+    kills = 0
+    for _ in range(40):
+        process = subprocess.Popen(
+            command(file, parts), env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        try:
+            process.wait(timeout=dice.uniform(0.5, 1.3) + 0.1 * kills)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            if parts.exists():  # killed on its way out: then it must be whole already
+                break
+        else:
+            assert process.returncode == 0
+            break
+    assert kills >= 1
+    assert parts.read_bytes() == whole.read_bytes()
+    asked = (tmp_path / "asked").read_text().splitlines()
+    # What was written but not yet recorded when the kill came is the only thing that may be asked again: one a kill.
+    assert sorted(set(asked)) == sorted(set(undisturbed))
+    assert len(asked) <= len(undisturbed) + kills
+
+
+def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path):
+    file, _ = world(tmp_path, count=8)
+    out = tmp_path / "labels.jsonl"
+    env = environment(tmp_path)
+    died = subprocess.run(
+        command(file, out, policy="label_policies:dying"),
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert died.returncode == 1
+    assert "the server went away" in died.stderr
+    assert not out.exists()
+    before = len((tmp_path / "asked").read_text().splitlines())
+    subprocess.run(command(file, out), env=env, check=True, capture_output=True)
+    undisturbed = tmp_path / "undisturbed.jsonl"
+    asked = len((tmp_path / "asked").read_text().splitlines())
+    (tmp_path / "asked").unlink()
+    subprocess.run(command(file, undisturbed), env=env, check=True, capture_output=True)
+    assert out.read_bytes() == undisturbed.read_bytes()
+    assert before > 8
+    assert asked == len((tmp_path / "asked").read_text().splitlines())
+
+
+def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
+    file, _ = world(tmp_path)
+    out = tmp_path / "labels.jsonl"
+    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, "--budget", "1"]
+    assert run(*words) == 0
+    assert len(list(read_labelled(out))) == 1
+    assert "5 solutions were not labelled: the budget of 1 tokens was spent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bayes", "FILE", "--out", "o.jsonl"], "expected --policy"),
+        (["bayes", "-", "--policy", ARITHMETIC, "--out", "o.jsonl"], "more than once"),
+        (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "FILE"], "is the input"),
+        (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--verifier", "numbr"], "number"),
+        (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--confidence", "1"], "confidence"),
+        (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
+        (["bays", "FILE"], "bayes"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_asked(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    file, _ = world(tmp_path, count=1)
+    assert run(*(str(file) if word == "FILE" else word for word in words)) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.work*"))
+
+
+def test_a_solution_without_a_reference_answer_is_refused_with_its_line(tmp_path, capsys):
+    file, _ = world(tmp_path, count=2)
+    with file.open("a") as handle:
+        handle.write(json.dumps({"problem": "p", "steps": ["s"]}) + "\n")
+    out = tmp_path / "labels.jsonl"
+    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
+    assert run(*words) == 2
+    assert f"{file}:3" in capsys.readouterr().err
+    assert run(*words, "--keep-going") == 0
+    assert "left out 1 rows" in capsys.readouterr().err
+    assert len(list(read_labelled(out))) == 2
