@@ -5,9 +5,10 @@ A solution of M steps has its first wrong step at place e in 0..M-1; e = M stand
 
 * sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings: 0 for
   none, 1 for a policy that errs at each step alike, whose chance rises as steps are behind it.
-* broken: b, the rate at which the policy recovers.
+* broken: b * d ** (t - e - 1). b is the rate at which the policy recovers right after the error, and d what is left of it
+  after each further step: 1 for all.
 
-g, r and b are unknown and are not estimated but averaged over: the posterior is kept on a grid of (e, g, r, b). A real prefix strays from such
+g, r, b and d are unknown and are not estimated but averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such
 a curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
 prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials).
 That is the whole likelihood, and it keeps ten failures at one prefix from counting as ten independent witnesses.
@@ -43,10 +44,12 @@ class RatePrior:
 
     sound: tuple[float, float] = (1.0, 1.0)
     """Beta(a, b) of g, the rate of the bare problem."""
-    broken: tuple[float, float] = (0.7, 14.0)
-    """Beta(a, b) of the rate after an error; only rates below g count."""
+    broken: tuple[float, float] = (1.0, 9.0)
+    """Beta(a, b) of b, the rate right after an error; only rates below g count."""
     rises: tuple[float, ...] = (0.0, 0.5, 1.0)
     """Values of r, equally likely, each in [0, 1]."""
+    decays: tuple[float, ...] = (1.0, 0.6)
+    """Values of d, equally likely, each in (0, 1]."""
     spread: float = 10.0
     """Pseudo-rollouts that hold a prefix's own rate to the curve; above 0; `inf` for exactly on it."""
     nodes: int = 20
@@ -57,6 +60,7 @@ class RatePrior:
             ("sound", len(self.sound) == 2 and min(self.sound) > 0, "two numbers above 0"),
             ("broken", len(self.broken) == 2 and min(self.broken) > 0, "two numbers above 0"),
             ("rises", self.rises and all(0 <= r <= 1 for r in self.rises), "numbers in [0, 1]"),
+            ("decays", self.decays and all(0 < d <= 1 for d in self.decays), "numbers in (0, 1]"),
             ("spread", self.spread > 0, "above 0"),
             ("nodes", self.nodes >= 2, "at least 2"),
         ):
@@ -71,7 +75,7 @@ class RateGrid:
     sound: Floats
     """(M + 1, K): rate of a sound prefix of t steps at each of the K pairs (g, r)."""
     broken: Floats
-    """(J,): values of b."""
+    """(M, J): rate of a broken prefix that goes on for 0..M-1 steps after the error, at each of the J pairs (b, d)."""
     weight: Floats
     """(K, J): prior probability of each pair, 0 where b is not below g; sums to 1."""
 
@@ -106,8 +110,15 @@ def rate_grid(prior: RatePrior, steps: int) -> RateGrid:
     sound = np.minimum(rate[None, :, None] ** power[:, None, :], _SUREST)
     weight = np.outer(beta_masses(*prior.sound, prior.nodes), beta_masses(*prior.broken, prior.nodes))
     weight = np.where(rate[None, :] < rate[:, None], weight, 0.0)
-    weight = np.repeat(weight / weight.sum() / len(prior.rises), len(prior.rises), axis=0)
-    return RateGrid(sound=sound.reshape(steps + 1, -1), broken=rate, weight=weight)
+    pairs = len(prior.rises) * len(prior.decays)
+    weight = np.repeat(weight / weight.sum() / pairs, len(prior.rises), axis=0)
+    left = np.power.outer(np.array(prior.decays), np.arange(steps)).T
+    broken = rate[None, :, None] * left[:, None, :]
+    return RateGrid(
+        sound=sound.reshape(steps + 1, -1),
+        broken=broken.reshape(steps, -1),
+        weight=np.repeat(weight, len(prior.decays), axis=1),
+    )
 
 
 @final
@@ -138,9 +149,9 @@ class Posterior:
         self._spread = prior.spread
         with np.errstate(divide="ignore"):
             self._places = np.log(places)
-        self._sound = np.zeros_like(self._grid.sound)
-        self._broken = np.zeros((steps + 1, len(self._grid.broken)))
-        self._is_sound = np.arange(steps + 1)[None, :] <= np.arange(steps + 1)[:, None]
+        # Log-likelihood of all counts at sound prefixes, and of those at broken ones, were each place the place.
+        self._sound = np.zeros((steps + 1, self._grid.sound.shape[1]))
+        self._broken = np.zeros((steps + 1, self._grid.broken.shape[1]))
 
     def update(self, prefix: int, successes: int, failures: int) -> None:
         """Take in rollouts from one prefix; the order of updates does not matter.
@@ -150,15 +161,10 @@ class Posterior:
             successes: rollouts that reached the right answer.
             failures: rollouts that reached a wrong one.
         """
-        for table, rate in (
-            (self._sound, self._grid.sound[prefix]),
-            (self._broken, self._grid.broken),
-        ):
-            won, tried = self.successes[prefix], self.trials[prefix]
-            for success in [True] * successes + [False] * failures:
-                chance = self._urn(rate, won, tried)
-                table[prefix] += np.log(chance if success else 1 - chance)
-                won, tried = won + success, tried + 1
+        # Sound if the place is no earlier than the prefix is long; else broken for the longer, the earlier the place.
+        sound, broken = self._grid.sound[prefix], self._grid.broken[:prefix][::-1]
+        self._sound[prefix:] += self._urn_log(sound, prefix, successes, failures)
+        self._broken[:prefix] += self._urn_log(broken, prefix, successes, failures)
         self.successes[prefix] += successes
         self.trials[prefix] += successes + failures
         for name in ("_beliefs", "places", "chances"):
@@ -173,18 +179,19 @@ class Posterior:
     def chances(self) -> Floats:
         """(M + 1, M + 1): row e, column t: the probability that the next rollout from t steps succeeds if e is the place."""
         _, sound, broken = self._beliefs
-        rate = np.where(self._is_sound, sound @ self._grid.sound.T, (broken @ self._grid.broken)[:, None])
+        place, prefix = np.ogrid[: self.steps + 1, : self.steps + 1]
+        after = broken @ self._grid.broken.T
+        rate = np.where(
+            prefix <= place, sound @ self._grid.sound.T, after[place, np.maximum(prefix - place - 1, 0)]
+        )
         return self._urn(rate, self.successes, self.trials)
 
     @cached_property
     def _beliefs(self) -> tuple[Floats, Floats, Floats]:
-        """Probability of each place; of each (g, r) given the place (M + 1, K); of each b given the place (M + 1, J)."""
-        sound = np.cumsum(self._sound, axis=0)
-        behind = np.cumsum(self._broken, axis=0)
-        broken = behind[-1] - behind
-        top_sound, top_broken = sound.max(axis=1), broken.max(axis=1)
-        sound = np.exp(sound - top_sound[:, None])
-        broken = np.exp(broken - top_broken[:, None])
+        """Probability of each place; of (g, r) given the place (M + 1, K); of (b, d) given the place (M + 1, J)."""
+        top_sound, top_broken = self._sound.max(axis=1), self._broken.max(axis=1)
+        sound = np.exp(self._sound - top_sound[:, None])
+        broken = np.exp(self._broken - top_broken[:, None])
         broken_joint = (sound @ self._grid.weight) * broken
         sound_joint = (broken @ self._grid.weight.T) * sound
         evidence = broken_joint.sum(axis=1)
@@ -194,6 +201,16 @@ class Posterior:
         # A place under which the counts are impossible to double precision has no rates to speak of, nor any weight.
         whole = np.where(evidence > 0, evidence, 1.0)[:, None]
         return places / places.sum(), sound_joint / whole, broken_joint / whole
+
+    def _urn_log(self, rate: Floats, prefix: int, successes: int, failures: int) -> Floats:
+        """Log-probability of further rollouts from a prefix, in any one order."""
+        won, tried = self.successes[prefix], self.trials[prefix]
+        log = np.zeros_like(rate)
+        for success in [True] * successes + [False] * failures:
+            chance = self._urn(rate, won, tried)
+            log += np.log(chance if success else 1 - chance)
+            won, tried = won + success, tried + 1
+        return log
 
     def _urn(self, rate: Floats, won: Floats | float, tried: Floats | float) -> Floats:
         if np.isinf(self._spread):
