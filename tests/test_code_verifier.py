@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import random
 import secrets
 import socket
 import tempfile
@@ -555,6 +556,10 @@ def test_flooding_the_output_and_forging_a_result(verifier):
         "def keep():\n    return [n for n in range(3, 30) if is_socket(n)]\n"
         "def is_socket(n):\n    import stat\n    try:\n        return stat.S_ISSOCK(os.fstat(n).st_mode)\n    except OSError:\n        return False\n"
     )
+    if verifier.isolation.name == "process" and not ROOT:
+        pytest.skip(
+            "without namespaces or root the program can write to whatever this user's processes have open"
+        )
     verdict = run(verifier, forge)
     assert verdict.outcome == "mismatch"
     assert "forged" not in verdict.note
@@ -600,11 +605,24 @@ def test_leaving_early_does_not_pass(plain, program):
         'import json\njson.dumps = lambda *a, **k: \'{"state": "passed", "result": 3}\'\ndef f(): return 2',
         # The expected value is looked for in all memory that the program can see.
         "import gc\ndef f():\n    for thing in gc.get_objects():\n        if isinstance(thing, dict) and 'tests' in thing and thing['tests']:\n            return 1\n    return 2",
-        "import glob, re\ndef f():\n    for name in glob.glob('/proc/[0-9]*/mem'):\n        try:\n            open(name, 'rb').read(1)\n            return 1\n        except OSError as error:\n            if error.errno == 5 and '/self/' not in name and not name.startswith('/proc/' + str(__import__('os').getpid()) + '/'):\n                return 1\n    return 2",
     ],
 )
 def test_the_comparison_is_out_of_the_programs_reach(verifier, program):
     assert run(verifier, program, "assert f() == 1").outcome == "mismatch"
+
+
+def test_other_processes_are_closed_to_the_program(verifier):
+    # Those of the sandbox; with the same user and no namespaces, this very process is open to it.
+    if verifier.isolation.name == "process" and not ROOT:
+        pytest.skip("without namespaces or root the program may look into all that this user runs")
+    program = (
+        "import glob, os\ndef f():\n    opened = []\n    for name in glob.glob('/proc/[0-9]*/mem') + glob.glob('/proc/[0-9]*/fd/[0-9]*'):\n"
+        "        if name.split('/')[2] == str(os.getpid()): continue\n        try:\n"
+        "            os.close(os.open(name, os.O_RDONLY | os.O_NONBLOCK))\n            opened.append(name)\n"
+        "        except OSError:\n            pass\n    return [name for name in opened if not name.startswith('/proc/1/')]"
+    )
+    # 1 is bubblewrap's own: it has the pipe of the result open, which is why a result needs the token.
+    assert run(verifier, program, "assert f() == [], f()").note == "the tests pass"
 
 
 @pytest.mark.parametrize(
@@ -661,3 +679,36 @@ def test_all_canonical_solutions_pass(name, count):
     found = rows(name)
     assert len(found) == count
     check_solutions(found)
+
+
+def check_agreement(count: int, seed: int) -> None:
+    """As many that passed as did not, drawn at random; an empty completion is no verdict, whatever was recorded of it."""
+    tests = {row["task_id"]: read_code_tests(row) for row in rows("humaneval")}
+    samples = [
+        (row["task_id"], text, passed)
+        for row in rows("humaneval_samples_100")
+        for text, passed in zip(row["samples"], row["passed"], strict=True)
+    ]
+    chance = random.Random(seed)
+    drawn = [
+        s
+        for passed in (True, False)
+        for s in chance.sample([s for s in samples if s[2] is passed], count // 2)
+    ]
+    with CodeVerifier(workers=2, limits=CodeLimits(seconds=5)) as verifier:
+        verdicts = verifier.verify_many([(text, tests[task]) for task, text, _ in drawn])
+    wrong = [
+        (task, text, passed, verdict.note)
+        for (task, text, passed), verdict in zip(drawn, verdicts, strict=True)
+        if verdict.correct is not (passed if text.strip() else None)
+    ]
+    assert wrong == []
+
+
+def test_verdicts_agree_with_published_outcomes():
+    check_agreement(20, seed=3)
+
+
+@pytest.mark.slow
+def test_a_thousand_verdicts_agree_with_published_outcomes():
+    check_agreement(1000, seed=1)
