@@ -7,13 +7,18 @@ import random
 import re
 import time
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stepmark.labels.exact import compute, exact_labels, plain, wrong_copy
+from stepmark.errors import UsageError
+from stepmark.labels.exact import KINDS, compute, exact_labels, plain, with_errors, wrong_copy
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.problems.arithmetic_steps import true_labels
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Problem
 
@@ -511,6 +516,298 @@ def test_every_prefix_is_right(lines, seed):
             assert len(texts) == expected - 1
             assert len(texts) == len(whole) or "<<" in lines[len(texts) - 1]
     assert expected == len(whole) + 1
+
+
+# --- errors carried to the end ----------------------------------------------------------------------------------------
+
+MARKED = worked(
+    "She packs 6*7 = <<6*7=42>>42 pens in the week.",
+    "She sells 9 of them, so 42 - 9 = <<42-9=33>>33 pens are left.",
+    "These weigh 33*4 = <<33*4=132>>132 grams.",
+    answer="132",
+)
+
+
+def note_kind(row):
+    """The kind of error that a solution has; None for a right one."""
+    (note,) = [j[0].note for j in row.judgements if j and j[0].rating == -1] or [None]
+    return None if note is None else note.partition(":")[0]
+
+
+def every(item, kind, seeds=SEEDS):
+    """The wrong solutions of one kind that some seed gives, as texts, with the place of the error."""
+    found = set()
+    for seed in seeds:
+        for row in with_errors(item, random.Random(seed), kinds=(kind,)):
+            if note_kind(row) is not None:
+                ratings = [judged[0].rating if judged else None for judged in row.judgements]
+                place = ratings.index(-1)
+                assert ratings == [1] * place + [-1] + [None] * (len(ratings) - place - 1)
+                found.add((place, row.solution.texts))
+    return found
+
+
+def test_the_right_solution_comes_first():
+    first = next(with_errors(MARKED, random.Random(0)))
+    assert first.solution.texts == (*(plain(line) for line in MARKED.lines), "The answer is 132.")
+    assert [[j.rating for j in judged] for judged in first.judgements] == [[1]] * 4
+
+
+def test_every_kind_is_made_and_named():
+    kinds = [note_kind(row) for row in with_errors(MARKED, random.Random(1))]
+    assert kinds == [
+        None,
+        "value",
+        "operand",
+        "operation",
+        "unit",
+        "dropped",
+        "repeated",
+        None,
+        "jump",
+        "early stop",
+    ]
+
+
+LINES = re.compile(
+    r"She packs (\d+)([-+*/])(\d+) = (\d+) pens in the week\.\n"
+    r"She sells 9 of them, so (\d+) ([-+*/]) (\d+) = (\d+) pens are left\.\n"
+    r"These weigh (\d+)([-+*/])(\d+) = (\d+) grams\.\n"
+    r"The answer is (\d+)\."
+)
+
+
+@pytest.mark.parametrize("kind", ["value", "operand", "operation"])
+def test_a_slip_is_carried_to_the_answer(kind):
+    found = every(MARKED, kind)
+    assert {place for place, _ in found} == {0, 1, 2}
+    for place, texts in found:
+        got = LINES.fullmatch("\n".join(texts)).groups()
+        steps = [got[0:4], got[4:8], got[8:12]]
+        for i, (a, sign, b, result) in enumerate(steps):
+            value = evaluate(f"{a}{sign}{b}")
+            changed = (a, sign, b) != [("6", "*", "7"), ("42", "-", "9"), ("33", "*", "4")][i]
+            if i < place:
+                assert not changed and value == number(result)
+            elif i == place:
+                assert (value != number(result)) == (kind == "value")
+                assert changed == (kind != "value")
+                assert {"operand": sign == "*-*"[i], "operation": sign != "*-*"[i]}.get(kind, True)
+            else:  # right, and from the number before
+                assert value == number(result) and a == steps[i - 1][3]
+        assert got[12] == steps[2][3] != "132"
+
+
+def test_a_step_that_is_left_out():
+    right = tuple(plain(line) for line in MARKED.lines)
+    assert every(MARKED, "dropped") == {
+        (0, ("She sells 9 of them, so 6 - 9 = -3 pens are left.",)) for _ in ()
+    } | {(1, (right[0], "These weigh 42*4 = 168 grams.", "The answer is 168."))}
+
+
+def test_a_step_that_is_done_twice():
+    right = tuple(plain(line) for line in MARKED.lines)
+    assert every(MARKED, "repeated") == {
+        (
+            1,
+            (
+                right[0],
+                "She packs 42*7 = 294 pens in the week.",
+                "She sells 9 of them, so 294 - 9 = 285 pens are left.",
+                "These weigh 285*4 = 1140 grams.",
+                "The answer is 1140.",
+            ),
+        ),
+        (
+            2,
+            (
+                *right[:2],
+                "She sells 9 of them, so 33 - 9 = 24 pens are left.",
+                "These weigh 24*4 = 96 grams.",
+                "The answer is 96.",
+            ),
+        ),
+        (3, (*right, "These weigh 132*4 = 528 grams.", "The answer is 528.")),
+    }
+
+
+def test_a_wrong_unit_and_an_early_stop():
+    right = tuple(plain(line) for line in MARKED.lines)
+    assert every(MARKED, "unit") == {
+        (2, (*right[:2], "These weigh 33*4 = 132 kilograms.", "The answer is 132."))
+    }
+    assert every(MARKED, "early stop") == {
+        (1, (right[0], "The answer is 42.")),
+        (2, (*right[:2], "The answer is 33.")),
+    }
+
+
+def test_a_jump_has_a_right_twin():
+    for seed in SEEDS:
+        _, twin, wrong = with_errors(MARKED, random.Random(seed), kinds=("jump",))
+        (place,) = [i for i, j in enumerate(wrong.judgements) if j and j[0].rating == -1]
+        assert all(judged[0].rating == 1 for judged in twin.judgements)
+        assert skeleton(twin.solution.texts[place]) == skeleton(wrong.solution.texts[place])
+        said = [
+            "She packs 42 pens in the week.",
+            "She sells 9 of them, so 33 pens are left.",
+            "These weigh 132 grams.",
+        ][place]
+        assert twin.solution.texts[place] == said != wrong.solution.texts[place]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # 6 is also what the problem gives; 12 is a dozen; seven is written in words; 20% is no 20.
+        ("He has 2*3 = <<2*3=6>>6 pens.", "Of the 6 boxes, 6*5 = <<6*5=30>>30 are left."),
+        ("He has 3*4 = <<3*4=12>>12 pens.", "That is 12*5 = <<12*5=60>>60 in all."),
+        ("He has 9+8 = <<9+8=17>>17 pens.", "The seventeen pens cost 17*5 = <<17*5=85>>85."),
+        ("He has 4*5 = <<4*5=20>>20 pens.", "With 20% more, 20*1.2 = <<20*1.2=24>>24."),
+        ("He has 50/7 = <<50/7=7.14>>7.14 pens.", "That is 7.14*5 = <<7.14*5=35.7>>35.7."),
+    ],
+)
+def test_where_it_is_not_sure_what_depends_nothing_is_carried(lines):
+    item = Worked(problem=Problem(text="There are 6 boxes. How many?", answer="99"), lines=lines)
+    for kind in ("value", "operand", "operation", "dropped", "repeated"):
+        assert not {place for place, _ in every(item, kind, range(40)) if place == 0}
+
+
+def test_no_carrying_without_a_number_for_an_answer():
+    item = worked("He has 4*5 = <<4*5=20>>20 pens.", answer="six")
+    assert [note_kind(row) for row in with_errors(item, random.Random(0))] == [None]
+
+
+def test_kinds_that_are_none():
+    with pytest.raises(UsageError, match=r"expected kinds among value, .*found 'typo'"):
+        list(with_errors(MARKED, random.Random(0), kinds=("value", "typo")))
+
+
+WORLD = list(arithmetic_problems(80, seed=11))
+
+
+@cache
+def world_rows():
+    return [list(with_errors(problem.worked, random.Random(i))) for i, problem in enumerate(WORLD)]
+
+
+def calculates(row):
+    """Whether every step shows its calculation: all but jumps and their twins."""
+    return all(" = " in text or "answer" in text for text in row.solution.texts)
+
+
+def test_equal_seeds_give_equal_errors():
+    assert list(with_errors(WORLD[5].worked, random.Random(5))) == world_rows()[5]
+    assert list(with_errors(WORLD[5].worked, random.Random(6))) != world_rows()[5]
+
+
+def test_the_world_agrees_on_the_first_error():
+    """Its labels are computed from the problem's operations, and know nothing of how the errors were made."""
+    counts = collections.Counter()
+    for problem, rows in zip(WORLD, world_rows(), strict=True):
+        for row in filter(calculates, rows):
+            kind = note_kind(row)
+            ratings = [judged[0].rating if judged else None for judged in row.judgements]
+            _, first = true_labels(problem, row.solution.texts)
+            place = ratings.index(-1) if -1 in ratings else -1
+            # The world blames the step before which one is missing, we the first that needs it.
+            assert first == place or (kind == "dropped" and 0 <= first < place), (kind, row.solution.texts)
+            counts[kind, first == place] += 1
+    assert all(counts[kind, True] > 10 for kind in KINDS if kind != "jump"), counts
+    assert counts["dropped", False] < 0.2 * counts["dropped", True]
+
+
+def test_after_the_error_everything_is_computed_rightly():
+    for rows in world_rows():
+        for row in filter(calculates, rows):
+            kind = note_kind(row)
+            shown = [SHOWN.findall(text) for text in row.solution.texts]
+            for (expression, result), judged in (
+                (pair, j) for s, j in zip(shown, row.judgements, strict=True) for pair in s
+            ):
+                wrong = bool(judged) and judged[0].rating == -1
+                assert (evaluate(expression) == number(result)) != (wrong and kind == "value")
+            if kind != "early stop":
+                last = [pairs[-1][1] for pairs in shown if pairs][-1]
+                assert row.solution.texts[-1] == f"The answer is {last}."
+
+
+def pairs_of_steps(many):
+    """Each wrong step, and the right step that it stands for."""
+    pairs = []
+    for rows in many:
+        right = rows[0].solution.texts
+        for before, row in itertools.pairwise(rows):
+            kind = note_kind(row)
+            if kind is None:
+                continue
+            (place,) = [k for k, j in enumerate(row.judgements) if j and j[0].rating == -1]
+            if kind == "jump":
+                twin = before.solution.texts[place]
+            elif kind == "early stop":
+                twin = right[-1]
+            else:
+                twin = right[place + {"repeated": -1, "dropped": 1}.get(kind, 0)]
+            pairs.append((twin, row.solution.texts[place]))
+    return pairs
+
+
+def looks(text):
+    """How a step is written, without what it says."""
+    return [
+        len(text),
+        len(text.split()),
+        *(sum(test(c) for c in text) for test in (str.isdigit, str.isupper, str.isspace, str.isalpha)),
+        *(text.count(c) for c in ".,$=:%()"),
+        text.count("  "),
+        len(re.findall(r"\d,\d", text)),
+        len(re.findall(r"\d\.\d", text)),
+        len(re.findall(r"\.\d0\b|\.\d\d\b", text)),
+        len(re.findall(r" [-+*/x] ", text)),
+        len(re.findall(r"\d[-+*/x]\d", text)),
+        text.endswith("."),
+        len(re.findall(r"\b\d\b", text)),
+        len(re.findall(r"0\b", text)),
+    ]
+
+
+def separability(pairs):
+    """How well looks tell wrong from right: the area under the ROC curve of a linear classifier, on held-out problems."""
+    half = len(pairs) // 2
+    x = np.array([looks(text) for pair in pairs for text in pair], dtype=float)
+    y = np.tile([0.0, 1.0], len(pairs))
+    x = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
+    x = np.hstack([x, np.ones((len(x), 1))])
+    areas = []
+    for train, test in (
+        (slice(0, 2 * half), slice(2 * half, None)),
+        (slice(2 * half, None), slice(0, 2 * half)),
+    ):
+        a = x[train]
+        w = np.linalg.solve(a.T @ a + 3 * np.eye(a.shape[1]), a.T @ (2 * y[train] - 1))
+        score, label = x[test] @ w, y[test]
+        bad, good = score[label == 1], score[label == 0]
+        areas.append(((bad[:, None] > good).mean() + 0.5 * (bad[:, None] == good).mean()).item())
+    return sum(areas) / 2
+
+
+def test_looks_do_not_tell_wrong_from_right_in_the_world():
+    pairs = pairs_of_steps(world_rows())
+    assert len(pairs) > 450
+    assert separability(pairs) < 0.58
+    marked = [(a, b + " ") for a, b in pairs]
+    assert separability(marked) > 0.6  # the test can fail: one space at the end is found
+
+
+def test_looks_do_not_tell_wrong_from_right_in_gsm8k():
+    folder = Path(os.environ.get("STEPMARK_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    file = folder / "gsm8k" / "train.jsonl.gz"
+    if not file.is_file():
+        pytest.skip("no development data: set STEPMARK_DATA to a folder with gsm8k/train.jsonl.gz")
+    items = itertools.islice(read_gsm8k(file), 0, 7000, 40)
+    pairs = pairs_of_steps(list(with_errors(item, random.Random(i))) for i, item in enumerate(items))
+    assert len(pairs) > 600
+    assert separability(pairs) < 0.55
 
 
 # --- real rows --------------------------------------------------------------------------------------------------------

@@ -1,70 +1,27 @@
 """Exact labels: errors put on purpose into worked solutions whose calculations are marked.
 
-A line such as "She sold 48/2 = <<48/2=24>>24 clips" says what is computed, so an altered copy is wrong for a
-known reason. Three errors are made, each a branch that ends at its first error: a wrong result of a right
-calculation, a wrong number in a calculation that is then carried out rightly, and a wrong operation likewise.
-Nothing is executed: calculations are read by a parser for + - * / and computed in exact fractions.
+A line such as "She sold 48/2 = <<48/2=24>>24 clips" says what is computed, so an altered copy is wrong for a known reason. Nothing is
+executed: calculations are read by a parser for + - * / and computed in exact fractions (`slips`).
+
+Two ways to make labelled solutions:
+
+- `exact_labels`: branches. Each ends at its first error: a wrong value, a wrong operand or a wrong operation.
+- `with_errors` (`carried`): whole solutions, with the error carried through all that depends on it, in eight kinds.
+
+The `note` of a wrong step's judgement names the kind of error.
 """
 
 from __future__ import annotations
 
-import ast
 import random
-import re
 from collections.abc import Iterator
-from decimal import Decimal
-from fractions import Fraction
 
+from stepmark.labels.carried import KINDS, with_errors
+from stepmark.labels.slips import FORMULA, NUMBER, alterable, another, compute, plain, replace_number, slip
 from stepmark.problems.gsm8k import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 
-_FORMULA = re.compile(r"<<([^<>=]+)=([^<>=]+)>>")
-_CALCULATION = re.compile(r"[0-9.+\-*/()\s]+")
-_THOUSANDS = r"[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])"
-_NUMBER = re.compile(rf"(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+")
-_SIGN = re.compile(r"(?<=[0-9)\s])[-+*/x×÷]")
-_TIMES = re.compile(r"[0-9)]\s*([*x×])\s*[$(]*[0-9.]")
-_TRIES = 8
-_OPERATIONS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-
-
-def compute(expression: str) -> Fraction | None:
-    """The value of an expression of numbers, + - * / and brackets; None if it is anything else.
-
-    Numbers may be written with thousands commas, not with exponents. Division by zero gives None, and so do more
-    than 200 characters.
-    """
-    if len(expression) > 200:
-        return None
-    source = re.sub(rf"(?<![0-9.,]){_THOUSANDS}", lambda m: m[0].replace(",", ""), expression).strip()
-    # Python knows more numbers than people write: 1e999999999 would be computed, exactly, for ever.
-    if not _CALCULATION.fullmatch(source):
-        return None
-    try:
-        return _value(ast.parse(source, mode="eval").body, source)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return None
-
-
-def _value(node: ast.expr, source: str) -> Fraction:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        # From the text and not from the float, which has rounded 0.1 already.
-        return Fraction(ast.get_source_segment(source, node) or "")
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand, source)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        left, right = _value(node.left, source), _value(node.right, source)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        return left * right if isinstance(node.op, ast.Mult) else left / right
-    raise ValueError("not a calculation")
-
-
-def plain(line: str) -> str:
-    """A worked line as people write it: without its `<<…>>`."""
-    return re.sub(r"<<.*?>>", "", line)
+__all__ = ["KINDS", "compute", "exact_labels", "plain", "with_errors", "wrong_copy"]
 
 
 def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolution]:
@@ -84,186 +41,55 @@ def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolutio
     answer = worked.problem.answer
     assert answer is not None
     for k, line in enumerate(worked.lines):
-        yield _labelled(worked, right[:k], right[k], 1)
-        wrong = wrong_copy(line, rng, style=style)
+        yield _labelled(worked, right[:k], right[k], None)
+        wrong = _wrong(line, rng, style)
         if wrong is not None:
-            yield _labelled(worked, right[:k], wrong, -1)
-    yield _labelled(worked, right, f"The answer is {answer}.", 1)
+            yield _labelled(worked, right[:k], *wrong)
+    yield _labelled(worked, right, f"The answer is {answer}.", None)
     value = compute(answer)
-    if value is not None and _NUMBER.fullmatch(answer.removeprefix("-")):
-        wrong = _replace("", answer, value, _other(value, rng), style)
-        yield _labelled(worked, right, f"The answer is {wrong}.", -1)
+    if value is not None and NUMBER.fullmatch(answer.removeprefix("-")):
+        altered = replace_number("", answer, value, another(value, rng), style)
+        yield _labelled(worked, right, f"The answer is {altered}.", "value")
 
 
-def _labelled(worked: Worked, before: list[str], last: str, rating: int) -> LabelledSolution:
-    assert rating in (-1, 1)
+def _labelled(worked: Worked, before: list[str], last: str, error: str | None) -> LabelledSolution:
+    judgement = Judgement(kind="correctness", judge="exact", rating=1 if error is None else -1, note=error)
     return LabelledSolution(
         solution=Solution(
             problem=worked.problem, steps=tuple(Step(text=t) for t in (*before, last)), id=worked.problem.id
         ),
-        judgements=(
-            *((),) * len(before),
-            (Judgement(kind="correctness", judge="exact", rating=1 if rating == 1 else -1),),
-        ),
+        judgements=(*((),) * len(before), (judgement,)),
     )
 
 
 def wrong_copy(line: str, rng: random.Random, *, style: str | None = None) -> str | None:
     """A worked line made wrong in one of its calculations; None if none of them can be altered surely.
 
-    A calculation can be altered if its result follows it as the next number. The altered result is never the right one, and it replaces every mention of the right one after the calculation in that
-    line, as a solver's slip would. It is written as the right one was, and a whole one stays whole: neither
-    decimals nor commas tell the copy from the original.
+    A calculation can be altered if its result follows it as the next number. The altered result is never the right one, and it
+    replaces every mention of the right one after the calculation in that line, as a solver's slip would. It is written as the right
+    one was, and a whole one stays whole: neither decimals nor commas tell the copy from the original.
 
     Args:
         line: with its calculations still marked.
         rng: chooses the error.
         style: text that shows whether commas part thousands and which sign stands for times; None for the line.
     """
-    style = plain(line) if style is None else style
-    found = [m for m in _FORMULA.finditer(line) if _alterable(m)]
+    wrong = _wrong(line, rng, plain(line) if style is None else style)
+    return None if wrong is None else wrong[0]
+
+
+def _wrong(line: str, rng: random.Random, style: str) -> tuple[str, str] | None:
+    """The wrong copy and the kind of its error."""
+    found = [formula for formula in FORMULA.finditer(line) if alterable(formula)]
     if not found:
         return None
     formula = rng.choice(found)
+    made = slip(formula, rng.choice(("value", "value", "operand", "operation")), rng, style)
+    if made is None:
+        return None
     value = compute(formula[1])
     assert value is not None
-    before, after = plain(line[: formula.start()]), plain(line[formula.end() :])
-    kind = rng.choice(("result", "result", "number", "operation"))
-    # "1 mile" cannot become "2 mile": there the calculation is altered and the result stays.
-    singular = value == 1 and re.match(r"[ $]*1 [a-z]", after) is not None
-    if singular or not _operates(formula[1]):
-        kind = "number" if singular else "result"
-    shown = None if kind == "result" else _shown(formula[1], before)
-    if shown is not None:
-        start, end = shown
-        for _ in range(_TRIES):
-            altered = _alter(before[:start], before[start:end], kind, rng, style)
-            new = compute(_as_written(altered)) if altered is not None else None
-            if altered is None or new is None or new == value:
-                continue
-            head = before[:start] + altered + before[end:]
-            if singular:
-                return head + after
-            if _fits(new, value):
-                return head + _replace(head, after, value, new, style)
-    if singular:
-        return None
-    return before + _replace(before, after, value, _other(value, rng), style)
-
-
-def _alterable(formula: re.Match[str]) -> bool:
-    value = compute(formula[1])
-    after = _NUMBER.search(plain(formula.string[formula.end() :]))
-    return (
-        value is not None
-        and value == compute(formula[2])
-        and (_operates(formula[1]) or _solved(plain(formula.string[: formula.start()])))
-        and after is not None
-        and not after.string[: after.start()].strip(" $-")
-        and _number(after[0]) == abs(value)
-    )
-
-
-def _operates(expression: str) -> bool:
-    return re.search(r"[0-9)]\s*[-+*/]", expression) is not None
-
-
-def _solved(before: str) -> bool:
-    """Whether a bare number after this text is a result ("so x =") and not a choice ("let x =") or a given."""
-    return before.rstrip(" $").endswith("=") and not re.search(r"\b(?:let|assum|suppos|say|if)", before, re.I)
-
-
-def _shown(expression: str, before: str) -> tuple[int, int] | None:
-    """Where the calculation stands in the text before it: signs for money and spaces may come between."""
-    tokens = re.findall(rf"{_NUMBER.pattern}|[-+*/()]", expression)
-    pattern = r"[\s$]*".join("[*x×]" if t == "*" else "[/÷]" if t == "/" else re.escape(t) for t in tokens)
-    # Whole numbers only: 2*3 does not stand in 12*35.
-    places = list(re.finditer(rf"(?<![0-9.])(?<![0-9],){pattern}(?![0-9]|[.,][0-9])", before))
-    return places[-1].span() if places else None
-
-
-def _alter(before: str, shown: str, kind: str, rng: random.Random, style: str) -> str | None:
-    """A calculation as it stands in the text with one number or one sign changed, its spacing kept."""
-    places = list((_NUMBER if kind == "number" else _SIGN).finditer(shown))
-    if not places:
-        return None
-    place = rng.choice(places)
-    head, tail = shown[: place.start()], shown[place.end() :]
-    if kind == "number":
-        old = _number(place[0])
-        return head + _replace(before + head, place[0], old, _other(old, rng), style) + tail
-    new = rng.choice([s for s in "+-*/" if s != _as_written(place[0])])
-    times = _TIMES.search(style)
-    return head + (times[1] if new == "*" and times is not None else new) + tail
-
-
-def _as_written(shown: str) -> str:
-    """A calculation in the signs that `compute` reads."""
-    return re.sub(r"[$\s]", "", shown).replace("x", "*").replace("×", "*").replace("÷", "/")
-
-
-def _number(text: str) -> Fraction:
-    return Fraction(text.replace(",", ""))
-
-
-def _other(value: Fraction, rng: random.Random) -> Fraction:
-    """A different number of the kind that slips make: off by a little, a digit changed, a factor of ten."""
-    if value < 0:
-        return -_other(-value, rng)
-    whole = int(value)
-    options = [value + d for d in (-10, -2, -2, -1, -1, 1, 2, 10)] + [
-        value * 10,
-        value * 2,
-        value / 10,
-        value / 2,
-    ]
-    digits = str(whole)
-    if len(digits) > 1:
-        at = rng.randrange(len(digits))
-        digit = rng.choice([d for d in "0123456789" if d != digits[at] and not (at == 0 and d == "0")])
-        options += [Fraction(digits[:at] + digit + digits[at + 1 :]) + value - whole] * 4
-        options.append(Fraction(digits[:-2] + digits[-1] + digits[-2]) + value - whole)
-    return rng.choice([o for o in options if o != value and _fits(o, value)] or [value + 1])
-
-
-def _fits(new: Fraction, old: Fraction) -> bool:
-    """Whether a number may stand for another unnoticed: its sign, about its size, whole for whole."""
-    places = _places(old)
-    return (
-        new * (1 if old >= 0 else -1) > 0
-        and abs(new) != 1  # "1 apples" would tell
-        and (old == 0 or abs(old) <= 10 * abs(new) <= 100 * abs(old))
-        and _places(new) <= (0 if places == 0 else max(2, min(places, 8)))
-    )
-
-
-def _places(value: Fraction) -> int:
-    """Decimals that a number needs; 9 if they are more than 8 or never end."""
-    return next((places for places in range(9) if 10**places % value.denominator == 0), 9)
-
-
-def _replace(before: str, text: str, old: Fraction, new: Fraction, style: str) -> str:
-    """Text with every mention of a number replaced by another, each written as the mention was; signs stay."""
-
-    def write(mention: re.Match[str]) -> str:
-        if _number(mention[0]) != abs(old):
-            return mention[0]
-        money = (before + text[: mention.start()]).rstrip().endswith("$")
-        commas = "," in mention[0] or (
-            abs(old) < 1000 and re.search(rf"(?<![0-9]){_THOUSANDS}", style) is not None
-        )
-        return _write(abs(new), mention[0], money=money, commas=commas)
-
-    return _NUMBER.sub(write, text)
-
-
-def _write(value: Fraction, like: str, *, money: bool, commas: bool) -> str:
-    """A number in digits, with the final zeros of `like`, or of money, and without a zero before the point as there."""
-    digits = Decimal(value.numerator) / Decimal(value.denominator)
-    text = f"{digits:,f}" if commas else f"{digits:f}"
-    have, want = len(text.partition(".")[2]), len(like.partition(".")[2])
-    cents = money and have == 1 and want != 1
-    want = 2 if cents else want
-    if have < want and (like.endswith("0") or cents):
-        text += ("" if have else ".") + "0" * (want - have)
-    return text.removeprefix("0") if like.startswith(".") and have else text
+    after = plain(line[formula.end() :])
+    if made.value != value:
+        after = replace_number(made.before, after, value, made.value, style)
+    return made.before + after, made.kind
