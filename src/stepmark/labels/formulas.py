@@ -177,6 +177,9 @@ def _written(text: str) -> Iterator[Formula]:
         why = edge
         if not edge:
             truth, why = _judge(a, b, about=token.kind == "about")
+        adds = any(token.text in ("+", "-") for token in (*a, *b))
+        if truth != "unknown" and adds and len(_measured(found, units, left, right)) > 1:
+            truth, why = "unknown", "a sum of two units"
         if truth == "wrong":
             modular = bool(_MODULAR.search(text)) if modular is None else modular
             doubt = (
@@ -244,16 +247,9 @@ def _doubt(text: str, found: Sequence[Token], units: Mapping[int, str], left: ra
         return "the text supposes it"
     if any(text[token.start : token.end].lower() == "of" for token in b):
         return "what the result is a share of may be told with it"
-    after = found[right.stop : right.stop + 3]
-    words = [units[token.start] for token in found[left.start : right.stop + 1] if token.start in units]
-    words += [after[0].text] if after and after[0].kind == "word" else []
-    measures = {
-        stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES
-    }
-    if measures and any(token.kind == "number" for token in after[1:]):
+    measures = _measured(found, units, left, right)
+    if measures and any(token.kind == "number" for token in found[right.stop + 1 : right.stop + 3]):
         return "two units in the result"
-    if len(measures) > 1 and any(token.text in ("+", "-") for token in (*a, *b)):
-        return "a sum of two units"
     try:
         x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
     except UnreadableError:
@@ -261,6 +257,16 @@ def _doubt(text: str, found: Sequence[Token], units: Mapping[int, str], left: ra
     if x and y and any(x / y in factors or y / x in factors for factors in measures.values()):
         return "another unit may be meant"
     return ""
+
+
+def _measured(
+    found: Sequence[Token], units: Mapping[int, str], left: range, right: range
+) -> Mapping[str, frozenset[Fraction]]:
+    """The units of measure in a calculation, each with the factors to others of its family."""
+    after = found[right.stop : right.stop + 1]
+    words = [units[token.start] for token in found[left.start : right.stop + 1] if token.start in units]
+    words += [token.text for token in after if token.kind == "word"]
+    return {stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES}
 
 
 def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
