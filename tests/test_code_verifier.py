@@ -9,6 +9,8 @@ import os
 import random
 import secrets
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -252,10 +254,8 @@ def test_no_verdict_where_the_program_cannot_be_blamed(plain):
 def test_a_clock_that_runs_out_is_no_verdict(monkeypatch):
     # The program wants a processor all the time and the machine is slow: here the clock's limit is simply the shorter.
     with CodeVerifier(limits=CodeLimits(seconds=10, wall_seconds=300)) as slow:
-        assert slow.isolation
-        assert slow._sandbox is not None
         monkeypatch.setattr(
-            slow._sandbox, "limits", _unchecked(CodeLimits(seconds=10, wall_seconds=300), wall_seconds=1)
+            slow._chosen()[0], "limits", _unchecked(CodeLimits(seconds=10, wall_seconds=300), wall_seconds=1)
         )
         verdict = run(slow, "while True: pass")
     assert verdict.outcome == "unparsed"
@@ -353,7 +353,7 @@ def test_what_is_missing_is_named_and_the_next_best_is_taken(monkeypatch):
 
 def test_a_sandbox_that_fails_is_no_verdict(plain, monkeypatch):
     monkeypatch.setattr(
-        plain._sandbox, "_command", lambda uid: ["/bin/sh", "-c", "echo out of order; exit 4"]
+        plain._chosen()[0], "_command", lambda uid: ["/bin/sh", "-c", "echo out of order; exit 4"]
     )
     verdict = run(plain, "def f(): return 1")
     assert (verdict.outcome, verdict.note) == ("unparsed", "the sandbox ended without a result: out of order")
@@ -561,7 +561,8 @@ def test_flooding_the_output_and_forging_a_result(verifier):
             "without namespaces or root the program can write to whatever this user's processes have open"
         )
     verdict = run(verifier, forge)
-    assert verdict.outcome == "mismatch"
+    # Not root, it has the user of bubblewrap's own process and can disturb that; but not make a match.
+    assert verdict.outcome == "mismatch" or (not ROOT and verdict.outcome == "unparsed")
     assert "forged" not in verdict.note
     garbage = forge.replace("n not in keep()", "True")
     assert run(verifier, garbage).outcome != "match"
@@ -574,6 +575,25 @@ def test_a_daemon_does_not_outlive_the_program(verifier):
     )
     assert run(verifier, program).outcome == "match"
     assert_nothing_left()
+
+
+def test_nothing_outlives_a_killed_stepmark(verifier):
+    script = (
+        "import sys\nfrom stepmark.problems.code import *\n"
+        f"v = CodeVerifier(isolation={verifier.isolation.name!r}, limits=CodeLimits(seconds=600, wall_seconds={MARK}))\n"
+        "v.isolation\nprint('ready', flush=True)\n"
+        "v.verify('import time\\ntime.sleep(600)', CodeTests(tests=('f()',)))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        until = time.monotonic() + 20
+        while len(left_over()) < 4 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(left_over()) >= 4  # the script itself, supervisor, program, checker
+        process.kill()
+        process.wait()
+        assert_nothing_left()
 
 
 @pytest.mark.parametrize(
@@ -643,7 +663,8 @@ def test_other_processes_are_closed_to_the_program(verifier):
     ids=range(11),
 )
 def test_deep_recursion_crashes_and_monsters_are_mismatches(plain, program):
-    assert run(plain, program).outcome == "mismatch"
+    quick = CodeVerifier(isolation=plain.isolation.name, limits=LIMITS)
+    assert run(quick, program).outcome == "mismatch"
 
 
 # --- the public data sets --------------------------------------------------------------------------------------------

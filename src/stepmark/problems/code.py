@@ -20,6 +20,7 @@ import ast
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -212,8 +213,8 @@ class CodeVerifier:
         self.limits = limits or CodeLimits()
         self.workers = workers or min(8, os.cpu_count() or 1)
         self._wanted = isolation
-        self._sandbox: Sandbox | None = None
-        self._isolation: Isolation | None = None
+        self._choice: tuple[Sandbox, Isolation] | None = None
+        self._lock = threading.Lock()
 
     @property
     def isolation(self) -> Isolation:
@@ -222,34 +223,13 @@ class CodeVerifier:
         Raises:
             BackendError: none works; says why each does not.
         """
-        if self._isolation is None:
-            self._choose()
-        assert self._isolation is not None
-        return self._isolation
+        return self._chosen()[1]
 
-    def _choose(self) -> None:
-        refused: list[str] = []
-        for name in ISOLATIONS if self._wanted == "auto" else (self._wanted,):
-            try:
-                sandbox = Sandbox(name, self.limits)
-                said = sandbox.run(
-                    _task("def twice(x):\n    return 2 * x\n", CodeTests(tests=("assert twice(4) == 8",)))
-                )
-            except (BackendError, OSError) as error:
-                refused.append(f"{name}: {error}")
-                continue
-            if said.outcome == "match":
-                self._sandbox = sandbox
-                self._isolation = Isolation(
-                    name=name, boundary=name != "process", as_root=sandbox.as_root, refused=tuple(refused)
-                )
-                return
-            refused.append(f"{name}: {said.note}")
-        raise BackendError(
-            "no sandbox for programs works on this machine: "
-            + "; ".join(refused)
-            + ". Install bubblewrap, or allow user namespaces"
-        )
+    def _chosen(self) -> tuple[Sandbox, Isolation]:
+        with self._lock:
+            if self._choice is None:
+                self._choice = _choose(ISOLATIONS if self._wanted == "auto" else (self._wanted,), self.limits)
+            return self._choice
 
     def verify(self, answer: str | None, gold: str | CodeTests) -> Verdict:
         """Run the program that a model's text holds against the tests.
@@ -268,26 +248,8 @@ class CodeVerifier:
         code = extract_code(answer, tests.entry_point)
         if code is None:
             return Verdict(outcome="unparsed", verifier=self.name, note="no code in the text")
-        if not self.isolation or self._sandbox is None:
-            raise BackendError("the code verifier has no sandbox")
-        result = self._run(self._sandbox, code, tests)
+        result = _run(self._chosen()[0], code, tests)
         return Verdict(outcome=result.outcome, verifier=self.name, answer=code, note=result.note)
-
-    def _run(self, sandbox: Sandbox, code: str, tests: CodeTests) -> SandboxResult:
-        try:
-            task = _task(code, tests)
-            json.dumps(task).encode()
-            code.encode()
-        except (UnicodeError, ValueError):
-            return SandboxResult(
-                outcome="mismatch", note="the program is no text that Python can read", ran=False
-            )
-        try:
-            result = sandbox.run(task)
-            # Once more where the sandbox itself failed: a machine may be out of processes for a moment.
-            return result if result.ran else sandbox.run(task)
-        except OSError as error:
-            return SandboxResult(outcome="unparsed", note=f"the sandbox did not start: {error}", ran=False)
 
     def verify_many(self, pairs: Iterable[tuple[str | None, str | CodeTests]]) -> list[Verdict]:
         """`verify` for many pairs (answer, gold), in order, `workers` of them at once."""
@@ -307,8 +269,8 @@ class CodeVerifier:
 
     def close(self) -> None:
         """End what still runs. The next `verify` starts anew."""
-        if self._sandbox is not None:
-            self._sandbox.close()
+        if self._choice is not None:
+            self._choice[0].close()
 
     def __enter__(self) -> Self:
         return self
@@ -317,6 +279,44 @@ class CodeVerifier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _choose(names: tuple[IsolationName, ...], limits: CodeLimits) -> tuple[Sandbox, Isolation]:
+    """The first sandbox in which a right program passes."""
+    tests, refused = CodeTests(tests=("assert twice(4) == 8",)), []
+    for name in names:
+        try:
+            sandbox = Sandbox(name, limits)
+            said = sandbox.run(_task("def twice(x):\n    return 2 * x\n", tests))
+        except (BackendError, OSError) as error:
+            refused.append(f"{name}: {error}")
+            continue
+        if said.outcome == "match":
+            isolation = Isolation(
+                name=name, boundary=name != "process", as_root=sandbox.as_root, refused=tuple(refused)
+            )
+            return sandbox, isolation
+        refused.append(f"{name}: {said.note}")
+    raise BackendError(
+        f"no sandbox for programs works on this machine: {'; '.join(refused)}. Install bubblewrap, or allow user namespaces"
+    )
+
+
+def _run(sandbox: Sandbox, code: str, tests: CodeTests) -> SandboxResult:
+    try:
+        task = _task(code, tests)
+        json.dumps(task).encode()
+        code.encode()
+    except (UnicodeError, ValueError):
+        return SandboxResult(
+            outcome="mismatch", note="the program is no text that Python can read", ran=False
+        )
+    try:
+        result = sandbox.run(task)
+        # Once more where the sandbox itself failed: a machine may be out of processes for a moment.
+        return result if result.ran else sandbox.run(task)
+    except OSError as error:
+        return SandboxResult(outcome="unparsed", note=f"the sandbox did not start: {error}", ran=False)
 
 
 def _task(code: str, tests: CodeTests) -> dict[str, Any]:

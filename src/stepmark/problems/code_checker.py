@@ -44,9 +44,6 @@ class _ProgramError(Exception):
     """The program raised something that is no builtin exception."""
 
 
-# --- plain data over a socket ----------------------------------------------------------------------------------------
-
-
 def _pack(value: Any) -> Any:
     """A value as JSON data; subclasses travel as the plain type that they extend."""
     if value is None or isinstance(value, bool):
@@ -160,9 +157,6 @@ class _Link:
         return bytes(parts)
 
 
-# --- the program's process -------------------------------------------------------------------------------------------
-
-
 def _load(task: dict[str, Any]) -> dict[str, Any]:
     """Run the program's text and return its names. A text that does not parse alone continues the prompt's code."""
     module = types.ModuleType("program")
@@ -253,9 +247,6 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__[:100], "message": where + message}
 
 
-# --- the checker's process -------------------------------------------------------------------------------------------
-
-
 def check(end: socket.socket, task: dict[str, Any]) -> dict[str, str]:
     """Run the tests against the program at the other end.
 
@@ -342,9 +333,8 @@ def _caller(link: _Link, name: str) -> Callable[..., Any]:
             raise _raised(reply["error"]) from _ProgramError()
         if "unsendable" in reply:
             raise _ProgramError(str(reply["unsendable"])[:300])
-        if "changed" in reply:
-            for argument, new in zip(arguments, _decoded(reply["changed"]), strict=False):
-                _replace(argument, new)
+        for argument, new in zip(arguments, _decoded(reply.get("changed", [])), strict=False):
+            _replace(argument, new)
         if "opaque" in reply:
             link.opaque = str(reply["opaque"])[:200]
             return _Opaque(reply.get("truth") is True)
