@@ -50,8 +50,9 @@ _THINGS = """
 day days week box step case year month group part person item quiz test number type angle side line round room team class grade bag
 row column question problem equation level hour version set train car tank store shop pile per
 """
-_AFTER = WORDS_THAT_COMPUTE | {"with"}
-_BEFORE = WORDS_THAT_COMPUTE - {"is", "are", "was", "were", "equals", "gives"} | set(_THINGS.split())
+_VERBS = {"is", "are", "was", "were", "equals", "gives"}
+_AFTER = WORDS_THAT_COMPUTE - _VERBS | {"with"}
+_BEFORE = WORDS_THAT_COMPUTE - _VERBS | set(_THINGS.split())
 _TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
     frozenset(Fraction(n) for n in factors)
     for factors in (
