@@ -145,8 +145,6 @@ def _words(judgement: Judgement) -> str:
         return f"{judgement.successes} of {judgement.trials}"
     if judgement.share is not None:
         return f"share {judgement.share:g}"
-    if judgement.share is not None:
-        return f"share {judgement.share:g}"
     return "unrated"
 
 
