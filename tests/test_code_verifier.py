@@ -577,14 +577,19 @@ def test_a_daemon_does_not_outlive_the_program(verifier):
     assert_nothing_left()
 
 
-def test_nothing_outlives_a_killed_stepmark(verifier):
+def test_nothing_outlives_a_killed_stepmark(verifier, tmp_path):
     script = (
         "import sys\nfrom stepmark.problems.code import *\n"
         f"v = CodeVerifier(isolation={verifier.isolation.name!r}, limits=CodeLimits(seconds=600, wall_seconds={MARK}))\n"
         "v.isolation\nprint('ready', flush=True)\n"
         "v.verify('import time\\ntime.sleep(600)', CodeTests(tests=('f()',)))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},  # the empty folder stays behind
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         until = time.monotonic() + 20
