@@ -422,6 +422,14 @@ def test_evidence_and_conclusions_stand_at_their_steps():
     assert max(asked) < 10
 
 
+def test_a_step_is_right_as_surely_as_the_error_comes_later():
+    labeller = BayesianSearch(prior=KNOWN, confidence=0.8, batch=1)
+    [found] = _perfect(1).label(labeller, _solution(2))
+    assert (found.first_error, found.cost.rollouts) == (1, 1)
+    sure = [one.confidence for step in found.labelled.judgements for one in step if one.kind == "correctness"]
+    assert sure == [pytest.approx(1 - LIE), pytest.approx(1 - LIE)]
+
+
 def test_samples_of_a_prefix_are_numbered_on_and_never_asked_twice():
     world = World(lambda steps: 0.5 if steps <= 3 else 0.1)
     world.label(BayesianSearch(confidence=0.999), _solution(8))

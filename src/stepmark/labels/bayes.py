@@ -54,7 +54,7 @@ class BayesianSearch:
     confidence: float = 0.9
     """Stop when one place has this much of the posterior; in (0, 1)."""
     batch: int = 2
-    """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds; `docs/bayes.md` has the figures."""
+    """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
     max_rollouts: int = 64
     """End of the budget; never exceeded."""
     max_tokens: int | None = None
