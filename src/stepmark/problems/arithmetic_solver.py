@@ -293,12 +293,12 @@ class Solver:
         left, sign, right = self._due(state, operation)
         due = reckon(left, sign, right)
         assert due is not None
-        doubled: Number = 2 * abs(due)
+        low, high = min(-_CAP, 2 * due, -2 * due), max(_CAP, 2 * due, -2 * due)
         truth: Number = self._values[state.place]
         merge = self.problem.operations[state.place + 1] if operation.is_product else None
 
         def misses(result: Number | None) -> bool:
-            if result is None or result in {due, truth} or (abs(result) > _CAP and abs(result) > doubled):
+            if result is None or result in {due, truth} or not low <= result <= high:
                 return False
             if result < 0 <= due:
                 return False
