@@ -82,7 +82,6 @@ RUNS = (
         data=CANDIDATES,
         more=("--percent", "sign"),
         quick=4,
-        limit=330,
     ),
     Run(
         name="calibration",
@@ -99,7 +98,7 @@ RUNS = (
         scores_of="processbench",
         quick=60,
     ),
-    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4, limit=330),
+    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4),
     Run(
         name="robustness",
         evaluation="robustness",
