@@ -193,7 +193,7 @@ BAD_FILES = [
     (ROW + ROW[:30], ["in.jsonl:2: not JSON", "column"]),
     (ROW + b"[1]\n", ["in.jsonl:2: expected a JSON object, found a list"]),
     (ROW + b'{"problem": "caf\xe9"}\n', ["in.jsonl:2: not UTF-8: byte 0xe9", "offset"]),
-    (gzip.compress(ROW), ["in.jsonl:1: not UTF-8", ".gz"]),
+    (gzip.compress(ROW, mtime=0), ["in.jsonl:1: not UTF-8", ".gz"]),
     (ROW + b'{"problem": "p", "problem": "q", "steps": ["a"]}\n', ["in.jsonl:2, field 'problem'", "twice"]),
     (ROW + b'{"problem": "p", "steps": ["a"], "meta": {"x": NaN}}\n', ["in.jsonl:2", "NaN"]),
     (
