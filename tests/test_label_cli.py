@@ -184,6 +184,28 @@ def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path):
     assert asked == len((tmp_path / "asked").read_text().splitlines())
 
 
+def test_blank_lines_are_no_solutions_that_were_left(tmp_path, capsys):
+    file, _ = world(tmp_path, count=2)
+    with file.open("a") as handle:
+        handle.write("\n\n")
+    out = tmp_path / "labels.jsonl"
+    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
+    assert run(*words) == 0
+    assert "not labelled" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["not_labelled"] == 0
+    assert run(*words, "--budget", "1") == 0
+    assert "1 solutions were not labelled" in capsys.readouterr().err
+
+
+def test_formulas_need_no_verifier(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("no verdict is asked for")
+
+    monkeypatch.setattr("stepmark.problems.answers.load_verifier", refuse)
+    file, _ = world(tmp_path, count=1)
+    assert run("formulas", file, "--out", tmp_path / "labels.jsonl") == 0
+
+
 def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
     file, _ = world(tmp_path)
     out = tmp_path / "labels.jsonl"

@@ -228,7 +228,7 @@ def judge_command(
         max_tokens=options.max_tokens,
         seed=options.seed,
     )
-    return run_labeller(file, labeller, options)
+    return run_labeller(file, labeller, options, needs_verifier=False)
 
 
 def formulas_command(file: FileOrDash, /, *, vouch: Flag = False, options: LabelOptions) -> int:
@@ -241,4 +241,4 @@ def formulas_command(file: FileOrDash, /, *, vouch: Flag = False, options: Label
     """
     from stepmark.labels.formulas import Formulas
 
-    return run_labeller(file, Formulas(vouch=vouch), options, needs_policy=False)
+    return run_labeller(file, Formulas(vouch=vouch), options, needs_policy=False, needs_verifier=False)

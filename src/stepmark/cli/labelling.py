@@ -6,7 +6,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -18,7 +18,16 @@ from stepmark.cli.grade import Flag
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
-from stepmark.store import STDIO, atomic_write, check_writable, encode_row, fingerprint, is_stream, open_rows
+from stepmark.store import (
+    STDIO,
+    atomic_write,
+    check_writable,
+    encode_row,
+    fingerprint,
+    is_stream,
+    open_rows,
+    read_rows,
+)
 
 if TYPE_CHECKING:
     from stepmark.batching import Answerer, ReplyStore
@@ -110,8 +119,22 @@ class _Tally:
         self.unparsed += cost["unparsed"]
 
 
-def run_labeller(file: str, labeller: Labeller, options: LabelOptions, *, needs_policy: bool = True) -> int:
+def run_labeller(
+    file: str,
+    labeller: Labeller,
+    options: LabelOptions,
+    *,
+    needs_policy: bool = True,
+    needs_verifier: bool = True,
+) -> int:
     """Label a file: every reply is recorded before use, a killed run goes on, and the output is whole or absent.
+
+    Args:
+        file: solutions, as JSON lines.
+        labeller: the method.
+        options: the flags.
+        needs_policy: False for a method that asks nothing of a policy; --policy may then be left out.
+        needs_verifier: False for a method that asks for no verdict; what verifiers need is then not loaded.
 
     Raises:
         UsageError: options that cannot work, or a part left by another run.
@@ -140,12 +163,15 @@ def run_labeller(file: str, labeller: Labeller, options: LabelOptions, *, needs_
     with (
         closing(open_rows(work, manifest)) as out,
         closing(ReplyFile(Path(options.out + ".replies.sqlite"))) as store,
-        answers.load_verifier(options.verifier, percent=options.percent) as verifier,
+        ExitStack() as verifying,
     ):
         for earlier in out.earlier():
             _count(earlier, tally, refused)
         policy = None
-        answering = answers.answerers(verifier)
+        answering: dict[type, Answerer] = {}
+        if needs_verifier:
+            verifier = answers.load_verifier(options.verifier, percent=options.percent)
+            answering |= answers.answerers(verifying.enter_context(verifier))
         if options.policy is not None and needs_policy:
             policy = load_policy(options.policy, dtype=options.dtype, device=options.device)
             answering |= answerers(policy)
@@ -174,7 +200,8 @@ def run_labeller(file: str, labeller: Labeller, options: LabelOptions, *, needs_
             raise KeyboardInterrupt(f"{out.written} solutions are kept; the same command continues") from None
         if tally.solutions == 0:
             raise InputError("nothing was labelled" + (": " + refused[0] if refused else ""), where=file)
-        left = known.lines - out.written
+        # Counted only where the budget ended the run: lines of the file are not rows, some may be blank.
+        left = sum(1 for _ in read_rows(file, keep_going=True)) - out.written if spent_out else 0
         out.finish({"policy": policy.name if policy else None})
     _flatten(work, options.out, manifest, tally, left)
     print(_said(tally, refused, left, options), file=sys.stderr)

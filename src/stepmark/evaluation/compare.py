@@ -132,6 +132,6 @@ def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table
         + (f" ({', '.join(left)})" if left else ""),
         columns=("Figure", "A", "B", "B - A", "p"),
         rows=tuple(rows),
-        note="Shares from 0 to 1. In brackets: 95 % interval of the difference by paired bootstrap over problems; p: two-sided, of no difference; "
+        note="Shares are from 0 to 1; tokens and lengths as counted. In brackets: 95 % interval of the difference by paired bootstrap over problems; p: two-sided, of no difference; "
         "not corrected for the number of rows.",
     )

@@ -66,7 +66,7 @@ def best_threshold(scores: Sequence[Sequence[float | None]], truth: Sequence[int
     A wrong solution with its first error at step k is named rightly for thresholds t in (s_k, min(s_0 … s_{k-1})];
     a right one for t <= min(s). F1 is constant between neighbouring borders, so that one candidate a gap, the middle
     of it, tries them all. Of the best gaps the widest is taken (the most stable choice), of equally wide ones the
-    lowest. Under the lowest score and over the highest the threshold stands as far off as the nearest gap is wide.
+    lowest. Under the lowest score the threshold is that score; over the highest it stands as far off as the last gap is wide.
 
     Raises:
         UsageError: no wrong or no right solution, or no scores.

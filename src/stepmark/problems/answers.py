@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from types import TracebackType
@@ -116,7 +117,7 @@ def _one_expression(text: str) -> str | None:
     )
 
 
-class _Base:
+class VerifierBase(ABC):
     """What all verifiers share: finding the answers, the verdict where one is missing, the context manager."""
 
     name: str
@@ -136,9 +137,9 @@ class _Base:
         outcome, note = self.compare(reference, found)
         return self._verdict(outcome, found, note)
 
+    @abstractmethod
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
         """Outcome and note for two bare answers."""
-        raise NotImplementedError
 
     def _verdict(
         self, outcome: Literal["match", "mismatch", "unparsed"], answer: str | None, note: str
@@ -149,7 +150,7 @@ class _Base:
         """See `Verifier.verify_many`."""
         return [self.verify(answer, gold) for answer, gold in pairs]
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most verifiers hold nothing)
         """Nothing is held."""
 
     def __enter__(self) -> Self:
@@ -161,7 +162,7 @@ class _Base:
         self.close()
 
 
-class NumberVerifier(_Base):
+class NumberVerifier(VerifierBase):
     """One number against one number, exactly, by `quantities.read_quantity`; anything else is unparsed.
 
     Commas, currency signs, units and words after the number, mixed numbers, scale words ("3 million") and powers of ten are
@@ -242,7 +243,7 @@ _CHOICE = re.compile(
 )
 
 
-class ChoiceVerifier(_Base):
+class ChoiceVerifier(VerifierBase):
     """The letter of a multiple-choice question: "B", "(B)", "B) 12 apples", "Option B"."""
 
     def __init__(self) -> None:
@@ -257,7 +258,7 @@ class ChoiceVerifier(_Base):
         return "match" if same else "mismatch", "letters"
 
 
-class TextVerifier(_Base):
+class TextVerifier(VerifierBase):
     """The same text, but for case, spacing, mathematics signs and the final full stop. Knows no mathematics."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepmark.problems.answer_process import AnswerProcess
-from stepmark.problems.answers import _Base, number_within, same_words
+from stepmark.problems.answers import VerifierBase, number_within, same_words
 from stepmark.problems.quantities import clean, key, plain, read_quantity, same_quantity
 from stepmark.problems.units import unit_of
 
@@ -34,7 +34,7 @@ _DEEPEST = 3
 _MOST_ENTRIES = 24
 
 
-class MathVerifier(_Base):
+class MathVerifier(VerifierBase):
     """Mathematical answers: numbers, expressions, equations, tuples, sets, intervals, matrices, words.
 
     Safe for several threads: the worker is asked by one at a time. Verdicts are remembered.
