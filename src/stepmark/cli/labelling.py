@@ -6,7 +6,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import answering, check_ray
 from stepmark.cli.grade import Flag
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
@@ -73,6 +74,14 @@ class LabelOptions:
     """Precision of a local policy."""
     device: str = "auto"
     """Where a local policy runs: auto, cpu, cuda."""
+    ray: str | None = None
+    """Spread the work over a Ray cluster: auto (the one this machine is in), HOST:PORT, ray://HOST:PORT, or local."""
+    ray_workers: int | None = None
+    """Workers on the cluster, each with its own policy. Left out: as many as have room now, at most --in-flight."""
+    ray_cpus: float = 1
+    """Processors that each worker is given, and threads of a local policy."""
+    ray_gpus: float = 0
+    """GPUs that each worker is given; 0.5 puts two on one."""
 
     def rollouts(self) -> Rollouts:
         """How prefixes are continued."""
@@ -88,7 +97,7 @@ class LabelOptions:
         return how if self.instruction is None else replace(how, instruction=self.instruction)
 
 
-_NO_LABELS = ("out", "budget", "in_flight", "keep_going")
+_NO_LABELS = ("out", "budget", "in_flight", "keep_going", "ray", "ray_workers", "ray_cpus", "ray_gpus")
 """The options that do not decide what a label is; a run may be continued with others."""
 
 
@@ -141,9 +150,7 @@ def run_labeller(
         InputError: a row that cannot be labelled, unless the run keeps going.
         BackendError: the policy or the verifier failed; what was done is kept.
     """
-    from stepmark.models.policies import answerers, load_policy
     from stepmark.models.replies import ReplyFile
-    from stepmark.problems import answers
     from stepmark.records import Refusal
     from stepmark.solutions.formats import read_solutions
 
@@ -163,26 +170,16 @@ def run_labeller(
     with (
         closing(open_rows(work, manifest)) as out,
         closing(ReplyFile(Path(options.out + ".replies.sqlite"))) as store,
-        ExitStack() as verifying,
+        answering(options, needs_policy=needs_policy, needs_verifier=needs_verifier) as asked,
     ):
         for earlier in out.earlier():
             _count(earlier, tally, refused)
-        policy = None
-        answering: dict[type, Answerer] = {}
-        if needs_verifier:
-            verifier = answers.load_verifier(options.verifier, percent=options.percent)
-            answering |= answers.answerers(verifying.enter_context(verifier))
-        if options.policy is not None and needs_policy:
-            policy = load_policy(options.policy, dtype=options.dtype, device=options.device)
-            answering |= answerers(policy)
-        progress = Progress(
-            known.lines, done=out.done, tokens=lambda: policy.tokens_written if policy else 0, verb="labelled"
-        )
+        progress = Progress(known.lines, done=out.done, tokens=asked.tokens_written, verb="labelled")
         spent_out = _spent(tally, options)
         try:
             with progress:
                 left_rows = islice(rows, out.done, None)
-                for result, where in _labelled(left_rows, labeller, answering, store, options):
+                for result, where in _labelled(left_rows, labeller, asked.answerers, store, options):
                     if spent_out:
                         break
                     if isinstance(result, Refusal):
@@ -202,7 +199,7 @@ def run_labeller(
             raise InputError("nothing was labelled" + (": " + refused[0] if refused else ""), where=file)
         # Counted only where the budget ended the run: lines of the file are not rows, some may be blank.
         left = sum(1 for _ in read_rows(file, keep_going=True)) - out.written if spent_out else 0
-        out.finish({"policy": policy.name if policy else None})
+        out.finish({"policy": options.policy if needs_policy else None})
     _flatten(work, options.out, manifest, tally, left)
     print(_said(tally, refused, left, options), file=sys.stderr)
     return 0
@@ -211,7 +208,7 @@ def run_labeller(
 def _labelled(
     rows: Iterable[SolutionRow | Refusal],
     labeller: Labeller,
-    answering: Mapping[type, Answerer],
+    answerers: Mapping[type, Answerer],
     store: ReplyStore,
     options: LabelOptions,
 ) -> Iterator[tuple[Labelling | Refusal, str]]:
@@ -227,7 +224,7 @@ def _labelled(
             if not isinstance(row, Refusal):
                 yield row.solution
 
-    for result in label(solutions(), labeller, answering, store=store, in_flight=options.in_flight):
+    for result in label(solutions(), labeller, answerers, store=store, in_flight=options.in_flight):
         while isinstance(row := waiting.popleft(), Refusal):
             yield row, row.error.where or ""
         yield result, row.where
@@ -276,6 +273,7 @@ def _check(file: str, options: LabelOptions) -> None:
     check_way(options.split)
     if file == STDIO:
         raise UsageError("stepmark label reads its file more than once; give it a name, not -")
+    check_ray(options)
     checked_input(file)
     if is_stream(options.out):
         raise UsageError(f"--out {options.out}: expected a file's name")

@@ -1,0 +1,461 @@
+"""Workers on a Ray cluster: one Ray actor each, which builds its own answerers and builds them again where it died.
+
+What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds
+the answerers with its settings as JSON; requests; replies. No model, no file, no code. Every node has the same
+stepmark installed, and the cluster is trusted: whoever can reach its ports can run code on it.
+
+An actor does one thing at a time and is asked in short calls: `hello` (it has a place), `build`, then for each chunk
+`take` and `more`, `more`, … until the chunk is done. `take` only keeps the requests, `more` begins: so a death before
+`take` returned is no request's fault. `more` waits for the next replies, which are thus here as soon as they are made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, final
+
+from stepmark.batching.driver import Answerer, Reply
+from stepmark.batching.requests import Request
+from stepmark.batching.spreading import Done, Event, Failed, Lost, Replied, Spreading
+from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
+
+_STARTS = 3
+"""How often in a row one worker may die before it is ready."""
+
+_TICK = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """How every worker makes its answerers."""
+
+    function: str
+    """"package.module:function", called as `function(**settings)`; gives a `dict[type, Answerer]`."""
+    settings: Mapping[str, str | int | float | bool | None]
+    """Its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trouble:
+    """An exception in a worker, in words: not every exception survives the way."""
+
+    message: str
+    usage: bool
+    trace: str | None
+
+    def error(self, worker: str) -> StepmarkError:
+        kind = UsageError if self.usage else BackendError
+        error = kind(f"{worker}: {self.message}")
+        if self.trace is not None:
+            error.add_note(self.trace)
+        return error
+
+
+def _trouble(error: BaseException) -> _Trouble:
+    if isinstance(error, StepmarkError):
+        return _Trouble(message=str(error), usage=error.exit_code == UsageError.exit_code, trace=None)
+    trace = "".join(traceback.format_exception(error))
+    return _Trouble(message=f"{type(error).__name__}: {error}", usage=False, trace=trace)
+
+
+_More = tuple[list[tuple[int, Reply]], bool, _Trouble | None]
+"""Replies with their places, whether the chunk is at its end, and why it ended early."""
+
+
+@final
+class _Worker:
+    """What runs at the other end, as a Ray actor."""
+
+    def __init__(self, function: str, settings: str, folder: str) -> None:
+        self._function = function
+        self._settings = settings
+        self._folder = folder
+        self._answerers: Mapping[type, Answerer] = {}
+        self._taken: list[Request] = []
+        self._made: queue.SimpleQueue[tuple[int, Reply] | _Trouble | None] = queue.SimpleQueue()
+
+    def hello(self) -> str:
+        return f"process {os.getpid()} on {importlib.import_module('ray').util.get_node_ip_address()}"
+
+    def build(self) -> tuple[str, dict[type, str]] | _Trouble:
+        if Path(self._folder).is_dir():
+            # A policy's folder may be named from where the command was typed.
+            os.chdir(self._folder)
+        module, _, name = self._function.partition(":")
+        try:
+            build = getattr(importlib.import_module(module), name)
+            self._answerers = build(**json.loads(self._settings))
+        except BaseException as error:  # (whatever it is, the driver must hear of it)
+            return _trouble(error)
+        return version("stepmark"), {kind: which.identity for kind, which in self._answerers.items()}
+
+    def take(self, requests: list[Request]) -> None:
+        self._taken = requests
+
+    def more(self) -> _More:
+        if self._taken:
+            threading.Thread(target=self._answer, args=(self._taken,), daemon=True).start()
+            self._taken = []
+        replies: list[tuple[int, Reply]] = []
+        while True:
+            made = self._made.get()
+            if made is None:
+                return replies, True, None
+            if isinstance(made, _Trouble):
+                return replies, True, made
+            replies.append(made)
+            if self._made.empty():
+                return replies, False, None
+
+    def _answer(self, requests: list[Request]) -> None:
+        told: set[int] = set()
+
+        def ready(place: int, reply: Reply) -> None:
+            told.add(place)
+            self._made.put((place, _plain(reply)))
+
+        try:
+            answerer = self._answerers[type(requests[0])]
+            for place, reply in enumerate(answerer.answer(requests, ready)):
+                if place not in told:
+                    ready(place, reply)
+            self._made.put(None)
+        except BaseException as error:  # (a thread's exception reaches nobody)
+            self._made.put(_trouble(error))
+
+
+def _plain(reply: Reply) -> Reply:
+    # Of the user's own subclass the driver may know nothing, and of its constructor pickle does not.
+    return (
+        InputError(reply.message, where=reply.where, field=reply.field)
+        if isinstance(reply, InputError)
+        else reply
+    )
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Place:
+    """One worker as the driver sees it; its actor is another after a death."""
+
+    number: int
+    actor: Any = None
+    call: Any = None
+    """What it was asked and has not answered yet."""
+    state: Literal["waiting", "building", "idle", "taking", "working", "given up"] = "waiting"
+    where: str = ""
+    ticket: int = -1
+    starts: int = 0
+    failed_starts: int = 0
+    """In a row."""
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}" + (f" ({self.where})" if self.where else "")
+
+
+@final
+class RayWorkers:
+    """Answers requests on a Ray cluster; use it in a `with`. It is made ready when the first worker is.
+
+    A worker whose process or node died is started again wherever the cluster has room; the others go on meanwhile.
+
+    Args:
+        build: how every worker makes its answerers.
+        address: "auto" (the cluster that this machine belongs to), "HOST:PORT" (its head), "ray://HOST:PORT" (a
+            cluster that this machine does not belong to) or "local" (a Ray of its own on this machine).
+        workers: how many; None for as many as the cluster has room for now, at most `most`.
+        most: see `workers`.
+        cpus: processors that each is given. Ray lets a worker's torch use as many threads.
+        gpus: GPUs that each is given; below 1, several share one. With 0 they see none.
+        patience: seconds that are waited for a place in the cluster when no worker has one.
+        tell: called with a line of text about workers that start and die.
+
+    Raises:
+        MissingExtraError: ray is not installed.
+        UsageError: a setting out of its range, or what `build` raised.
+        BackendError: there is no such cluster, it has no room, its nodes have another stepmark, or workers die
+            before they are ready.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        *,
+        address: str,
+        workers: int | None = None,
+        most: int = 64,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        patience: float = 120.0,
+        tell: Callable[[str], None],
+    ) -> None:
+        for name, value, good, wanted in (
+            ("workers", workers, workers is None or workers >= 1, "1 or more"),
+            ("most", most, most >= 1, "1 or more"),
+            ("cpus", cpus, math.isfinite(cpus) and cpus > 0, "more than 0"),
+            ("gpus", gpus, math.isfinite(gpus) and gpus >= 0, "0 or more"),
+        ):
+            if not good:
+                raise UsageError(f"{name}: expected {wanted}, found {value}")
+        self._ray = _loaded_ray()
+        self._build = build
+        self._needs = {"num_cpus": cpus, "num_gpus": gpus}
+        self._patience = patience
+        self._tell = tell
+        self._address = address
+        self._identities: dict[type, str] = {}
+        self._tickets = 0
+        self._placed = time.monotonic()
+        self._ours = _connect(self._ray, address)
+        self._places: list[_Place] = []
+        try:
+            count = min(self._room(), most) if workers is None else workers
+            if count < 1:
+                raise BackendError(f"{self._wanted()}, and no node of the cluster has that: {self._has()}")
+            self._places = [_Place(number=number) for number in range(1, count + 1)]
+            for place in self._places:
+                self._start(place)
+            self._tell(f"{count} worker{'s' * (count > 1)} on a Ray cluster with {self._has()}")
+            while not self._identities:
+                self.wait()
+        except BaseException:
+            self.close()
+            raise
+        self._spreading = Spreading(self, tell=tell)
+        self.answerers = self._spreading.answerers(self._identities)
+        """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
+
+    @property
+    def tokens_written(self) -> int:
+        """Tokens of all texts that came back so far, as far as the workers count them."""
+        return self._spreading.tokens_written
+
+    @property
+    def size(self) -> int:
+        """See `Workers`."""
+        return max(1, sum(place.state != "given up" for place in self._places))
+
+    @property
+    def idle(self) -> int:
+        """See `Workers`."""
+        return sum(place.state == "idle" for place in self._places)
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        """See `Workers`."""
+        place = next(place for place in self._places if place.state == "idle")
+        self._tickets += 1
+        place.ticket, place.state = self._tickets, "taking"
+        place.call = place.actor.take.remote(list(requests))
+        return self._tickets
+
+    def wait(self) -> list[Event]:
+        """See `Workers`."""
+        while True:
+            asked = {place.call: place for place in self._places if place.call is not None}
+            if any(place.state not in ("waiting", "given up") for place in self._places):
+                self._placed = time.monotonic()
+            if not asked:
+                raise BackendError(
+                    f"no worker is left: each died {_STARTS} times before it was ready. Replies so far are recorded"
+                )
+            done, _ = self._ray.wait(list(asked), num_returns=1, timeout=_TICK)
+            if done:
+                return self._heard(asked[done[0]])
+            if time.monotonic() - self._placed > self._patience:
+                raise BackendError(
+                    f"no worker is left and for {self._patience:.0f} s the cluster had no room for one: "
+                    f"{self._wanted()}, and it has {self._has()}. Replies so far are recorded: add a node, or wait, "
+                    f"then run the same again"
+                )
+
+    def close(self) -> None:
+        """End the workers and leave the cluster."""
+        if self._ray.is_initialized():
+            for place in self._places:
+                if place.actor is not None:
+                    self._ray.kill(place.actor)
+            if self._ours:
+                self._ray.shutdown()
+        self._places = []
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, place: _Place) -> None:
+        # Ray's own restarts stay off: it would repeat calls whose replies are here already.
+        actor = self._ray.remote(_Worker).options(
+            **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        place.actor = actor.remote(
+            self._build.function, json.dumps(dict(self._build.settings)), str(Path.cwd())
+        )
+        place.starts += 1
+        place.state, place.where = "waiting", ""
+        place.call = place.actor.hello.remote()
+
+    def _heard(self, place: _Place) -> list[Event]:
+        """Take what a worker answered, and ask it the next."""
+        call, place.call = place.call, None
+        try:
+            said = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as error:
+            raise BackendError(f"{place.name} failed in a way that it should not: {error}") from error
+        except self._ray.exceptions.RayError as error:
+            return self._died(place, error)
+        if place.state == "waiting":
+            place.where, place.state = said, "building"
+            place.call = place.actor.build.remote()
+        elif place.state == "building":
+            self._built(place, said)
+        elif place.state == "taking":
+            place.state = "working"
+            place.call = place.actor.more.remote()
+        else:
+            return self._replied(place, said)
+        return []
+
+    def _built(self, place: _Place, said: tuple[str, dict[type, str]] | _Trouble) -> None:
+        if isinstance(said, _Trouble):
+            raise said.error(place.name)
+        there, identities = said
+        if there != version("stepmark"):
+            raise BackendError(
+                f"{place.name} has stepmark {there}, here is {version('stepmark')}: install the same on every node"
+            )
+        if self._identities not in ({}, identities):
+            ours, theirs = (sorted(set(some.values())) for some in (self._identities, identities))
+            raise BackendError(
+                f"{place.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in "
+                f"the same place, and the same versions"
+            )
+        if place.starts > 1:
+            self._tell(f"{place.name} is there again")
+        self._identities = identities
+        place.state, place.failed_starts = "idle", 0
+
+    def _replied(self, place: _Place, said: _More) -> list[Event]:
+        replies, end, trouble = said
+        events: list[Event] = [Replied(ticket=place.ticket, place=at, reply=reply) for at, reply in replies]
+        if not end:
+            place.call = place.actor.more.remote()
+            return events
+        place.state = "idle"
+        if trouble is not None:
+            return [*events, Failed(ticket=place.ticket, error=trouble.error(place.name))]
+        return [*events, Done(ticket=place.ticket)]
+
+    def _died(self, place: _Place, error: Exception) -> list[Event]:
+        why = f"{place.name} died: {_short(error)}"
+        lost = place.state in ("taking", "working")
+        begun = place.state == "working"
+        if not lost:
+            place.failed_starts += 1
+        # Out of reach is as good as dead, but must not go on beside its successor.
+        self._ray.kill(place.actor)
+        if place.failed_starts == _STARTS:
+            place.state, place.actor = "given up", None
+            self._tell(f"{why}; it is not started again")
+        else:
+            self._start(place)
+        if lost:
+            return [Lost(ticket=place.ticket, begun=begun, why=why)]
+        if place.state != "given up":
+            self._tell(f"{why}; it is started again")
+        return []
+
+    def _room(self) -> int:
+        """How many workers fit on the nodes that are there."""
+        room = 0
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                has = node["Resources"]
+                fits = [has.get("CPU", 0) // self._needs["num_cpus"]]
+                if self._needs["num_gpus"]:
+                    fits.append(has.get("GPU", 0) // self._needs["num_gpus"])
+                room += int(min(fits))
+        return room
+
+    def _wanted(self) -> str:
+        gpus = f" and {self._needs['num_gpus']:g} GPU" if self._needs["num_gpus"] else ""
+        return f"a worker needs {self._needs['num_cpus']:g} CPU{gpus}"
+
+    def _has(self) -> str:
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        cpus, gpus = (sum(has.get(what, 0) for has in alive) for what in ("CPU", "GPU"))
+        shown = f", {gpus:g} GPUs" if gpus else ""
+        return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
+
+
+def _loaded_ray() -> Any:
+    # Read when ray is loaded: it otherwise tells its makers about this machine.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError:
+        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
+
+
+def _connect(ray: Any, address: str) -> bool:
+    """Join the cluster; whether it was us who did, and not our caller before."""
+    if ray.is_initialized():
+        return False
+    own = address == "local"
+    if not own and address != "auto":
+        _check_reachable(address)
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            **({"include_dashboard": False} if own else {}),
+        )
+    except ImportError as error:  # Ray's client needs grpcio
+        raise MissingExtraError(
+            f"{address} needs Ray's client: pip install 'stepmark[cluster]' ({error})"
+        ) from None
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BackendError(
+            f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of "
+            f"its nodes, or give ray://HOST:10001, or 'local'"
+        ) from error
+    return True
+
+
+def _check_reachable(address: str) -> None:
+    # Ray itself tries for a minute and then ends the process.
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(
+            f"the cluster's address: expected auto, HOST:PORT, ray://HOST:PORT or local, found {address!r}"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise BackendError(
+            f"nothing answers at {address} ({error}): is the cluster up? `ray start --head` says its address"
+        ) from None
+
+
+def _short(error: Exception) -> str:
+    """The sentence of Ray's report that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = next((line for line in lines if line.startswith(("The actor is dead", "The actor died"))), None)
+    return (telling or (lines[0] if lines else type(error).__name__))[:300]
