@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
-from stepmark.batching import Verify, Write
+from stepmark.batching import Verify, Write, together
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.first_error import BinarySearch, probes_needed
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.rollout import OWN_ANSWER, EveryStep, hard_label, soft_label, together
+from stepmark.labels.rollout import OWN_ANSWER, EveryStep, hard_label, soft_label
 from stepmark.labels.run import label
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies

@@ -126,6 +126,8 @@ class LabelledSolution:
 
     solution: Solution
     judgements: tuple[tuple[Judgement, ...], ...]
+    root: tuple[Judgement, ...] = ()
+    """Of the problem alone, before any step: what rollouts from there came to. Each is of the kind `value`."""
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment

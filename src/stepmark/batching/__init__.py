@@ -25,6 +25,9 @@ numbered under that key. `n` is not part of the key: asking for 16 where 8 are r
   runs. A generative PRM asks so, because the score of a prefix must not depend on who else asked for it.
 * A `Choose` is a fact about the model, a `Verify` one about two answers; both are always shared.
 
+A method that has several questions at once yields them as a tuple; one that has several *methods* at once runs them
+`together`, and what they ask in a round is asked as one.
+
 Rounds keep replay exact and the calls large; their price is that a round lasts as long as its slowest
 request. More methods `in_flight` hide that.
 """
@@ -44,6 +47,7 @@ from stepmark.batching.requests import (
     cut_at_stop,
     sample_seed,
 )
+from stepmark.batching.together import together
 
 __all__ = [
     "Answerer",
@@ -65,4 +69,5 @@ __all__ = [
     "cut_at_stop",
     "run",
     "sample_seed",
+    "together",
 ]

@@ -30,11 +30,11 @@ from typing import Literal
 
 import numpy as np
 
-from stepmark.batching import Method
+from stepmark.batching import Method, together
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch, information
-from stepmark.labels.rollout import count_steps, labelled, own_answer, together
+from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import LabelledSolution, Solution, Verdict
 
 Root = tuple[int, int]
@@ -101,7 +101,7 @@ class BayesianSearch:
         Returns:
             `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way; that of a
             step called right is the probability that the first error comes later. Evidence is one `value` judgement a
-            prefix tried; that of the bare problem, which ends no step, has no place there.
+            prefix tried; that of the bare problem stands under `root`, without what was given as `root`.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
@@ -150,7 +150,7 @@ class BayesianSearch:
             )
             for one in probes:
                 posterior.update(one.steps, one.successes, one.trials - one.successes)
-                found[one.steps] = _more(found.get(one.steps), one)
+                found[one.steps] = found[one.steps].joined(one) if one.steps in found else one
                 cost += one.cost
             plan = []
         return self._said(solution, verdict, found, cost, posterior.places)
@@ -238,17 +238,3 @@ def expected_costs(solution: Solution) -> Floats:
     left = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)
     costs: Floats = (left + lengths.mean()) / lengths.sum()
     return costs
-
-
-def _more(before: Probe | None, new: Probe) -> Probe:
-    """Both probes of one prefix as one."""
-    if before is None:
-        return new
-    return Probe(
-        steps=new.steps,
-        successes=before.successes + new.successes,
-        trials=before.trials + new.trials,
-        texts=before.texts + new.texts,
-        verdicts=before.verdicts + new.verdicts,
-        cost=before.cost + new.cost,
-    )

@@ -356,6 +356,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                         tuple(dict.fromkeys((*ours, *theirs)))
                         for ours, theirs in zip(have.judgements, labelled.judgements, strict=True)
                     ),
+                    root=tuple(dict.fromkeys((*have.root, *labelled.root))),
                 )
             )
     yield from found.values()

@@ -8,11 +8,12 @@ many solutions' requests together and records every reply before it is used.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from stepmark.batching import Message, Method, Verify, Write, Written
 from stepmark.errors import InputError
+from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
 
 
@@ -44,8 +45,8 @@ class Labelling:
     """What a labeller found out about one solution."""
 
     labelled: LabelledSolution
-    """The evidence: (successes, trials) at every prefix that was tried, as judgements of the kind `value`; conclusions as
-    judgements of the kind `correctness`. A step that nothing was learnt of has none."""
+    """The evidence: (successes, trials) at every prefix that was tried, as judgements of the kind `value`, those of the problem
+    alone under `root`; conclusions as judgements of the kind `correctness`. A step that nothing was learnt of has none."""
     method: str
     """The labeller's name."""
     first_error: int | None
@@ -88,19 +89,52 @@ class Rollouts:
     """Said after the problem; "" for nothing."""
 
 
+CUT_OFF = "cut off by max_tokens before it named an answer of its own"
+"""Note of the verdict on a rollout that has none: its prefix's answer is not its own, and half an answer is none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
     """What some continuations of one prefix came to."""
 
     steps: int
     """Length of the prefix in steps."""
-    successes: int
-    trials: int
-    """Rollouts with a verdict."""
     texts: tuple[str, ...]
     """What was written, in the order of the samples."""
     verdicts: tuple[Verdict, ...]
-    cost: Cost
+    """One a text."""
+    tokens: tuple[int | None, ...]
+    """Tokens of each text; None where the policy does not say."""
+
+    @property
+    def successes(self) -> int:
+        """Rollouts that reached the right answer."""
+        return sum(verdict.correct is True for verdict in self.verdicts)
+
+    @property
+    def trials(self) -> int:
+        """Rollouts with a verdict."""
+        return sum(verdict.correct is not None for verdict in self.verdicts)
+
+    @property
+    def cost(self) -> Cost:
+        """Of all its rollouts; one prefix that was tried."""
+        known = [count for count in self.tokens if count is not None]
+        return Cost(
+            rollouts=len(self.texts),
+            tokens=sum(known) if len(known) == len(self.tokens) else None,
+            probes=1,
+            unparsed=len(self.verdicts) - self.trials,
+        )
+
+    def joined(self, more: Probe) -> Probe:
+        """This and later rollouts of the same prefix as one probe."""
+        return Probe(
+            steps=self.steps,
+            texts=self.texts + more.texts,
+            verdicts=self.verdicts + more.verdicts,
+            tokens=self.tokens + more.tokens,
+        )
 
 
 def prefix_text(solution: Solution, steps: int) -> str:
@@ -166,21 +200,40 @@ def probe(
     verdicts: tuple[Verdict, ...] = yield tuple(
         Verify(answer=(begun + one.text) or " ", gold=gold) for one in written
     )
-    known = [verdict.correct for verdict in verdicts if verdict.correct is not None]
-    tokens = [one.tokens for one in written]
     return Probe(
         steps=steps,
-        successes=sum(known),
-        trials=len(known),
         texts=tuple(one.text for one in written),
-        verdicts=verdicts,
-        cost=Cost(
-            rollouts=len(written),
-            tokens=None if None in tokens else sum(t for t in tokens if t is not None),
-            probes=1,
-            unparsed=len(verdicts) - len(known),
-        ),
+        verdicts=tuple(own_verdict(begun, *pair) for pair in zip(written, verdicts, strict=True)),
+        tokens=tuple(one.tokens for one in written),
     )
+
+
+def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
+    """The verdict on a rollout, which is none if the rollout was cut off before it had named an answer of its own.
+
+    A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it. But one that was
+    cut off might have named another, so that it is neither a success nor a failure: "unparsed". So is one whose answer reaches
+    to the place of the cut ("The answer is 1" of 18), or for which the verifier does not say which answer it compared.
+
+    Args:
+        begun: the prefix.
+        written: what continues it.
+        verdict: on both together.
+    """
+    if written.finish != "length" or verdict.correct is None:
+        return verdict
+    whole = begun + written.text
+    found = find_answer(whole)
+    answer = verdict.answer or ""
+    if found is not None and found.text == answer:
+        end = found.start + len(answer)
+    else:  # a program, or a reply that is a bare answer
+        end = whole.rfind(answer) + len(answer) if answer and answer in whole else 0
+    # "7." may have been on the way to 7.5; a new line ends every answer.
+    after = whole[end:]
+    if end > len(begun) and ("\n" in after or after.strip(" \t.,")):
+        return verdict
+    return replace(verdict, outcome="unparsed", note=CUT_OFF)
 
 
 def value_judgement(found: Probe, judge: str) -> Judgement:

@@ -36,12 +36,10 @@ Equal prefixes of several solutions share their rollouts, since these are asked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeVar
 
-from stepmark.batching import Method, Request, Verify
+from stepmark.batching import Method, Verify, together
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import (
     Cost,
@@ -55,8 +53,6 @@ from stepmark.labels.labelling import (
     value_judgement,
 )
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
-
-T = TypeVar("T")
 
 OWN_ANSWER = "the solution's own answer"
 """Note of a value that is no rollout's: the verdict on the answer that the solution itself gives."""
@@ -128,7 +124,7 @@ class RolloutLabeller:
                 count = min(at_once, limit - written) if stop_at_success else limit - written
                 more = yield from probe(solution, steps, count, self.how, first=written)
                 written += count
-                found = more if found is None else _joined(found, more)
+                found = more if found is None else found.joined(more)
                 if stop_at_success and found.successes:
                     return found
             if found is not None and self.known(found):
@@ -178,6 +174,7 @@ class EveryStep(RolloutLabeller):
             return self._conclude(solution, values, cost, first_bad=None)
         if self.check_start:
             start = yield from self._try(solution, 0)
+            values[0] = start
             cost += start.cost
             if not start.successes:
                 return self._conclude(solution, values, cost, first_bad=None, abstained=True)
@@ -243,25 +240,31 @@ def labelled(
 
     Args:
         solution: what is labelled.
-        values: by the number of steps: rollouts, or the verdict on the solution's own answer. Prefix 0 ends no step and
-            has no place; a probe without verdicts is no evidence.
+        values: by the number of steps: rollouts, or the verdict on the solution's own answer. Prefix 0 is the problem
+            alone, whose evidence is the solution's `root`; a probe without verdicts is no evidence.
         judge: the labeller's name.
         first_error: 0-based; -1 for none; None for no conclusion.
     """
     length = len(solution.steps)
     concluded = [()] * length if first_error is None else judged_until(first_error, length, judge)
     judgements = [list(own) for own in concluded]
+    root: tuple[Judgement, ...] = ()
     for steps, value in values.items():
         if isinstance(value, Verdict):
             found = Judgement(
                 kind="value", judge=judge, successes=int(value.correct is True), trials=1, note=OWN_ANSWER
             )
-        elif steps and value.trials:
+        elif value.trials:
             found = value_judgement(value, judge)
         else:
             continue
-        judgements[steps - 1].insert(0, found)
-    return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements))
+        if steps:
+            judgements[steps - 1].insert(0, found)
+        else:
+            root = (found,)
+    return LabelledSolution(
+        solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root
+    )
 
 
 def own_answer(solution: Solution) -> Verify:
@@ -292,44 +295,3 @@ def check_at_once(at_once: int) -> None:
     """
     if at_once < 1:
         raise UsageError(f"at_once must be at least 1, found {at_once}")
-
-
-def together(methods: Sequence[Method[T]]) -> Method[tuple[T, ...]]:
-    """Several methods side by side as one: what they ask in a round is asked as one tuple.
-
-    A request that cannot be answered ends them all with its `InputError`.
-
-    Returns:
-        Their results, in order.
-    """
-    results: dict[int, T] = {}
-    asked: dict[int, Request | tuple[Request, ...]] = {}
-
-    def step(number: int, reply: object) -> None:
-        try:
-            asked[number] = methods[number].send(reply)
-        except StopIteration as stop:
-            results[number] = stop.value
-            asked.pop(number, None)
-
-    for number in range(len(methods)):
-        step(number, None)
-    while asked:
-        asks = [ask if isinstance(ask, tuple) else (ask,) for ask in asked.values()]
-        replies = iter((yield tuple(request for ask in asks for request in ask)))
-        for number, ask in list(asked.items()):
-            step(number, tuple(islice(replies, len(ask))) if isinstance(ask, tuple) else next(replies))
-    return tuple(results[number] for number in range(len(methods)))
-
-
-def _joined(before: Probe, more: Probe) -> Probe:
-    """Two requests for rollouts of one prefix as one probe."""
-    cost = before.cost + more.cost
-    return Probe(
-        steps=before.steps,
-        successes=before.successes + more.successes,
-        trials=before.trials + more.trials,
-        texts=before.texts + more.texts,
-        verdicts=before.verdicts + more.verdicts,
-        cost=Cost(rollouts=cost.rollouts, tokens=cost.tokens, probes=1, unparsed=cost.unparsed),
-    )

@@ -47,9 +47,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, TypeVar, final
+from typing import Literal, final
 
-from stepmark.batching import Method, Write
+from stepmark.batching import Method
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import first_bad_prefix
@@ -57,8 +57,6 @@ from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
 from stepmark.records import LabelledSolution, Problem, Solution, Step, Verdict
 from stepmark.solutions.segmentation import check_way
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,14 +253,13 @@ class _Tree:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
         text = prefixes(steps)[-1]
         if text not in self._states:
-            tokens: list[int | None] = []
             # The last step is not shown: it is there for the root, and its tail says that layout is not to be added.
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
-            found = yield from _heard(self._settings.try_prefix(holder, len(steps)), tokens)
+            found = yield from self._settings.try_prefix(holder, len(steps))
             self.cost += found.cost
             self._states[text] = _State(steps=steps, found=found)
             if 0 < found.successes < found.trials:
-                self._add_wrong(self._states[text], tokens)
+                self._add_wrong(self._states[text])
         return self._states[text]
 
     def begin(self, solution: Solution) -> Method[_Path]:
@@ -338,9 +335,9 @@ class _Tree:
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 
-    def _add_wrong(self, state: _State, tokens: Sequence[int | None]) -> None:
-        begun = prefixes(state.steps)[-1]
-        for text, verdict, count in zip(state.found.texts, state.found.verdicts, tokens, strict=True):
+    def _add_wrong(self, state: _State) -> None:
+        begun, found = prefixes(state.steps)[-1], state.found
+        for text, verdict, count in zip(found.texts, found.verdicts, found.tokens, strict=True):
             whole = (begun + text).rstrip()
             # A rollout that adds nothing is its state's own text, and has no step to blame.
             if verdict.correct is not False or not text.strip() or whole in self._texts:
@@ -360,17 +357,3 @@ class _Tree:
                 "RolloutTree: the policy does not tell how many tokens it wrote; count words with length='words'"
             )
         return tokens
-
-
-def _heard(method: Method[T], tokens: list[int | None]) -> Method[T]:
-    """A method whose written texts' token counts are noted on the way: a `Probe` keeps only their sum."""
-    reply = None
-    while True:
-        try:
-            asked = method.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        reply = yield asked
-        if isinstance(asked, Write):
-            tokens.extend(one.tokens for one in reply)

@@ -7,6 +7,7 @@ key             what
                 `observation`, `start`}], `id`, `split`, `source`
 `judgements`    one list a step, possibly empty, of `Judgement` records: `kind`, `judge`, `rating`, `successes`, `trials`,
                 `share`, `confidence`, `note`
+`root`          optional: `Judgement` records of the kind `value` of the problem alone, before any step
 `outcome`       optional: whether the final answer is right: true, false or null
 `repeated`      optional: the judgements of this many first steps stand in another row too (a branch's)
 `meta`          optional: an object of the writer's own; `from` and `format` say where the row was first read
@@ -22,13 +23,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from stepmark.errors import InputError
-from stepmark.records import LabelledSolution, read_record
+from stepmark.records import Judgement, LabelledSolution, read_record
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing, need
 from stepmark.store import Row, json_type
 
 NAME = "stepmark-labels"
 KEYS = ("solution", "judgements")
-_MAY = ("outcome", "repeated", "meta")
+_MAY = ("root", "outcome", "repeated", "meta")
 
 
 def to_row(
@@ -43,6 +44,8 @@ def to_row(
         "solution": _compact(labelled.solution),
         "judgements": [[_compact(judgement) for judgement in step] for step in labelled.judgements],
     }
+    if labelled.root:
+        row["root"] = [_compact(judgement) for judgement in labelled.root]
     if outcome is not None:
         row["outcome"] = outcome
     if repeated:
@@ -80,9 +83,10 @@ def from_row(row: Row) -> LabelledRow:
                 where=row.where,
                 field=key,
             )
-    labelled = read_record(LabelledSolution, {key: row.data[key] for key in KEYS}, where=row.where)
+    kept = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
+    labelled = read_record(LabelledSolution, kept, where=row.where)
     _check(labelled, row.where)
-    outcome, repeated, meta = (row.data.get(key) for key in _MAY)
+    outcome, repeated, meta = (row.data.get(key) for key in _MAY[1:])
     if not isinstance(outcome, bool | None):
         raise InputError(
             f"expected true, false or null, found {json_type(outcome)}", where=row.where, field="outcome"
@@ -120,23 +124,30 @@ def _check(labelled: LabelledSolution, where: str) -> None:
                 "expected a text, found a blank one", where=where, field=f"solution.steps.{number}.text"
             )
         for at, judgement in enumerate(judgements):
-            field = f"judgements.{number}.{at}"
-            done, tried = judgement.successes, judgement.trials
-            if (done is None) != (tried is None) or (
-                done is not None and tried is not None and not 0 <= done <= tried
-            ):
-                raise InputError(
-                    f"expected 0 <= successes <= trials, or neither, found {done} of {tried}",
-                    where=where,
-                    field=field,
-                )
-            for name, value in (("share", judgement.share), ("confidence", judgement.confidence)):
-                if value is not None and not 0 <= value <= 1:
-                    raise InputError(
-                        f"expected a number from 0 to 1, found {value!r}",
-                        where=where,
-                        field=f"{field}.{name}",
-                    )
+            _check_numbers(judgement, where, f"judgements.{number}.{at}")
+    for at, judgement in enumerate(labelled.root):
+        if judgement.kind != "value":
+            raise InputError(
+                f"expected a value, for there is no step to be right or wrong; found {judgement.kind!r}",
+                where=where,
+                field=f"root.{at}.kind",
+            )
+        _check_numbers(judgement, where, f"root.{at}")
+
+
+def _check_numbers(judgement: Judgement, where: str, field: str) -> None:
+    done, tried = judgement.successes, judgement.trials
+    if (done is None) != (tried is None) or (
+        done is not None and tried is not None and not 0 <= done <= tried
+    ):
+        raise InputError(
+            f"expected 0 <= successes <= trials, or neither, found {done} of {tried}", where=where, field=field
+        )
+    for name, value in (("share", judgement.share), ("confidence", judgement.confidence)):
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(
+                f"expected a number from 0 to 1, found {value!r}", where=where, field=f"{field}.{name}"
+            )
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:

@@ -67,6 +67,7 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
         row.where,
         before - sum(map(len, steps)),
     )
+    losses.lose("rollouts of the problem alone (root) are left out", row.where, len(row.labelled.root))
     losses.lose(
         "a judge's confidence is left out",
         row.where,
