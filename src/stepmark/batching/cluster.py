@@ -3,10 +3,6 @@
 What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds
 the answerers with its settings as JSON; requests; replies. No model, no file, no code. Every node has the same
 stepmark installed, and the cluster is trusted: whoever can reach its ports can run code on it.
-
-An actor does one thing at a time and is asked in short calls: `hello` (it has a place), `build`, then for each chunk
-`take` and `more`, `more`, … until the chunk is done. `take` only keeps the requests, `more` begins: so a death before
-`take` returned is no request's fault. `more` waits for the next replies, which are thus here as soon as they are made.
 """
 
 from __future__ import annotations
@@ -15,11 +11,8 @@ import importlib
 import json
 import math
 import os
-import queue
 import socket
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
 
-from stepmark.batching.driver import Answerer, Reply
+from stepmark.batching.cluster_worker import ClusterWorker, More, Trouble
 from stepmark.batching.requests import Request
 from stepmark.batching.spreading import Done, Event, Failed, Lost, Replied, Spreading
-from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.errors import BackendError, MissingExtraError, UsageError
 
 _STARTS = 3
 """How often in a row one worker may die before it is ready."""
@@ -46,104 +39,6 @@ class Build:
     """"package.module:function", called as `function(**settings)`; gives a `dict[type, Answerer]`."""
     settings: Mapping[str, str | int | float | bool | None]
     """Its arguments."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Trouble:
-    """An exception in a worker, in words: not every exception survives the way."""
-
-    message: str
-    usage: bool
-    trace: str | None
-
-    def error(self, worker: str) -> StepmarkError:
-        kind = UsageError if self.usage else BackendError
-        error = kind(f"{worker}: {self.message}")
-        if self.trace is not None:
-            error.add_note(self.trace)
-        return error
-
-
-def _trouble(error: BaseException) -> _Trouble:
-    if isinstance(error, StepmarkError):
-        return _Trouble(message=str(error), usage=error.exit_code == UsageError.exit_code, trace=None)
-    trace = "".join(traceback.format_exception(error))
-    return _Trouble(message=f"{type(error).__name__}: {error}", usage=False, trace=trace)
-
-
-_More = tuple[list[tuple[int, Reply]], bool, _Trouble | None]
-"""Replies with their places, whether the chunk is at its end, and why it ended early."""
-
-
-@final
-class _Worker:
-    """What runs at the other end, as a Ray actor."""
-
-    def __init__(self, function: str, settings: str, folder: str) -> None:
-        self._function = function
-        self._settings = settings
-        self._folder = folder
-        self._answerers: Mapping[type, Answerer] = {}
-        self._taken: list[Request] = []
-        self._made: queue.SimpleQueue[tuple[int, Reply] | _Trouble | None] = queue.SimpleQueue()
-
-    def hello(self) -> str:
-        return f"process {os.getpid()} on {importlib.import_module('ray').util.get_node_ip_address()}"
-
-    def build(self) -> tuple[str, dict[type, str]] | _Trouble:
-        if Path(self._folder).is_dir():
-            # A policy's folder may be named from where the command was typed.
-            os.chdir(self._folder)
-        module, _, name = self._function.partition(":")
-        try:
-            build = getattr(importlib.import_module(module), name)
-            self._answerers = build(**json.loads(self._settings))
-        except BaseException as error:  # (whatever it is, the driver must hear of it)
-            return _trouble(error)
-        return version("stepmark"), {kind: which.identity for kind, which in self._answerers.items()}
-
-    def take(self, requests: list[Request]) -> None:
-        self._taken = requests
-
-    def more(self) -> _More:
-        if self._taken:
-            threading.Thread(target=self._answer, args=(self._taken,), daemon=True).start()
-            self._taken = []
-        replies: list[tuple[int, Reply]] = []
-        while True:
-            made = self._made.get()
-            if made is None:
-                return replies, True, None
-            if isinstance(made, _Trouble):
-                return replies, True, made
-            replies.append(made)
-            if self._made.empty():
-                return replies, False, None
-
-    def _answer(self, requests: list[Request]) -> None:
-        told: set[int] = set()
-
-        def ready(place: int, reply: Reply) -> None:
-            told.add(place)
-            self._made.put((place, _plain(reply)))
-
-        try:
-            answerer = self._answerers[type(requests[0])]
-            for place, reply in enumerate(answerer.answer(requests, ready)):
-                if place not in told:
-                    ready(place, reply)
-            self._made.put(None)
-        except BaseException as error:  # (a thread's exception reaches nobody)
-            self._made.put(_trouble(error))
-
-
-def _plain(reply: Reply) -> Reply:
-    # Of the user's own subclass the driver may know nothing, and of its constructor pickle does not.
-    return (
-        InputError(reply.message, where=reply.where, field=reply.field)
-        if isinstance(reply, InputError)
-        else reply
-    )
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -218,6 +113,7 @@ class RayWorkers:
         self._address = address
         self._identities: dict[type, str] = {}
         self._tickets = 0
+        self._last_death = ""
         self._placed = time.monotonic()
         self._ours = _connect(self._ray, address)
         self._places: list[_Place] = []
@@ -269,7 +165,8 @@ class RayWorkers:
                 self._placed = time.monotonic()
             if not asked:
                 raise BackendError(
-                    f"no worker is left: each died {_STARTS} times before it was ready. Replies so far are recorded"
+                    f"no worker is left: each died {_STARTS} times before it was ready. {self._last_death.capitalize()}. "
+                    f"Replies so far are recorded"
                 )
             done, _ = self._ray.wait(list(asked), num_returns=1, timeout=_TICK)
             if done:
@@ -301,7 +198,7 @@ class RayWorkers:
 
     def _start(self, place: _Place) -> None:
         # Ray's own restarts stay off: it would repeat calls whose replies are here already.
-        actor = self._ray.remote(_Worker).options(
+        actor = self._ray.remote(ClusterWorker).options(
             **self._needs, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         place.actor = actor.remote(
@@ -332,8 +229,8 @@ class RayWorkers:
             return self._replied(place, said)
         return []
 
-    def _built(self, place: _Place, said: tuple[str, dict[type, str]] | _Trouble) -> None:
-        if isinstance(said, _Trouble):
+    def _built(self, place: _Place, said: tuple[str, dict[type, str]] | Trouble) -> None:
+        if isinstance(said, Trouble):
             raise said.error(place.name)
         there, identities = said
         if there != version("stepmark"):
@@ -351,7 +248,7 @@ class RayWorkers:
         self._identities = identities
         place.state, place.failed_starts = "idle", 0
 
-    def _replied(self, place: _Place, said: _More) -> list[Event]:
+    def _replied(self, place: _Place, said: More) -> list[Event]:
         replies, end, trouble = said
         events: list[Event] = [Replied(ticket=place.ticket, place=at, reply=reply) for at, reply in replies]
         if not end:
@@ -363,7 +260,7 @@ class RayWorkers:
         return [*events, Done(ticket=place.ticket)]
 
     def _died(self, place: _Place, error: Exception) -> list[Event]:
-        why = f"{place.name} died: {_short(error)}"
+        self._last_death = why = f"{place.name} died: {_short(error)}"
         lost = place.state in ("taking", "working")
         begun = place.state == "working"
         if not lost:
@@ -455,7 +352,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _short(error: Exception) -> str:
-    """The sentence of Ray's report that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = next((line for line in lines if line.startswith(("The actor is dead", "The actor died"))), None)
-    return (telling or (lines[0] if lines else type(error).__name__))[:300]
+    """What happened, from Ray's report, which is a page of advice."""
+    words = " ".join(str(error).split())
+    reason = words.rpartition("The actor is dead because ")[2].partition(" Some common causes")[0]
+    return reason[:240].rstrip(".") or type(error).__name__
