@@ -22,7 +22,8 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from stepmark.models.policies.local import LocalPolicy, _draw  # noqa: E402
+from stepmark.models.policies.drawing import draw  # noqa: E402
+from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from tiny_language_model import TEMPLATE, tiny_model, tiny_tokenizer  # noqa: E402
 
@@ -254,6 +255,49 @@ def test_samples_depend_on_prompt_number_and_seed_and_on_nothing_else(model, tok
         assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-4)
 
 
+def test_a_cache_that_must_grow_and_rows_that_end_apart_change_nothing(
+    tokenizer, model, monkeypatch: pytest.MonkeyPatch
+):
+    requests = [
+        Write(prompt="the step", n=2, temperature=1.0, max_tokens=4),
+        Write(prompt="is the sum of the numbers 5? the step", n=3, temperature=1.0, max_tokens=23),
+        Write(prompt="yes", max_tokens=9),
+    ]
+
+    def written() -> list[tuple[str, int | None]]:
+        replies = LocalPolicy(model, tokenizer, name="tiny").write(requests)
+        return [(sample.text, sample.tokens) for reply in replies for sample in reply]
+
+    expected = [
+        (sample.text, sample.tokens)
+        for request in requests
+        for sample in LocalPolicy(model, tokenizer, name="tiny", batch_size=1).write([request])[0]
+    ]
+    assert written() == expected
+    monkeypatch.setattr("stepmark.models.policies.local._ROOM", 1)
+    assert written() == expected
+    monkeypatch.setattr("stepmark.models.policies.local._WORTH_DROPPING", 0.0)
+    assert written() == expected
+
+
+def test_small_models_write_more_at_once(tokenizer, model):
+    assert model.num_parameters() < 1_000_000
+    policy = LocalPolicy(model, tokenizer, name="tiny")
+    seen = []
+    forward = model.forward
+
+    def watched(input_ids=None, **settings):
+        seen.append(len(input_ids))
+        return forward(input_ids=input_ids, **settings)
+
+    model.forward = watched
+    try:
+        policy.write([Write(prompt="yes", n=40, temperature=1.0, max_tokens=2)])
+    finally:
+        del model.forward
+    assert max(seen) == 40
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -277,7 +321,10 @@ def test_tokens_are_drawn_with_their_probabilities(change, expected):
     request = Write(**({"prompt": "p", "temperature": 1.0} | change))
     dice = torch.Generator().manual_seed(5)
     draws = 4000
-    counts = Counter(_draw(logprobs, request, dice) for _ in range(draws))
+    # A row drawn together with others, from log-probabilities that they do not share, is drawn as if it were alone.
+    table = torch.stack([logprobs.roll(1), logprobs])
+    others = torch.Generator().manual_seed(6)
+    counts = Counter(int(draw(table, request, [others, dice])[1]) for _ in range(draws))
     for token, share in zip(order, expected, strict=True):
         spread = math.sqrt(share * (1 - share) / draws)
         assert abs(counts[token] / draws - share) <= 4.5 * spread

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,21 @@ from stepmark.models.base import BASE_NAME, base_folder
 
 BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
 """What an adapter of ours names as its base: the model that is made from the installed package."""
+
+
+def _arithmetic_folder() -> Path:
+    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
+    if not (folder / "model.safetensors").is_file():
+        raise CheckpointError(
+            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
+        )
+    return folder
+
+
+ARITHMETIC = "stepmark:arithmetic"
+"""The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
+BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
+"""Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -39,13 +54,13 @@ _WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
 
 
 def find_checkpoint(name: str) -> Path:
-    """The folder of a checkpoint: a local folder, the built-in base, or a download from the hub.
+    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
 
     Raises:
         CheckpointError: neither a folder nor to be had from the hub.
     """
-    if name == BUILT_IN_BASE:
-        return base_folder()
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

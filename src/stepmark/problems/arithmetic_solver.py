@@ -229,7 +229,7 @@ class Solver:
         """What is due, done rightly on what is stated."""
         if state.place == self.end:
             return answer_line(state.running), state._replace(answer=state.running)
-        return self._line(state, state.place)
+        return self.line(state, state.place)
 
     def repair_probability(self, state: State) -> float:
         """Probability that the next line corrects a quantity."""
@@ -261,7 +261,7 @@ class Solver:
         shares["slip"] += 1 - math.fsum(shares.values())
         return [(share, found[kind]) for kind, share in shares.items()]
 
-    def _line(
+    def line(
         self,
         state: State,
         place: int,
@@ -270,9 +270,9 @@ class Solver:
         right: Number | None = None,
         result: Number | None = None,
     ) -> tuple[str, State]:
-        """The line of an operation, with what is given here in place of what is due."""
+        """The line of an operation and the state after it, with what is given here in place of what is due."""
         operation = self.problem.operations[place]
-        left, due_sign, due_right = self._due(state, operation)
+        left, due_sign, due_right = self.due(state, operation)
         sign, right = sign or due_sign, due_right if right is None else right
         value = reckon(left, sign, right) if result is None else result
         assert value is not None, "no operation of this world divides by zero"
@@ -281,7 +281,8 @@ class Solver:
         return step_line(operation, left, sign, right, value), self._aged(state, new)
 
     @staticmethod
-    def _due(state: State, operation: Operation) -> tuple[Number, str, Number]:
+    def due(state: State, operation: Operation) -> tuple[Number, str, Number]:
+        """The two numbers that an operation takes, as stated, and the sign between them."""
         left = state.running if operation.left is None else operation.left
         right = state.product if operation.right is None else operation.right
         assert right is not None, "a product is stated before it is brought in"
@@ -290,7 +291,7 @@ class Solver:
     def _results(self, state: State) -> tuple[Number, str, Number, Number, Callable[[Number | None], bool]]:
         """What is due, its result, and whether another result is an error that luck does not undo."""
         operation = self.problem.operations[state.place]
-        left, sign, right = self._due(state, operation)
+        left, sign, right = self.due(state, operation)
         due = reckon(left, sign, right)
         assert due is not None
         low, high = min(-_CAP, 2 * due, -2 * due), max(_CAP, 2 * due, -2 * due)
@@ -316,12 +317,12 @@ class Solver:
         offs: tuple[Number, ...] = (1, -1, 2, -2, 10, -10)
         if sign == "*":
             offs = tuple(dict.fromkeys((*offs, right, -right)))
-        return [self._line(state, state.place, result=due + off) for off in offs if misses(due + off)]
+        return [self.line(state, state.place, result=due + off) for off in offs if misses(due + off)]
 
     def _wrong_operations(self, state: State) -> _Moves:
         left, sign, right, _, misses = self._results(state)
         return [
-            self._line(state, state.place, sign=other)
+            self.line(state, state.place, sign=other)
             for other in "+-*"
             if other != sign and misses(reckon(left, other, right))
         ]
@@ -331,7 +332,7 @@ class Solver:
         # Only decimals that end.
         numbers = (2, 4, 5, 10) if sign == "/" else self._numbers
         return [
-            self._line(state, state.place, right=number)
+            self.line(state, state.place, right=number)
             for number in numbers
             if number != right and misses(reckon(left, sign, number))
         ]
@@ -346,11 +347,11 @@ class Solver:
             return ()
         if state.place + 1 == self.end:
             return ((answer_line(state.running), state._replace(answer=state.running)),)
-        return (self._line(state, state.place + 1),) if self.is_plain(state.place + 1) else ()
+        return (self.line(state, state.place + 1),) if self.is_plain(state.place + 1) else ()
 
     def _repeats(self, state: State) -> _Moves:
         again = state.place - 1
-        return (self._line(state, again),) if again >= 0 and self.is_plain(again) else ()
+        return (self.line(state, again),) if again >= 0 and self.is_plain(again) else ()
 
 
 @lru_cache(maxsize=4096)

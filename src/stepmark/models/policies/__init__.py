@@ -77,7 +77,8 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
 
     Args:
         address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model);
-            `package.module:factory`, whose call gives a policy; else a folder or hub name that transformers can load.
+            `package.module:factory`, whose call gives a policy; `stepmark:arithmetic`, the tiny model of the arithmetic
+            world; else a folder or hub name that transformers can load.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
         device: of a local model: "auto", "cpu", "cuda", "cuda:1".
 
@@ -91,7 +92,8 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
 
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None)
-    if FACTORY.fullmatch(address):
+    # The names of the models that ship with stepmark (`stepmark:…`) look like factories too.
+    if FACTORY.fullmatch(address) and not address.startswith("stepmark:"):
         policy: Policy = POLICIES.load(address)()
         return policy
     from stepmark.models.policies.local import LocalPolicy

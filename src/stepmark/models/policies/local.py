@@ -15,11 +15,22 @@ from stepmark.models.policies.prompts import PromptEncoder
 
 try:
     import torch
+
+    from stepmark.models.checkpoint import BUILT_IN
+    from stepmark.models.policies.cache import spread
+    from stepmark.models.policies.drawing import draw
 except ModuleNotFoundError:
-    raise MissingExtraError("a local policy needs torch: pip install 'stepmark[local]'") from None
+    raise MissingExtraError(
+        "a local policy needs torch and transformers: pip install 'stepmark[local]'"
+    ) from None
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_ROOM = 256
+"""Tokens that the cache has room for at first."""
+_WORTH_DROPPING = 0.8
+"""Finished rows are taken out of the batch, which copies the cache, when no larger share of it goes on."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -57,12 +68,20 @@ class LocalPolicy:
         model: in evaluation mode; it stays where it is.
         tokenizer: the model's own.
         name: its name in outputs.
-        batch_size: samples written at once, and texts read at once.
+        batch_size: samples written at once, and texts read at once; None for 16, and up to 256 for models below 25
+            million weights, whose rounds cost more than their arithmetic.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str, batch_size: int = 16
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str,
+        batch_size: int | None = None,
     ) -> None:
+        if batch_size is None:
+            batch_size = max(16, min(256, 400_000_000 // max(1, model.num_parameters())))
         if batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, found {batch_size}")
         self._model: Any = model
@@ -79,12 +98,12 @@ class LocalPolicy:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, dtype: str = "auto", device: str = "auto", batch_size: int = 16
+        cls, path: str | Path, *, dtype: str = "auto", device: str = "auto", batch_size: int | None = None
     ) -> LocalPolicy:
-        """Load a folder or a hub name; no code from the checkpoint is run.
+        """Load a folder, a hub name, or a model that ships with stepmark; no code from the checkpoint is run.
 
         Args:
-            path: a folder in the Hugging Face layout, or a hub name.
+            path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
             dtype: "auto" (as saved), "float32", "bfloat16", "float16".
             device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
             batch_size: as for the class.
@@ -97,9 +116,10 @@ class LocalPolicy:
 
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        place = BUILT_IN[str(path)]() if str(path) in BUILT_IN else path
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            tokenizer = AutoTokenizer.from_pretrained(place)
+            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise CheckpointError(
                 f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
@@ -207,22 +227,16 @@ class LocalPolicy:
         first = {row.index: row.prompt for row in rows}
         ids, mask, positions = self._padded([first[index] for index in prompts])
         out = self._forward(ids, mask, positions, keep=1)
-        spread = torch.tensor([prompts[row.index] for row in rows], device=ids.device)
-        logits, mask, positions = out.logits[spread, -1], mask[spread], positions[spread, -1:]
+        starts = torch.tensor([prompts[row.index] for row in rows], device=ids.device)
+        logits, mask, positions = out.logits[starts, -1], mask[starts], positions[starts, -1:]
         cache = out.past_key_values
-        cache.batch_select_indices(spread)
+        spread(cache, starts, min(_ROOM, max(row.limit for row in rows)))
         while True:
-            table = logits.float().log_softmax(-1)
-            for row, values in zip(rows, table, strict=True):
-                token = _draw(values, row.request, row.dice)
-                row.new.append(token)
-                row.logprob += float(values[token])
-                self._close(row)
-            self.tokens_written += len(rows)
+            self._draw(logits.float().log_softmax(-1), rows)
             going = [place for place, row in enumerate(rows) if row.finish is None]
             if not going:
                 return
-            if len(going) < len(rows):
+            if len(going) <= _WORTH_DROPPING * len(rows):
                 keep = torch.tensor(going, device=ids.device)
                 cache.batch_select_indices(keep)
                 mask, positions = mask[keep], positions[keep]
@@ -232,6 +246,23 @@ class LocalPolicy:
             positions = positions + 1
             out = self._forward(ids, mask, positions, keep=1, cache=cache)
             logits = out.logits[:, -1]
+
+    def _draw(self, table: torch.Tensor, rows: Sequence[_Row]) -> None:
+        """Give each row that is not finished its next token, from log-probabilities [rows, vocabulary]."""
+        alike: dict[tuple[float, float, int | None], list[int]] = {}
+        for place, row in enumerate(rows):
+            if row.finish is None:
+                how = row.request
+                alike.setdefault((how.temperature, how.top_p, how.top_k), []).append(place)
+        for places in alike.values():
+            chosen = table if len(places) == len(rows) else table[places]
+            tokens = draw(chosen, rows[places[0]].request, [rows[place].dice for place in places])
+            logprobs = chosen.gather(-1, tokens[:, None]).squeeze(-1)
+            for place, token, logprob in zip(places, tokens.tolist(), logprobs.tolist(), strict=True):
+                rows[place].new.append(token)
+                rows[place].logprob += logprob
+                self._close(rows[place])
+            self.tokens_written += len(places)
 
     def _close(self, row: _Row) -> None:
         """Set the row's text and finish if it is done."""
@@ -287,27 +318,6 @@ def _written(row: _Row) -> Written:
     if row.finish is None:
         raise AssertionError("a row without an end")
     return Written(text=row.text, finish=row.finish, tokens=len(row.new), logprob=row.logprob)
-
-
-def _draw(logprobs: torch.Tensor, request: Write, dice: torch.Generator) -> int:
-    """One token from log-probabilities: temperature, then top_k, then top_p, as vLLM and transformers do."""
-    if request.temperature == 0:
-        return int(logprobs.argmax())
-    scores = logprobs.double() / request.temperature
-    tokens = None
-    if request.top_k is not None:
-        scores, tokens = scores.topk(min(request.top_k, len(scores)))
-    elif request.top_p < 1:
-        scores, tokens = scores.sort(descending=True)
-    shares = scores.softmax(-1)
-    if request.top_p < 1:
-        shares = torch.where(shares.cumsum(-1) - shares < request.top_p, shares, 0.0)
-    heights = shares.cumsum(-1)
-    point = float(torch.rand((), generator=dice, dtype=torch.float64)) * float(heights[-1])
-    place = int(torch.searchsorted(heights, point, right=True))
-    if place >= len(heights):  # rounding: the last token that has a share at all
-        place = int(shares.nonzero()[-1])
-    return place if tokens is None else int(tokens[place])
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
