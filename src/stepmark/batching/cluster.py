@@ -355,4 +355,6 @@ def _short(error: Exception) -> str:
     """What happened, from Ray's report, which is a page of advice."""
     words = " ".join(str(error).split())
     reason = words.rpartition("The actor is dead because ")[2].partition(" Some common causes")[0]
+    if " is unavailable: " in words:
+        reason = "it is out of reach: " + words.rpartition(" is unavailable: ")[2]
     return reason[:240].rstrip(".") or type(error).__name__

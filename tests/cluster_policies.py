@@ -1,0 +1,82 @@
+"""Policies for the tests of `stepmark label --ray`: workers build them by name, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.errors import BackendError, InputError
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+
+
+class Slow:
+    """The arithmetic world's policy, which takes $DELAY seconds a request; each process logs what it wrote in a file of its own in the folder $ASKED."""
+
+    def __init__(self) -> None:
+        self._policy = ArithmeticPolicy()
+        self.name = "slow arithmetic"
+        self.identity = self._policy.identity
+        self._log = Path(os.environ["ASKED"]) / str(os.getpid())
+
+    @property
+    def tokens_written(self) -> int:
+        return self._policy.tokens_written
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        replies: list[list[Written] | InputError] = []
+        for place, request in enumerate(requests):
+            self.before(request)
+            time.sleep(float(os.environ["DELAY"]))
+            reply = self._policy.write([request])[0]
+            with self._log.open("a") as log:
+                log.write(f"{request.prompt!r} {request.prefill!r} {request.first} {request.n}\n")
+            replies.append(reply)
+            if ready is not None:
+                ready(place, reply)
+        return replies
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        return self._policy.choose(requests, ready)
+
+    def before(self, request: Write) -> None:
+        """What happens before a text is written."""
+
+
+class Deadly(Slow):
+    """One problem kills whoever goes on from it."""
+
+    def before(self, request: Write) -> None:
+        if os.environ["DEADLY"] in str(request.prompt):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Failing(Slow):
+    """The server behind it goes away after some texts."""
+
+    def before(self, request: Write) -> None:
+        if self._log.exists() and len(self._log.read_text().splitlines()) > 5:
+            raise BackendError("the server went away")
+
+
+class Confused(Slow):
+    """Has another model in each process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identity = f"model of process {os.getpid()}"
+
+
+class Broken(Slow):
+    """Dies while it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,263 @@
+"""`stepmark label --ray`: a cluster of two nodes on this machine, of which one and then a worker are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import test_label_cli as single
+from stepmark.batching import Answerer, Verify, Write, Written
+from stepmark.batching.cluster import Build, RayWorkers
+from stepmark.batching.cluster_worker import ClusterWorker, Trouble
+from stepmark.cli import main
+from stepmark.errors import BackendError, InputError, MissingExtraError, TooLongError, UsageError
+
+TESTS = Path(__file__).parent
+
+
+def words(file, out, policy, *more):
+    found = [
+        "label",
+        "rollout",
+        file,
+        "--policy",
+        policy,
+        "--verifier",
+        "number",
+        "--k",
+        "4",
+        "--out",
+        out,
+        *more,
+    ]
+    return [str(word) for word in found]
+
+
+def recorded(out):
+    with closing(sqlite3.connect(f"{out}.replies.sqlite")) as db:
+        return dict(db.execute("SELECT key, reply FROM replies"))
+
+
+def logged(folder):
+    return [line for log in folder.iterdir() for line in log.read_text().splitlines()]
+
+
+def driver(file, out, address):
+    code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words(file, out, "cluster_policies:Slow", "--ray", address)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def until(true, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain for {what}"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # ray's own
+def test_a_node_a_worker_and_the_driver_are_killed_and_nothing_is_lost_or_changed(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="the extra `cluster` is not installed")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    # Workers inherit these from their node, nodes from here.
+    monkeypatch.setenv("ASKED", str(asked))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    from ray.cluster_utils import Cluster
+
+    file, _ = single.world(tmp_path, count=48)
+    monkeypatch.setenv("DELAY", "0")
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert main(words(file, whole, "cluster_policies:Slow")) == 0
+    undisturbed = logged(asked)
+    assert len(undisturbed) == len(set(undisturbed)) > 100
+    for log in asked.iterdir():
+        log.unlink()
+    monkeypatch.setenv("DELAY", "0.05")
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        cluster.wait_for_nodes()
+        first = driver(file, out, cluster.address)
+        until(lambda: len(list(asked.iterdir())) == 2 and len(logged(asked)) > 20, "both workers")
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        _, said = first.communicate(timeout=180)
+        assert first.returncode == 0, said
+        assert "2 workers on a Ray cluster with 3 nodes, 2 CPUs" in said
+        assert "will be asked again" in said
+        # Asked twice is at most what was under way when the node was killed: no more than a chunk.
+        unchanged(out, whole, logged(asked), undisturbed, twice=16)
+
+        for log in asked.iterdir():
+            log.unlink()
+        out = tmp_path / "again.jsonl"
+        second = driver(file, out, cluster.address)
+        until(lambda: len(logged(asked)) > 20, "the node that is left")
+        second.send_signal(signal.SIGKILL)
+        second.communicate()
+        before = set(asked.iterdir())
+        third = driver(file, out, cluster.address)
+        until(lambda: set(asked.iterdir()) - before and len(logged(asked)) > 60, "the third driver's worker")
+        (worker,) = set(asked.iterdir()) - before
+        os.kill(int(worker.name), signal.SIGKILL)
+        _, said = third.communicate(timeout=120)
+    finally:
+        cluster.shutdown()
+    assert third.returncode == 0, said
+    assert f"worker 1 (process {worker.name} on" in said
+    assert "will be asked again" in said
+    assert "is there again" in said
+    unchanged(out, whole, logged(asked), undisturbed, twice=32)
+
+
+def unchanged(out, whole, asked, undisturbed, *, twice):
+    assert out.read_bytes() == whole.read_bytes()
+    assert recorded(out) == recorded(whole)
+    assert set(asked) == set(undisturbed)
+    assert len(asked) <= len(undisturbed) + twice
+
+
+def test_without_ray_the_line_to_type_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stepmark\[cluster\]'"):
+        RayWorkers(Build(function="m:f", settings={}), address="auto", tell=print)
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "said"),
+    [
+        ("nowhere", UsageError, "expected auto, HOST:PORT, ray://HOST:PORT or local, found 'nowhere'"),
+        ("host:port", UsageError, "found 'host:port'"),
+        ("127.0.0.1:1", BackendError, "nothing answers at 127.0.0.1:1"),
+        ("ray://127.0.0.1:1", BackendError, "nothing answers at ray://127.0.0.1:1"),
+    ],
+)
+def test_an_address_where_no_cluster_is_says_so_at_once(monkeypatch, address, error, said):
+    class Ray:
+        @staticmethod
+        def is_initialized():
+            return False
+
+    monkeypatch.setitem(sys.modules, "ray", Ray)
+    with pytest.raises(error, match=said):
+        RayWorkers(Build(function="m:f", settings={}), address=address, tell=print)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--ray-workers", "2"], "give --ray ADDRESS too"),
+        (["--ray", "auto", "--ray-workers", "0"], "--ray-workers 0: expected 1 or more"),
+        (["--ray", "auto", "--ray-cpus", "0"], "--ray-cpus 0"),
+        (["--ray", "auto", "--ray-gpus", "-1"], "--ray-gpus -1"),
+        (["--ray", "auto", "--device", "cuda"], "add --ray-gpus 1"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(tmp_path, monkeypatch, capsys, flags, said):
+    monkeypatch.chdir(tmp_path)
+    file, _ = single.world(tmp_path, count=1)
+    assert main(words(file, "out.jsonl", single.ARITHMETIC, *flags)) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("out.jsonl*"))
+
+
+def test_a_run_may_be_continued_with_and_without_a_cluster(tmp_path):
+    from stepmark.cli.labelling import _NO_LABELS, LabelOptions
+
+    names = {name for name in LabelOptions.__dataclass_fields__ if name.startswith("ray")}
+    assert names
+    assert names <= set(_NO_LABELS)
+
+
+# What a worker builds in the tests below; called by name, as on a cluster.
+
+
+def built(*, identity):
+    def write(requests, ready):
+        replies = []
+        for place, request in enumerate(requests):
+            if request.prompt == "crash":
+                raise RuntimeError("no memory")
+            if request.prompt == "long":
+                replies.append(TooLongError("9 tokens, at most 8", where="here"))
+            else:
+                replies.append([Written(text=request.prompt, finish="end")])
+            if place == 0:
+                ready(place, replies[-1])
+        return replies
+
+    def short(requests, ready):
+        return []
+
+    return {Write: Answerer(identity=identity, answer=write), Verify: Answerer(identity="v", answer=short)}
+
+
+def refusing():
+    raise UsageError("no such model")
+
+
+def worker(function="built", settings='{"identity": "me"}', folder="/nowhere"):
+    return ClusterWorker(f"test_cluster:{function}", settings, folder)
+
+
+def all_of(at_work, requests):
+    at_work.take(requests)
+    replies = []
+    while True:
+        more, end, trouble = at_work.more()
+        replies += more
+        if end:
+            return replies, trouble
+
+
+def test_a_worker_gives_every_reply_once_in_words_that_travel():
+    at_work = worker()
+    version, identities = at_work.build()
+    assert identities == {Write: "me", Verify: "v"}
+    assert version.count(".") >= 1
+    for _ in range(2):  # chunk after chunk
+        replies, trouble = all_of(at_work, [Write(prompt=text) for text in ("a", "long", "b")])
+        assert trouble is None
+        assert [place for place, _ in replies] == [0, 1, 2]
+        assert [said[0].text for _, said in (replies[0], replies[2])] == ["a", "b"]
+        refused = replies[1][1]
+        assert type(refused) is InputError
+        assert str(refused) == "here: 9 tokens, at most 8"
+
+
+def test_a_worker_tells_what_went_wrong_and_lives():
+    at_work = worker()
+    at_work.build()
+    replies, trouble = all_of(at_work, [Write(prompt=text) for text in ("a", "crash")])
+    assert [place for place, _ in replies] == [0]
+    error = trouble.error("worker 3")
+    assert isinstance(error, BackendError)
+    assert str(error) == "worker 3: RuntimeError: no memory"
+    assert "in write" in error.__notes__[0]
+    assert all_of(at_work, [Write(prompt="c")])[1] is None
+    _, trouble = all_of(at_work, [Verify(answer="1", gold="1")])
+    assert trouble.message == "v gave 0 replies to 1 requests"
+
+
+def test_what_cannot_be_built_is_the_callers_error():
+    trouble = worker("refusing", "{}").build()
+    assert isinstance(trouble, Trouble)
+    error = trouble.error("worker 1")
+    assert isinstance(error, UsageError)
+    assert str(error) == "worker 1: no such model"
