@@ -1,99 +1,300 @@
-"""`stepmark train`: a grader from step-labelled solutions."""
+"""`stepmark train`: a grader from labelled solutions."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+
+from stepmark.cli.grade import Flag
+from stepmark.errors import UsageError
+from stepmark.store import atomic_write
+
+if TYPE_CHECKING:
+    from stepmark.training.monitor import Monitor
+    from stepmark.training.objectives.base import Objective
+    from stepmark.training.recipe import Recipe, Trained
+    from stepmark.training.trainer import Progress
+
+EVERY = 10.0
+"""Seconds between two lines."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labels:
+    """Which labels are trained on."""
+
+    labels: Literal["auto", "correctness", "value"] = "auto"
+    """Ratings of people, judges and exact rules (correctness), shares of rollouts (value), or ratings where a row has any."""
+    judge: str | None = None
+    """Only this judge's labels, "human" say."""
+    neutral: Literal["positive", "negative", "drop"] = "positive"
+    """What a neutral rating counts as; three classes keep it."""
+    after_error: Literal["mask", "keep"] = "mask"
+    """Steps after the first wrong one: masked, or trained as labelled."""
+    coarsen: float = 0.0
+    """Share of step borders joined away, drawn anew each epoch, so that steps of many lengths are seen."""
+    max_tokens: int = 1024
+    """Longer rows are left out and counted."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """What is trained."""
+
+    base: str = "stepmark:smollm2-135m-instruct"
+    """The base model: a folder, a hub name, or a built-in one."""
+    mark: str | None = None
+    """The token that ends a step. Left out: the first known one that the base has."""
+    layout: Literal["auto", "chatml", "chat", "text"] = "auto"
+    """How problem and steps become text."""
+    rank: int = 16
+    """LoRA rank on every linear layer."""
+    full: Flag = False
+    """Train all weights instead of an adapter."""
+    frozen_layers: int = 0
+    """The lowest layers that are not trained."""
+    adapter: Flag = False
+    """Write the adapter alone instead of the whole checkpoint."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What is computed in; updates are made in float32."""
+    device: str = "auto"
+    """Where: auto, cpu, cuda."""
+    gradient_checkpointing: Flag = False
+    """Compute activations twice: slower, far less memory."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """How long, how fast."""
+
+    learning_rate: float | None = None
+    """Its peak. Left out: 2e-4 with LoRA, 1e-5 with all weights."""
+    epochs: int = 2
+    """Passes over the data."""
+    token_budget: int = 2048
+    """Distinct tokens a forward pass; bounds memory."""
+    rows_per_step: int | None = None
+    """Rows an optimizer step, at least. Left out: one forward pass a step."""
+    limit_tokens: int | None = None
+    """Distinct tokens an epoch, the same number from each source."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    held_out: float = 0.06
+    """Share of problems kept for measuring and calibration."""
+    held_out_data: str | None = None
+    """Measure and calibrate on this file instead of a share."""
+    evaluations: int = 4
+    """How often the held-out problems are measured, evenly over the run."""
+    patience: int | None = None
+    """Stop after as many measurements without a better loss, and keep the best weights."""
+    seed: int = 0
+    """Of everything random."""
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Tell these too."""
 
 
 def train_command(
-    *data: Path,
+    *data: str,
     out: Path,
-    base: str = "stepmark:smollm2-135m-instruct",
-    rank: int = 16,
-    frozen_layers: int = 10,
-    learning_rate: float = 4e-4,
-    epochs: int = 1,
-    token_budget: int = 2048,
-    limit_tokens: int | None = None,
-    max_tokens: int = 512,
-    coarsen: float = 0.5,
-    neutral: Literal["positive", "negative"] = "positive",
-    held_out: float = 0.06,
-    seed: int = 0,
+    objective: str = "hard",
+    candidates: tuple[str, ...] = (),
+    labels: Labels = Labels(),
+    network: Network = Network(),
+    running: Running = Running(),
 ) -> int:
-    """Train a PRM (LoRA adapter and marker head) on step labels.
+    """Train a PRM on labelled solutions, measure it on held-out problems, calibrate it, and write a checkpoint.
 
     Interrupted, the same command goes on where it was; the state lies in OUT.run until the checkpoint is there.
+    Several processes share each step when started by `accelerate launch -m stepmark.cli train …`.
 
-    Parameters
-    ----------
-    data
-        Files of JSON lines, plain or gzip: PRM800K in the flat layout (instruction, responses, next_response,
-        rating), or GSM8K (question, answer), in whose worked solutions errors are put on purpose.
-    out
-        The checkpoint's folder; must not exist.
-    base
-        The base model: a folder, a hub name, or the built-in one.
-    rank
-        LoRA rank.
-    frozen_layers
-        The lowest layers that get no adapter.
-    learning_rate
-        Peak learning rate.
-    epochs
-        Passes over the data.
-    token_budget
-        Distinct tokens a step.
-    limit_tokens
-        Distinct tokens an epoch, the same number from each source; all of them by default.
-    max_tokens
-        Longer examples are left out and counted.
-    coarsen
-        Share of step borders joined away, so that steps of many lengths are seen.
-    neutral
-        What a neutral rating counts as.
-    held_out
-        Share of problems kept for measuring and calibration.
-    seed
-        Of everything random.
+    Args:
+        data: files in any format of `stepmark convert`, or OWNER/NAME of data sets on the hub. For worked solutions without
+            labels: `stepmark label exact` first.
+        out: the checkpoint's folder; must not exist.
+        objective: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo, generative, or
+            "package.module:Class".
+        candidates: of target-tokens, from wrong to right.
+        labels: which labels.
+        network: which weights.
+        running: how long.
     """
-    from stepmark.training.recipe import labelled_rows, train_marker_prm
-    from stepmark.training.train import Train
+    if not data:
+        raise UsageError("expected data: files of labelled solutions, or data sets on the hub")
+    from stepmark.training.monitor import History, close_all, read_history
+    from stepmark.training.recipe import train
+    from stepmark.training.sources import training_rows
 
-    settings = Train(
-        rank=rank,
-        frozen_layers=frozen_layers,
-        learning_rate=learning_rate,
-        epochs=epochs,
-        token_budget=token_budget,
-        limit_tokens=limit_tokens,
-        max_tokens=max_tokens,
-        coarsen=coarsen,
-        neutral=neutral,
-        held_out=held_out,
-        seed=seed,
-    )
-    recent: list[float] = []
+    recipe = _recipe(_objective(objective, candidates), labels, network, running)
+    state = out.with_name(f"{out.name}.run")
+    history = state.with_name(f"{out.name}.history.jsonl")
+    monitors: list[Monitor] = []
+    lines = _Lines()
+    try:
+        if not out.exists():
+            monitors = [History(history), *_others(running.log, out, recipe)]
 
-    def report(figures: dict[str, float]) -> None:
-        recent.append(figures["loss"])
-        del recent[:-50]
-        if figures["step"] % 10 == 0 or figures["step"] == figures["steps"]:
-            left = (figures["steps"] - figures["step"]) * figures["seconds_per_step"] / 60
-            print(
-                f"step {figures['step']:.0f} of {figures['steps']:.0f}, loss {sum(recent) / len(recent):.3f} (last "
-                f"{len(recent)}), {figures['tokens_per_second']:.0f} tokens/s, {left:.0f} min left"
-                + (f", {figures['refused']:.0f} examples left out" if figures["step"] <= 10 else ""),
-                file=sys.stderr,
-                flush=True,
-            )
+        def report(progress: Progress) -> None:
+            lines.tell(progress)
+            for monitor in monitors:
+                monitor.tell(progress)
 
-    done = train_marker_prm(labelled_rows(data, seed=seed), out, settings, base=base, report=report)
-    print(
-        f"{done.folder}: {done.examples} examples of {done.problems} problems; held out: {done.held_out.labels} steps, loss "
-        f"{done.held_out.loss:.3f}, accuracy {done.held_out.accuracy:.3f}, AUC {done.held_out.auc:.3f}; first-error F1 "
-        f"{done.first_errors.f1:.3f} at the threshold {done.first_errors.threshold:g}"
-    )
+        done = train(
+            training_rows(data),
+            out,
+            recipe,
+            held_out=None if running.held_out_data is None else training_rows([running.held_out_data]),
+            data=data,
+            report=report,
+        )
+    finally:
+        close_all(monitors)
+    if done.first:
+        _finish(done, history, read_history(history), recipe, data)
     return 0
+
+
+def _finish(
+    done: Trained, history: Path, rows: list[dict[str, Any]], recipe: Recipe, data: tuple[str, ...]
+) -> None:
+    from stepmark.training.report import training_html
+
+    settings = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
+    settings |= {name: str(value) for name, value in _flat(recipe).items()}
+    with atomic_write(done.folder / "report.html") as page:
+        page.writelines(training_html(done, rows, settings, title=f"Training of {done.folder.name}"))
+    history.rename(done.folder / "history.jsonl")
+    for line in done.dropped.lines():
+        print(line, file=sys.stderr)
+    print(f"{done.folder}: {done.examples:,} examples of {done.problems:,} problems")
+    found = done.held_out
+    if found is not None:
+        parts = [f"{found.labels:,} steps", f"loss {found.loss:.3f}"]
+        parts += [f"accuracy {found.accuracy:.3f}"] if found.accuracy is not None else []
+        parts += [f"AUC {found.auc:.3f}"] if found.auc is not None else []
+        print("held out: " + ", ".join(parts))
+    if done.first_errors is not None and found is not None:
+        first = done.first_errors
+        print(
+            f"first errors of {found.solutions:,} held-out solutions, calibrated, at {first.threshold:g}: F1 {first.f1:.3f}"
+        )
+    print(f"curves: {done.folder / 'report.html'}")
+
+
+def _flat(recipe: Recipe) -> Mapping[str, object]:
+    from dataclasses import asdict
+
+    train = asdict(recipe.train)
+    return {
+        **asdict(recipe.rules),
+        **train.pop("weights"),
+        **train,
+        "mark": recipe.mark,
+        "layout": recipe.layout,
+    }
+
+
+def _objective(name: str, candidates: tuple[str, ...]) -> Objective:
+    from stepmark.training.objectives import OBJECTIVES
+    from stepmark.training.objectives.steps import TargetTokens
+
+    made: Objective = OBJECTIVES.load(name)()
+    if candidates:
+        if not isinstance(made, TargetTokens):
+            raise UsageError(f"--candidates are of --objective target-tokens, found {name}")
+        made = replace(made, candidates=candidates)
+    return made
+
+
+def _recipe(objective: Objective, labels: Labels, network: Network, running: Running) -> Recipe:
+    from stepmark.training.examples import LabelRules
+    from stepmark.training.net import Weights
+    from stepmark.training.recipe import Recipe
+    from stepmark.training.trainer import Train
+
+    return Recipe(
+        base=network.base,
+        objective=objective,
+        rules=LabelRules(
+            labels=labels.labels, neutral=labels.neutral, judge=labels.judge, after_error=labels.after_error
+        ),
+        train=Train(
+            weights=Weights(
+                rank=None if network.full else network.rank,
+                alpha=2.0 * network.rank,
+                frozen_layers=network.frozen_layers,
+                dtype=network.dtype,
+                device=network.device,
+                gradient_checkpointing=network.gradient_checkpointing,
+            ),
+            learning_rate=running.learning_rate,
+            weight_decay=running.weight_decay,
+            epochs=running.epochs,
+            token_budget=running.token_budget,
+            rows_per_step=running.rows_per_step,
+            limit_tokens=running.limit_tokens,
+            max_tokens=labels.max_tokens,
+            coarsen=labels.coarsen,
+            held_out=running.held_out,
+            evaluations=running.evaluations,
+            patience=running.patience,
+            seed=running.seed,
+        ),
+        mark=network.mark,
+        layout=network.layout,
+        adapter=network.adapter,
+    )
+
+
+def _others(log: tuple[str, ...], out: Path, recipe: Recipe) -> list[Monitor]:
+    from stepmark.training.monitor import TensorBoard, WandB
+
+    made: list[Monitor] = []
+    if "tensorboard" in log:
+        made.append(TensorBoard(out.with_name(f"{out.name}.tensorboard")))
+    if "wandb" in log:
+        made.append(
+            WandB(out.name, {"objective": recipe.objective.name, "base": recipe.base, **_flat(recipe)})
+        )
+    return made
+
+
+class _Lines:
+    """A line every ten seconds, and one for each measurement."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic() - EVERY
+        self._losses: list[tuple[float, float]] = []
+
+    def tell(self, progress: Progress) -> None:
+        self._losses.append((progress.loss * progress.labels, progress.labels))
+        del self._losses[:-50]
+        last = progress.step == progress.steps
+        if progress.held_out is None and not last and time.monotonic() - self._told < EVERY:
+            return
+        self._told = time.monotonic()
+        loss = sum(loss for loss, _ in self._losses) / sum(labels for _, labels in self._losses)
+        minutes = progress.seconds_left / 60
+        parts = [
+            f"step {progress.step:,} of {progress.steps:,}",
+            f"loss {loss:.3f} (last {len(self._losses)})",
+            f"{progress.rows_per_second:,.1f} rows/s, {progress.tokens_per_second:,.0f} tokens/s",
+            f"{minutes:,.0f} min left" if minutes >= 2 else f"{progress.seconds_left:,.0f} s left",
+        ]
+        found = progress.held_out
+        if found is not None:
+            parts.append(f"held out: loss {found.loss:.3f}")
+            parts += [f"accuracy {found.accuracy:.3f}"] if found.accuracy is not None else []
+            parts += [f"AUC {found.auc:.3f}"] if found.auc is not None else []
+            parts += (
+                [f"first-error F1 {found.first_error_f1:.3f}"] if found.first_error_f1 is not None else []
+            )
+        print(", ".join(parts), file=sys.stderr, flush=True)

@@ -1,73 +1,46 @@
-"""The recipe of the default PRM, from a file of rated steps to a calibrated checkpoint."""
+"""From labelled rows to a calibrated checkpoint."""
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from stepmark.errors import InputError, UsageError
-from stepmark.labels.exact import exact_labels
+from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
+from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
-from stepmark.models.spec import LinearHead, Readout, ScoringSpec, TextLayout
-from stepmark.problems.gsm8k import read_gsm8k
-from stepmark.records import LabelledSolution
-from stepmark.solutions.prm800k import read_prm800k
-from stepmark.store import read_rows
-from stepmark.training.data import examples
-from stepmark.training.publish import calibrate, write_checkpoint
-from stepmark.training.train import Measure, Train, Trainer, measure, split_problems
-
-MARKER_SPEC = ScoringSpec(
-    family="stepmark",
-    summary="stepmark's own: one logit at a marker token after each step",
-    source="trained by `stepmark train`",
-    layout=TextLayout(
-        # SmolLM2's chat format without its default system message; the marker is a token of its vocabulary that
-        # no mathematics uses.
-        opening="<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n",
-        mark="\n<file_sep>",
-        special_tokens=False,
-    ),
-    readout=Readout(head=LinearHead(), activation="sigmoid"),
-    score_kind="probability",
-    aggregate="min",
-    aggregate_source="the grader is trained up to the first error only; the minimum asks for the worst step",
-    threshold=0.5,
-)
-"""How our own checkpoints are read, before calibration."""
+from stepmark.models.load import load_prm
+from stepmark.models.spec import LogRatioHead
+from stepmark.records import StepScores
+from stepmark.solutions.interchange import LabelledRow
+from stepmark.training.calibrate import calibrate, takes_a_map
+from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
+from stepmark.training.layouts import LayoutName, layout_for
+from stepmark.training.measure import Graded, Measure, measure
+from stepmark.training.net import Net
+from stepmark.training.objectives.base import Objective
+from stepmark.training.objectives.steps import Hard
+from stepmark.training.trainer import Progress, Train, Trainer
+from stepmark.training.write import write_trained
 
 
-def labelled_rows(files: Sequence[Path], *, seed: int) -> Iterator[LabelledSolution]:
-    """Step labels of several files; each file's layout is told by its first row.
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides a checkpoint besides its rows."""
 
-    Args:
-        files: PRM800K in the flat layout, or GSM8K, which gives exact labels (`labels/exact.py`).
-        seed: of the errors put into GSM8K.
-
-    Raises:
-        UsageError: no file.
-        InputError: a file that is neither, or a bad row.
-    """
-    if not files:
-        raise UsageError("name at least one file of step labels")
-    for file in files:
-        first = next(iter(read_rows(file)))
-        keys = set(first.data)
-        if "instruction" in keys:
-            yield from read_prm800k(file)
-        elif {"question", "answer"} <= keys:
-            for number, worked in enumerate(read_gsm8k(file)):
-                yield from exact_labels(worked, random.Random(seed * 1_000_003 + number))
-        else:
-            raise InputError(
-                f"expected PRM800K (instruction, responses, next_response, rating) or GSM8K (question, answer), found the keys "
-                f"{sorted(keys)}",
-                where=first.where,
-            )
+    base: str = BUILT_IN_BASE
+    """A folder, a hub name, or a built-in one."""
+    objective: Objective = field(default_factory=Hard)
+    rules: LabelRules = field(default_factory=LabelRules)
+    train: Train = field(default_factory=Train)
+    mark: str | None = None
+    """The token that ends a step; None: the first known one that the base has (`layouts.MARKS`)."""
+    layout: LayoutName = "auto"
+    adapter: bool = False
+    """Write the LoRA adapter alone, to be read over its base; else the whole checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,63 +48,167 @@ class Trained:
     """What a run gave."""
 
     folder: Path
-    held_out: Measure
-    """On steps of problems that were not trained on."""
-    first_errors: FirstErrors
-    """On the solutions of those problems."""
+    held_out: Measure | None
+    """On problems that were not trained on, before calibration; None where none were held out."""
+    first_errors: FirstErrors | None
+    """On the solutions of those problems, calibrated, at the spec's threshold."""
     examples: int
     problems: int
+    dropped: Dropped
+    first: bool
+    """Whether this is the process that writes and talks; of one process it is."""
 
 
-def train_marker_prm(
-    rows: Iterable[LabelledSolution],
+def train(
+    rows: Iterable[LabelledRow],
     out: Path,
-    settings: Train,
+    recipe: Recipe,
     *,
-    base: str = BUILT_IN_BASE,
-    report: Callable[[dict[str, float]], None],
+    held_out: Iterable[LabelledRow] | None = None,
+    data: Sequence[str] = (),
+    report: Callable[[Progress], None],
 ) -> Trained:
-    """Train, write and calibrate. Run again with the same settings after an interruption, it goes on.
+    """Train, write and calibrate. Run again with the same arguments after an interruption, it goes on.
 
     Args:
-        rows: labelled solutions.
+        rows: labelled rows of any source.
         out: the checkpoint's folder; the state of a run in progress lies in `<out>.run`.
-        base: the base model: a folder, a hub name, or the built-in one.
-        report: receives the figures of every step.
+        recipe: see `Recipe`.
+        held_out: rows to measure and calibrate on; None: a share of the problems of `rows`.
+        data: names of the sources, for the card.
+        report: receives the figures of every optimizer step.
 
     Raises:
         UsageError: `out` exists, no example is left after filtering, all held-out steps are right or all are wrong,
             or `<out>.run` is of another run.
+        InputError: labels of a kind that the objective is not for.
+        CheckpointError: the base cannot be trained, or what was written is not read as it was trained.
     """
     if out.exists():
         raise UsageError(f"{out} exists; delete it or choose another --out")
-    ready = examples(rows, neutral=settings.neutral)
-    training, held_out = split_problems(ready, settings.held_out, settings.seed)
-    if not training or not held_out:
-        raise UsageError(
-            f"{len(ready)} judged examples of {len(training) + len(held_out)} problems are too few to train on"
-        )
-    if len({label for group in held_out for e in group for label in e.labels if label is not None}) < 2:
-        # Known now, and not after hours of training, when calibration would need them.
-        raise UsageError(
-            f"the {len(held_out)} held-out problems have no right or no wrong step; hold out more, or label more"
-        )
+    if recipe.adapter and recipe.train.weights.rank is None:
+        raise UsageError("an adapter is to be written and all weights trained: leave out one of the two")
+    dropped = Dropped()
+    training, measured_on = _split(rows, held_out, recipe, dropped)
+    base = find_checkpoint(recipe.base)
+    layout = layout_for(load_tokenizer(base), mark=recipe.mark, layout=recipe.layout)
+    folder = Path(recipe.base).expanduser()
+    base_name = str(folder.resolve()) if folder.is_dir() else recipe.base
+    spec = recipe.objective.spec(layout, base_name)
+    settings = recipe.train
+    net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
     state = out.with_name(f"{out.name}.run")
-    trainer = Trainer(find_checkpoint(base), MARKER_SPEC, settings, state)
-    trainer.run(training, report=report)
-    measured = measure(list(trainer.predict(held_out)))
-    # Made beside the state and moved when it is whole: `out` is calibrated or not there.
-    made = state / "checkpoint"
-    shutil.rmtree(made, ignore_errors=True)
-    folder = Path(base).expanduser()
-    write_checkpoint(trainer, made, base_name=str(folder.resolve()) if folder.is_dir() else base)
-    best = calibrate(made, [e for group in held_out for e in group])
-    made.rename(out)
-    shutil.rmtree(state)
+    trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped)
+    trainer.run(training, measured_on, report=report)
+    graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
+    found = measure(graded, loss=loss, labels=labels) if graded else None
+    first = None
+    if trainer.workers.first:
+        # Made beside the state and moved when it is whole: `out` is calibrated or not there.
+        made = state / "checkpoint"
+        shutil.rmtree(made, ignore_errors=True)
+        notes = _notes(recipe, base_name, data, training, measured_on, dropped, found)
+        written = write_trained(made, net, adapter=recipe.adapter, base_name=base_name, notes=notes)
+        _check_reading(made, graded, net)
+        if takes_a_map(spec.readout) and found is not None and found.auc is not None:
+            assert written.spec is not None
+            first = calibrate(made, written.spec, graded, name="held-out problems")
+        made.rename(out)
+        shutil.rmtree(state)
+    trainer.workers.wait()
     return Trained(
         folder=out,
-        held_out=measured,
-        first_errors=best,
+        held_out=found,
+        first_errors=first,
         examples=sum(map(len, training)),
         problems=len(training),
+        dropped=dropped,
+        first=trainer.workers.first,
     )
+
+
+def _split(
+    rows: Iterable[LabelledRow], held_out: Iterable[LabelledRow] | None, recipe: Recipe, dropped: Dropped
+) -> tuple[list[list[Example]], list[list[Example]]]:
+    settings, objective = recipe.train, recipe.objective
+    ready = examples(rows, recipe.rules, dropped=dropped)
+    if held_out is None:
+        training, measured_on = split_problems(ready, settings.held_out, settings.seed)
+    else:
+        others = examples(held_out, recipe.rules, dropped=dropped)
+        training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
+        known = {group[0].solution.problem.text for group in training}
+        shared = [g for g in measured_on if g[0].solution.problem.text in known]
+        if shared:
+            raise InputError(
+                f"{len(shared)} held-out problems are trained on too; leave them out of one of the two",
+                where=shared[0][0].where,
+            )
+    if not training:
+        raise UsageError(
+            "there is nothing to train on: no row has a labelled step. " + " ".join(dropped.lines())
+        )
+    if settings.held_out > 0 and held_out is None and not measured_on:
+        raise UsageError(
+            f"{len(training)} problems are too few to hold out {settings.held_out:.0%} of them; label more, name --held-out-data, "
+            "or train without measuring (--held-out 0)"
+        )
+    fitted = [
+        target.value
+        for group in measured_on
+        for example in group
+        for target in objective.wanted(example).targets
+        if target is not None
+    ]
+    if measured_on and not (min(fitted, default=1.0) <= 0.5 < max(fitted, default=0.0)):
+        # Known now, and not after hours of training, when calibration would need them.
+        raise UsageError(
+            f"the {len(measured_on)} held-out problems have no right or no wrong step; hold out more, or label more"
+        )
+    return training, measured_on
+
+
+def _notes(
+    recipe: Recipe,
+    base_name: str,
+    data: Sequence[str],
+    training: Sequence[Sequence[Example]],
+    measured_on: Sequence[Sequence[Example]],
+    dropped: Dropped,
+    found: Measure | None,
+) -> dict[str, Any]:
+    """Everything that a reader of the checkpoint may ask for, as plain data."""
+    return {
+        "base": base_name,
+        "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        "data": list(data),
+        "rules": asdict(recipe.rules),
+        "settings": asdict(recipe.train),
+        "problems": len(training),
+        "examples": sum(map(len, training)),
+        "held_out_problems": len(measured_on),
+        "dropped": dict(dropped.counts),
+        "held_out": None if found is None else asdict(found),
+    }
+
+
+def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
+    """What was written is read as it was trained, or it is not published.
+
+    Raises:
+        CheckpointError: `load_prm` gives other scores than the network in training did.
+    """
+    if isinstance(net.spec.readout.head, LogRatioHead) or not graded:
+        return
+    some = graded[:: max(1, len(graded) // 8)][:8]
+    prm = load_prm(str(folder), dtype="float32" if net.weights.torch_dtype.itemsize == 4 else "auto")
+    # In bfloat16 a merged adapter rounds otherwise than one beside its base.
+    allowed = 1e-3 if net.weights.torch_dtype.itemsize == 4 else 0.1
+    for one, result in zip(some, prm.score_many([g.example.solution for g in some]), strict=True):
+        assert isinstance(result, StepScores)
+        for ours, theirs in zip(one.scores, result.scores, strict=True):
+            if ours is not None and theirs is not None and abs(ours - theirs) > allowed:
+                raise CheckpointError(
+                    f"{folder}: the written checkpoint scores a step {theirs:.4f} where the network in training gave {ours:.4f}; "
+                    "it is kept there and not published. Please report this"
+                )

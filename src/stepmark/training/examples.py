@@ -1,0 +1,285 @@
+"""From labelled solutions to training examples: what is known of each step, up to the first error.
+
+Nothing is dropped in silence: what a rule leaves out is counted by its reason, and the first place is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from stepmark.errors import InputError
+from stepmark.records import Judgement, Problem, Solution, Step
+from stepmark.solutions.interchange import LabelledRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """All that is known of one step; each objective fits what it is made for."""
+
+    value: float
+    """In [0, 1]: 1 right, 0 wrong, or the share of rollouts that reached the answer."""
+    rating: Literal[-1, 0, 1] | None = None
+    """Where people or a judge rated it: wrong, neutral, right."""
+    successes: int | None = None
+    trials: int | None = None
+    """Rollouts behind `value`, where it is a share and they were counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A solution, and what is known of its steps: `targets[i]` is of step i, None where it is not to be fitted."""
+
+    solution: Solution
+    targets: tuple[Target | None, ...]
+    outcome: bool | None = None
+    """Whether its final answer is right; None when nobody says."""
+    where: str = ""
+    """Where it was read, for messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRules:
+    """Which judgements become targets."""
+
+    labels: Literal["auto", "correctness", "value"] = "auto"
+    """`correctness`: ratings of people, judges, exact rules. `value`: shares of rollouts. `auto`: ratings where a row has
+    any, else values."""
+    neutral: Literal["positive", "negative", "drop"] = "positive"
+    """What a neutral rating counts as where an objective knows right and wrong only. Positive as in Lightman et al. 2023
+    (section 2.6) and Qwen2.5-Math-7B-PRM800K."""
+    judge: str | None = None
+    """Only judgements of this judge ("human" takes "human:ann" too)."""
+    after_error: Literal["mask", "keep"] = "mask"
+    """Steps after the first wrong one (rated -1, or no rollout succeeded): masked, because what follows an error has no
+    clear label (Uesato et al. 2022; Lightman et al. 2023), or kept as labelled."""
+
+
+@dataclass(kw_only=True)
+class Dropped:
+    """What was left out: how often, why, and where first."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def note(self, why: str, where: str, count: int = 1) -> None:
+        """Count something that is not trained on."""
+        if count:
+            self.counts[why] = self.counts.get(why, 0) + count
+            self.first.setdefault(why, where)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            f"left out: {count:,} x {why} (first: {self.first[why] or 'unnamed'})"
+            for why, count in self.counts.items()
+        ]
+
+
+def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) -> Target | str | None:
+    """What some judgements of one step say together.
+
+    Args:
+        judgements: of the step; equal ones count once.
+        rules: which count.
+        kind: "correctness" or "value".
+
+    Returns:
+        None where there is nothing to go by; a text, why, where there is something that gives no target.
+    """
+    chosen = list(dict.fromkeys(j for j in judgements if j.kind == kind and _by(j, rules.judge)))
+    if kind == "correctness":
+        ratings = {j.rating for j in chosen} - {None}
+        if not ratings:
+            return None
+        if len(ratings) > 1 and (rules.neutral == "drop" or {_as_value(r, rules) for r in ratings} != {1.0}):
+            # Right and neutral agree where neutral counts as right; anything else is a disagreement.
+            if {_as_value(r, rules) for r in ratings} == {0.0}:
+                return Target(value=0.0, rating=-1)
+            return "judges disagree on a step"
+        rating = 1 if len(ratings) > 1 else ratings.pop()
+        value = _as_value(rating, rules)
+        if value is None:
+            return "a neutral step"
+        return Target(value=value, rating=rating)
+    counted = [j for j in chosen if j.trials is not None and j.successes is not None]
+    trials = sum(j.trials or 0 for j in counted)
+    if trials:
+        successes = sum(j.successes or 0 for j in counted)
+        return Target(value=successes / trials, successes=successes, trials=trials)
+    shares = [j.share for j in chosen if j.share is not None]
+    if shares:
+        return Target(value=sum(shares) / len(shares))
+    return "a step whose rollouts all have no verdict" if counted else None
+
+
+def _as_value(rating: int | None, rules: LabelRules) -> float | None:
+    if rating == 0:
+        return {"positive": 1.0, "negative": 0.0, "drop": None}[rules.neutral]
+    return 1.0 if rating == 1 else 0.0
+
+
+def _by(judgement: Judgement, judge: str | None) -> bool:
+    return judge is None or judgement.judge == judge or judgement.judge.startswith(f"{judge}:")
+
+
+def examples(
+    rows: Iterable[LabelledRow],
+    rules: LabelRules = LabelRules(),
+    *,
+    dropped: Dropped | None = None,
+) -> list[Example]:
+    """Training examples of labelled rows.
+
+    Of each row its own steps count (`LabelledRow.own`): a branch trains only the steps that leave the line it branches from.
+    A step after one that is known to be wrong is masked, be it known from this row or from another row of the same problem. Rows
+    that are the same in everything are one example.
+
+    Args:
+        rows: of any source.
+        rules: which judgements become targets.
+        dropped: takes note of what is left out.
+
+    Raises:
+        InputError: a row whose number of judgements is not its number of steps.
+    """
+    dropped = Dropped() if dropped is None else dropped
+    kept = list(rows)
+    seen: dict[tuple[str, ...], dict[str, list[Judgement]]] = {}
+    for row in kept:
+        if len(row.labelled.judgements) != len(row.solution.steps):
+            raise InputError(
+                f"{len(row.labelled.judgements)} lists of judgements for {len(row.solution.steps)} steps",
+                where=row.where,
+            )
+        key: tuple[str, ...] = (row.solution.problem.text,)
+        for text, judged in zip(row.solution.texts, row.own.judgements, strict=True):
+            key = (*key, text)
+            for judgement in judged:
+                seen.setdefault(key, {}).setdefault(judgement.kind, []).append(judgement)
+    # A prefix that several rows judge has one target, from all of them.
+    known: dict[tuple[str, ...], Target | str | None] = {}
+    for key, by_kind in seen.items():
+        known[key] = _known(by_kind, rules)
+    result: dict[tuple[object, ...], Example] = {}
+    for row in kept:
+        example, why = _example(row, known, rules, dropped)
+        if why:
+            dropped.note(why, row.where)
+        elif example is not None:
+            same = (
+                example.solution.problem.text,
+                *example.solution.texts,
+                *(t is None for t in example.targets),
+                example.outcome,
+            )
+            if same in result:
+                dropped.note("rows that say the same as another", row.where)
+            result.setdefault(same, example)
+    return list(result.values())
+
+
+def _known(by_kind: dict[str, list[Judgement]], rules: LabelRules) -> Target | str | None:
+    kinds = ("correctness", "value") if rules.labels == "auto" else (rules.labels,)
+    found: Target | str | None = None
+    for kind in kinds:
+        found = target_of(by_kind.get(kind, ()), rules, kind=kind)
+        if found is not None:
+            break
+    return found
+
+
+def _example(
+    row: LabelledRow, known: dict[tuple[str, ...], Target | str | None], rules: LabelRules, dropped: Dropped
+) -> tuple[Example | None, str]:
+    """The example of a row, or why there is none."""
+    targets: list[Target | None] = []
+    key: tuple[str, ...] = (row.solution.problem.text,)
+    wrong = False
+    masked = 0
+    for text, judged in zip(row.solution.texts, row.own.judgements, strict=True):
+        key = (*key, text)
+        found = known.get(key)
+        if isinstance(found, str):
+            dropped.note(found, row.where)
+            found = None
+        own = found if judged else None
+        if wrong and rules.after_error == "mask":
+            masked += own is not None
+            own = None
+        targets.append(own)
+        # A wrong step that only another row judged is wrong here too.
+        wrong = wrong or (found is not None and found.value == 0.0)
+    dropped.note("steps after an error", row.where, masked)
+    if not any(t is not None for t in targets) and row.outcome is None:
+        return None, "rows without a step to train on"
+    return Example(solution=row.solution, targets=tuple(targets), outcome=row.outcome, where=row.where), ""
+
+
+def coarsen(example: Example, share: float, seed: int) -> Example:
+    """Join steps with the one after, so that a grader sees steps of many lengths.
+
+    Whether a border goes is decided by the text before it, not by the example: solutions that share a prefix
+    keep sharing it, and the tree keeps its branches. A joined step has the target of its last part, which is
+    sound up to the first error only; a border right after a wrong step always stays. What the world answered
+    (`Step.observation`) ends a step: such a border stays too.
+
+    Args:
+        example: what to coarsen.
+        share: probability that a border between two steps goes, in [0, 1].
+        seed: another seed, other borders.
+    """
+    steps: list[Step] = []
+    targets: list[Target | None] = []
+    text = ""
+    for i, (step, target) in enumerate(zip(example.solution.steps, example.targets, strict=True)):
+        text = f"{text} {step.text.strip()}" if text else step.text.strip()
+        stays = (
+            i == len(example.targets) - 1
+            or bool(step.observation.strip())
+            or (target is not None and target.value == 0.0)
+        )
+        prefix = "\x00".join([str(seed), example.solution.problem.text, *example.solution.texts[: i + 1]])
+        draw = int.from_bytes(hashlib.sha256(prefix.encode()).digest()[:4], "big") / 2**32
+        if stays or draw >= share:
+            steps.append(Step(text=text, observation=step.observation))
+            targets.append(target)
+            text = ""
+    solution = replace(example.solution, steps=tuple(steps), split=None)
+    return replace(example, solution=solution, targets=tuple(targets))
+
+
+def by_problem(rows: Iterable[Example]) -> list[list[Example]]:
+    """Examples grouped by problem text, in order of first appearance."""
+    groups: dict[str, list[Example]] = {}
+    for row in rows:
+        groups.setdefault(row.solution.problem.text, []).append(row)
+    return list(groups.values())
+
+
+def split_problems(
+    rows: Sequence[Example], share: float, seed: int
+) -> tuple[list[list[Example]], list[list[Example]]]:
+    """Training and held-out groups; a problem is wholly in one of them.
+
+    Args:
+        rows: examples.
+        share: of the problems, held out, in [0, 1).
+        seed: of the draw.
+    """
+    groups = by_problem(rows)
+    order = list(range(len(groups)))
+    random.Random(seed).shuffle(order)
+    held = set(order[: round(len(groups) * share)])
+    return (
+        [g for i, g in enumerate(groups) if i not in held],
+        [g for i, g in enumerate(groups) if i in held],
+    )
+
+
+def problem_of(group: Sequence[Example]) -> Problem:
+    """The problem of a group."""
+    return group[0].solution.problem

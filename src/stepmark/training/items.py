@@ -1,0 +1,187 @@
+"""Examples as packed trees of tokens, by the same encoding as grading.
+
+The loss over a tree is the sum over its rows taken apart: a step that n rows share is computed once and weighs n.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepmark.errors import InputError
+from stepmark.models.encoding import Encoded, Encoder
+from stepmark.models.tree import Ints, PackedTree, common_prefix, pack
+from stepmark.training.examples import Dropped, Example, Target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One example inside a tree."""
+
+    example: Example
+    path: Ints
+    """Packed index of each of its tokens."""
+    answer: int
+    """Index into `path` of the first token of its first step."""
+    reads: tuple[int | None, ...]
+    """For each step, its index into `Item.reads`; None for a step that is not read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """Some examples of one problem as one tree. Shapes: `reads`, `targets`, `weights` [reads]."""
+
+    tree: PackedTree
+    reads: tuple[int, ...]
+    """Packed index of each step end that is read, each once for each of its targets."""
+    targets: tuple[Target | None, ...]
+    """What is known there; None where nothing is fitted (the score alone is wanted)."""
+    weights: tuple[float, ...]
+    """How many rows say so; 0 where there is no target."""
+    rows: tuple[Row, ...]
+    problem: str
+
+    @property
+    def labels(self) -> float:
+        """How many labels it holds: the sum of the weights."""
+        return sum(self.weights)
+
+
+Wanted = Callable[[Example], Example]
+"""What an objective takes of an example: the same with some targets masked; none left means it is not trained on."""
+
+
+def items_of(
+    group: Sequence[Example],
+    encoder: Encoder,
+    *,
+    budget: int,
+    dropped: Dropped,
+    every_step: bool = False,
+    outcomes: bool = False,
+) -> Iterator[Item]:
+    """One problem's examples as trees of at most `budget` distinct tokens.
+
+    A problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
+
+    Args:
+        group: examples of one problem.
+        encoder: how solutions are read.
+        budget: distinct tokens a tree.
+        dropped: takes note of every example that cannot be encoded (too long, a marker inside).
+        every_step: read steps without a target too (for measuring).
+        outcomes: keep examples that have an outcome and no target.
+
+    Raises:
+        InputError: one example alone is larger than the budget.
+    """
+    encoded: list[tuple[Encoded, Example]] = []
+    for example in group:
+        if not (any(t is not None for t in example.targets) or (outcomes and example.outcome is not None)):
+            continue
+        try:
+            encoded.append((encoder.encode(example.solution), example))
+        except InputError as error:
+            dropped.note(f"rows that cannot be read: {_kind(error)}", example.where or str(error))
+    encoded.sort(key=lambda pair: pair[0].ids.tolist())
+    start = 0
+    while start < len(encoded):
+        end = start + 1
+        size, before = len(encoded[start][0].ids), encoded[start][0].ids
+        if size > budget:
+            raise InputError(
+                f"one example has {size} tokens and a batch holds {budget}; raise the token budget or lower max_tokens",
+                where=encoded[start][1].where or encoded[start][1].solution.id,
+            )
+        while end < len(encoded):
+            ids = encoded[end][0].ids
+            size += len(ids) - common_prefix(ids, before)
+            if size > budget:
+                break
+            before, end = ids, end + 1
+        yield _item(encoded[start:end], every_step=every_step)
+        start = end
+
+
+def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Item:
+    tree = pack([e.ids for e, _ in part])
+    places: dict[tuple[int, Target | None], int] = {}
+    weights: list[float] = []
+    rows = []
+    for (e, example), path in zip(part, tree.paths, strict=True):
+        reads: list[int | None] = []
+        for read, target in zip(e.reads, example.targets, strict=True):
+            if read is None or (target is None and not every_step):
+                reads.append(None)
+                continue
+            place = places.setdefault((int(path[read]), target), len(places))
+            if place == len(weights):
+                weights.append(0.0)
+            if target is not None:
+                weights[place] += 1.0
+            reads.append(place)
+        rows.append(Row(example=example, path=path, answer=e.answer, reads=tuple(reads)))
+    return Item(
+        tree=tree,
+        reads=tuple(at for at, _ in places),
+        targets=tuple(target for _, target in places),
+        weights=tuple(weights),
+        rows=tuple(rows),
+        problem=part[0][1].solution.problem.text,
+    )
+
+
+def _kind(error: InputError) -> str:
+    return {"TooLongError": "too long", "MarkerInTextError": "a marker or control token in the text"}.get(
+        type(error).__name__, "not encodable"
+    )
+
+
+def batches(
+    items: Sequence[Item], *, budget: int, rng: random.Random, rows: int | None = None
+) -> list[list[list[Item]]]:
+    """Optimizer steps of forward passes of trees, in random order.
+
+    Args:
+        items: trees.
+        budget: tokens a forward pass, at most.
+        rng: of the order.
+        rows: examples an optimizer step, at least; None: one forward pass a step.
+
+    Returns:
+        [steps][passes][trees].
+    """
+    order = list(items)
+    rng.shuffle(order)
+    steps: list[list[list[Item]]] = []
+    size, count = budget + 1, 0
+    for item in order:
+        full = count >= (1 if rows is None else rows)
+        fits = size + len(item.tree) <= budget
+        if not steps or (full and (rows is not None or not fits)):
+            steps.append([[]])
+            size = count = 0
+        elif not fits:
+            steps[-1].append([])
+            size = 0
+        steps[-1][-1].append(item)
+        size += len(item.tree)
+        count += len(item.rows)
+    return steps
+
+
+def packed(batch: Sequence[Item]) -> tuple[Ints, Ints, Ints]:
+    """Token ids, positions and step ends of trees laid one after the other: [tokens], [tokens], [reads]."""
+    reads: list[int] = []
+    at = 0
+    for item in batch:
+        reads += [at + read for read in item.reads]
+        at += len(item.tree)
+    return (
+        np.concatenate([item.tree.ids for item in batch]),
+        np.concatenate([item.tree.depths for item in batch]),
+        np.asarray(reads, dtype=np.int64),
+    )

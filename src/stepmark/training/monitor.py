@@ -1,0 +1,141 @@
+"""Who listens to a run: a history on disk, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from stepmark.errors import MissingExtraError
+from stepmark.training.trainer import Progress
+
+
+class Monitor(Protocol):
+    """Told of every optimizer step."""
+
+    def tell(self, progress: Progress) -> None:
+        """One step is done."""
+
+    def close(self) -> None:
+        """The run has ended, or was broken off."""
+
+
+class History:
+    """Every step as a JSON line. A resumed run goes on in the same file; steps that are done again replace their lines.
+
+    Args:
+        file: where; its folder is made.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = None if file.exists() else file.open("a", encoding="utf-8")
+
+    def tell(self, progress: Progress) -> None:
+        """Write its line."""
+        if self._lines is None:
+            kept = [row for row in read_history(self.file) if row["step"] < progress.step]
+            temporary = self.file.with_suffix(".part")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            temporary.replace(self.file)
+            self._lines = self.file.open("a", encoding="utf-8")
+        self._lines.write(json.dumps(asdict(progress)) + "\n")
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+def read_history(file: Path) -> list[dict[str, Any]]:
+    """The steps in a history; a last line that was cut off by a kill is left out."""
+    rows = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+class TensorBoard:
+    """Event files for TensorBoard.
+
+    Args:
+        folder: where they go.
+
+    Raises:
+        MissingExtraError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError("--log tensorboard needs it: pip install tensorboard") from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def tell(self, progress: Progress) -> None:
+        """Its scalars."""
+        for name, value in scalars(progress).items():
+            self._writer.add_scalar(name, value, progress.step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class WandB:
+    """A run on Weights & Biases; where and whether it is sent is decided by its own settings (WANDB_MODE, WANDB_PROJECT).
+
+    Args:
+        name: of the run.
+        settings: shown with it.
+
+    Raises:
+        MissingExtraError: wandb is not installed.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtraError("--log wandb needs it: pip install wandb") from error
+        self._run: Any = wandb.init(name=name, config=dict(settings), resume="allow")
+
+    def tell(self, progress: Progress) -> None:
+        """Its scalars."""
+        self._run.log(scalars(progress), step=progress.step)
+
+    def close(self) -> None:
+        """End the run."""
+        self._run.finish()
+
+
+def scalars(progress: Progress) -> dict[str, float]:
+    """What a step has to plot; what is not known is left out."""
+    found: dict[str, float | None] = {
+        "train/loss": progress.loss,
+        "train/gradient": progress.gradient,
+        "train/learning_rate": progress.learning_rate,
+        "speed/tokens_per_second": progress.tokens_per_second,
+        "speed/rows_per_second": progress.rows_per_second,
+    }
+    if progress.held_out is not None:
+        found |= {
+            "held_out/loss": progress.held_out.loss,
+            "held_out/accuracy": progress.held_out.accuracy,
+            "held_out/auc": progress.held_out.auc,
+            "held_out/first_error_f1": progress.held_out.first_error_f1,
+        }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def close_all(monitors: Sequence[Monitor]) -> None:
+    """Close them in order."""
+    for monitor in monitors:
+        monitor.close()

@@ -1,0 +1,190 @@
+"""The network under training: a backbone with LoRA or all of its weights, a head, and the float32 copies that are updated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from stepmark.errors import UsageError
+from stepmark.models import attention
+from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
+from stepmark.models.checkpoint import Tensors
+from stepmark.models.encoding import Encoder
+from stepmark.models.heads import output_rows
+from stepmark.models.spec import ScoringSpec
+from stepmark.training.items import Item, packed
+
+_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Which weights are trained, and in what precision."""
+
+    rank: int | None = 16
+    """LoRA rank on every linear layer (Hu et al. 2021); None trains all weights of the backbone."""
+    alpha: float = 32.0
+    """LoRA scale is alpha / rank."""
+    frozen_layers: int = 0
+    """The lowest layers that are not trained: no gradient runs through them. With all weights, the embedding is frozen too."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What is computed in. Updates are made in float32 copies either way. auto: bfloat16 where the device has it."""
+    device: str = "auto"
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time, far less memory."""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` on `device`."""
+        if self.dtype != "auto":
+            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+        native = (
+            torch.cuda.is_bf16_supported()
+            if self.place.startswith("cuda")
+            else torch.cpu._is_avx512_bf16_supported()
+        )
+        return torch.bfloat16 if native else torch.float32
+
+    @property
+    def place(self) -> str:
+        """The device itself."""
+        if self.device != "auto":
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Net:
+    """A backbone in training.
+
+    Args:
+        base: folder of the base model.
+        spec: how solutions are read; its layout encodes the training rows.
+        weights: what is trained.
+        max_tokens: longer rows are refused.
+        seed: of the adapter's and the head's first weights.
+
+    Raises:
+        CheckpointError: the base cannot be loaded, or its tokenizer lacks the layout's mark.
+        UsageError: `frozen_layers` leaves nothing to train.
+    """
+
+    def __init__(
+        self, base: Path, spec: ScoringSpec, weights: Weights, *, max_tokens: int | None, seed: int
+    ) -> None:
+        torch.manual_seed(seed)
+        self.base, self.spec, self.weights = base, spec, weights
+        self.device, self.dtype = weights.place, weights.torch_dtype
+        self.backbone: Any = load_backbone(base, dtype=self.dtype, device=self.device)
+        config = self.backbone.config
+        self.hidden_size = int(config.hidden_size)
+        limits = [n for n in (max_tokens, token_limit(config)) if n is not None]
+        self.tokenizer = load_tokenizer(base)
+        self.encoder = Encoder(
+            self.tokenizer,
+            spec.layout,
+            max_tokens=min(limits, default=None),
+            outcome_only=spec.outcome_only,
+        )
+        # A base without the marker would be trained, and read, at the last piece of it.
+        self.encoder.check()
+        layers = int(config.num_hidden_layers)
+        if weights.frozen_layers >= layers:
+            # peft takes an empty list of layers for all of them.
+            raise UsageError(
+                f"frozen_layers is {weights.frozen_layers}, and the base has {layers} layers: none is left to train"
+            )
+        self.model: Any = self._with_adapter(layers) if weights.rank is not None else self.backbone
+        if weights.rank is None:
+            self._freeze()
+        if weights.gradient_checkpointing:
+            self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+        self._output: Tensor | None = None
+        self.head: torch.nn.Module = torch.nn.Identity()
+
+    def set_head(self, head: torch.nn.Module) -> None:
+        """The head, in float32; its parameters are trained."""
+        self.head = head.float().to(self.device)
+
+    @property
+    def named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained, by name; the head's begin with "head."."""
+        found = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        found |= {f"head.{name}": p for name, p in self.head.named_parameters() if p.requires_grad}
+        if isinstance(self._output, torch.nn.Parameter) and self._output.requires_grad:
+            found["output"] = self._output
+        return found
+
+    def hidden(self, batch: Sequence[Item]) -> Tensor:
+        """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""
+        ids, depths, _ = packed(batch)
+        state: Tensor = self.model(
+            input_ids=torch.from_numpy(ids)[None].to(self.device),
+            position_ids=torch.from_numpy(depths)[None].to(self.device),
+            use_cache=False,
+            stepmark_plan=attention.Plan.of_trees([item.tree for item in batch], self.device),
+        ).last_hidden_state[0]
+        return state
+
+    def read(self, batch: Sequence[Item]) -> Tensor:
+        """The head's logits at the step ends of a batch: [reads, classes], float32."""
+        _, _, reads = packed(batch)
+        rows = self.hidden(batch)[torch.from_numpy(reads).to(self.device)]
+        logits: Tensor = self.head(rows.float())
+        return logits
+
+    @property
+    def tied(self) -> bool:
+        """Whether the language-model head is the embedding."""
+        return bool(self.backbone.config.tie_word_embeddings)
+
+    def output(self) -> Tensor:
+        """The language-model head [vocabulary, hidden]: tied to the embedding, or the base's own (then trained with all weights)."""
+        if self._output is None:
+            if self.tied:
+                tied: Tensor = self.backbone.get_input_embeddings().weight
+                return tied
+            rows = output_rows(Tensors(self.base), self.backbone).to(self.device, self.dtype)
+            trained = self.weights.rank is None
+            self._output = torch.nn.Parameter(rows.clone(), requires_grad=trained)
+        return self._output
+
+    def train(self, on: bool) -> None:
+        """Training or evaluation mode."""
+        self.model.train(on)
+        self.head.train(on)
+
+    def _freeze(self) -> None:
+        if not self.weights.frozen_layers:
+            return
+        self.backbone.get_input_embeddings().weight.requires_grad_(False)
+        for layer in self.backbone.layers[: self.weights.frozen_layers]:
+            layer.requires_grad_(False)
+
+    def _with_adapter(self, layers: int) -> Any:
+        from peft import LoraConfig, get_peft_model
+
+        with warnings.catch_warnings():
+            # peft 0.21 asks transformers a question that transformers means to rename.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            model: Any = get_peft_model(
+                self.backbone,
+                LoraConfig(
+                    r=self.weights.rank,
+                    lora_alpha=self.weights.alpha,
+                    target_modules=_LINEAR,
+                    layers_to_transform=list(range(self.weights.frozen_layers, layers)),
+                    layers_pattern="layers",
+                ),
+                # The adapter computes in the base's precision; the optimizer keeps float32 copies.
+                autocast_adapter_dtype=False,
+            )
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(self.dtype)
+        return model

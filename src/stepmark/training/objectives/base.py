@@ -1,0 +1,111 @@
+"""What an objective is: how a checkpoint that it trains is read, what it fits, and its loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stepmark.models.spec import Layout, ScoringSpec
+from stepmark.training.examples import Example, Target
+from stepmark.training.items import Item
+from stepmark.training.net import Net
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """One forward pass against its labels."""
+
+    loss: Tensor
+    """The **sum** over labels, each with its weight: passes and processes add up, and are divided once by all labels."""
+    labels: float
+    """How many there were."""
+    scores: tuple[float, ...]
+    """What the checkpoint would score at each read of the batch, item after item; as graded."""
+
+
+class Objective(Protocol):
+    """One way to train a grader: a frozen dataclass of settings."""
+
+    @property
+    def name(self) -> str:
+        """Its name in `--objective`."""
+
+    @property
+    def outcomes(self) -> bool:
+        """Whether it fits the outcome of whole solutions instead of steps."""
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """How the trained checkpoint is read.
+
+        Args:
+            layout: how solutions become text.
+            base: the base model's name, for objectives that compare with it.
+        """
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """A new head for this network."""
+
+    def wanted(self, example: Example) -> Example:
+        """The example with what this objective cannot fit masked.
+
+        Raises:
+            InputError: the labels are of a kind that this objective is not for; says which objective is.
+        """
+
+    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+        """Forward pass and loss of one batch."""
+
+
+class StepObjective(ABC):
+    """Objectives that read a head at step ends. Abstract: `loss_of` and `score_of`."""
+
+    @property
+    def outcomes(self) -> bool:
+        """Steps are fitted."""
+        return False
+
+    @abstractmethod
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """[labels, classes] against as many targets: [labels]."""
+
+    @abstractmethod
+    def score_of(self, logits: Tensor) -> Tensor:
+        """[reads, classes]: the score as graded, [reads]."""
+
+    def fits(self, target: Target, example: Example) -> bool:
+        """Whether this target can be fitted. Every one, unless an objective says otherwise."""
+        return True
+
+    def wanted(self, example: Example) -> Example:
+        """Mask what cannot be fitted."""
+        return replace(
+            example,
+            targets=tuple(
+                target if target is not None and self.fits(target, example) else None
+                for target in example.targets
+            ),
+        )
+
+    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+        """Forward pass and loss."""
+        logits = net.read(batch)
+        places = [
+            (at, target, weight)
+            for at, (target, weight) in enumerate(
+                (t, w) for item in batch for t, w in zip(item.targets, item.weights, strict=True)
+            )
+            if target is not None
+        ]
+        rows = logits[torch.tensor([at for at, _, _ in places], device=logits.device, dtype=torch.long)]
+        weights = torch.tensor([weight for _, _, weight in places], device=logits.device)
+        losses = self.loss_of(rows, [target for _, target, _ in places])
+        return Fitted(
+            loss=(losses * weights).sum(),
+            labels=float(sum(weight for _, _, weight in places)),
+            scores=tuple(self.score_of(logits.detach()).tolist()),
+        )

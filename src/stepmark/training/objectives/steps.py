@@ -1,0 +1,309 @@
+"""Objectives that fit each labelled step at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stepmark.errors import CheckpointError, InputError
+from stepmark.models.spec import Layout, LinearHead, MlpHead, Readout, ScoringSpec, VocabHead
+from stepmark.training.examples import Example, Target
+from stepmark.training.net import Net
+from stepmark.training.objectives.base import StepObjective
+
+HeadKind = Literal["linear", "mlp"]
+_TRAINED = "trained by `stepmark train`"
+_AGGREGATE = "the grader is trained up to the first error only; the minimum asks for the worst step"
+
+
+def linear_head(net: Net, classes: int) -> torch.nn.Module:
+    """A linear layer that begins at zero: every class equally likely."""
+    layer = torch.nn.Linear(net.hidden_size, classes)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp_head(net: Net) -> torch.nn.Module:
+    """Linear, ReLU, linear, two classes: the head of `Qwen2ForProcessRewardModel`; the last layer begins at zero."""
+    last = torch.nn.Linear(net.hidden_size, 2)
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.zeros_(last.bias)
+    return torch.nn.Sequential(torch.nn.Linear(net.hidden_size, net.hidden_size), torch.nn.ReLU(), last)
+
+
+def marker_spec(layout: Layout, readout: Readout, **more: object) -> ScoringSpec:
+    """How our own checkpoints are read, before calibration."""
+    spec = ScoringSpec(
+        family="stepmark",
+        summary="stepmark's own: read at a marker token after each step",
+        source=_TRAINED,
+        layout=layout,
+        readout=readout,
+        score_kind="probability",
+        aggregate="min",
+        aggregate_source=_AGGREGATE,
+        threshold=0.5,
+    )
+    return replace(spec, **more)  # type: ignore[arg-type]
+
+
+def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
+    return torch.tensor([t.value for t in targets], dtype=like.dtype, device=like.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hard(StepObjective):
+    """Right or wrong: binary cross-entropy of one logit.
+
+    A share of rollouts becomes right where it is above `above`: with 0, where any rollout succeeded, as in Wang et al. 2024
+    (Math-Shepherd, equation 3) and as Zhang et al. 2025 found best ("The Lessons of Developing PRMs", section 3.1.4).
+    """
+
+    name: str = "hard"
+    above: float = 0.0
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """One logit, through a sigmoid."""
+        return marker_spec(layout, Readout(head=LinearHead(), activation="sigmoid"))
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """One unit."""
+        return linear_head(net, 1)
+
+    def hard(self, targets: Sequence[Target], like: Tensor) -> Tensor:
+        """1 or 0 for each target."""
+        return (_values(targets, like) > self.above).to(like.dtype)
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Binary cross-entropy."""
+        return F.binary_cross_entropy_with_logits(logits[:, 0], self.hard(targets, logits), reduction="none")
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """P(right)."""
+        return torch.sigmoid(logits[:, 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(StepObjective):
+    """Right or wrong: cross-entropy over two classes, class 1 right: the head of token classification (TRL's layout) or,
+    with `kind="mlp"`, of `Qwen2ForProcessRewardModel`."""
+
+    name: str = "ce"
+    above: float = 0.0
+    kind: HeadKind = "linear"
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """Two logits, through a softmax."""
+        head = MlpHead() if self.kind == "mlp" else LinearHead()
+        return marker_spec(layout, Readout(head=head, activation="softmax", good=1))
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """Two units, after a hidden layer where `kind` says so."""
+        return mlp_head(net) if self.kind == "mlp" else linear_head(net, 2)
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Cross-entropy."""
+        return F.cross_entropy(logits, (_values(targets, logits) > self.above).long(), reduction="none")
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """P(class 1)."""
+        return torch.softmax(logits, -1)[:, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soft(Hard):
+    """The share itself: binary cross-entropy against it, never rounded (Wang et al. 2024, equation 4)."""
+
+    name: str = "soft"
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Binary cross-entropy against the share."""
+        return F.binary_cross_entropy_with_logits(logits[:, 0], _values(targets, logits), reduction="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredError(Hard):
+    """The share itself: squared error of the probability (Zhang et al. 2025, section 2.2, soft labels)."""
+
+    name: str = "mse"
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """(P(right) - share)²."""
+        return (torch.sigmoid(logits[:, 0]) - _values(targets, logits)) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetaBinomial(StepObjective):
+    """(successes, trials) as they were counted: the likelihood under a Beta distribution of the success rate.
+
+    2 of 2 and 32 of 32 are both "1.0" and not equally certain. Two logits are the logarithms of the Beta's parameters, so the score,
+    its mean, is their softmax: a / (a + b). Steps that were rated and not counted are one trial. The binomial coefficient, which no
+    parameter moves, is left out.
+    """
+
+    name: str = "beta-binomial"
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """Two logits, log b and log a, through a softmax."""
+        return marker_spec(layout, Readout(head=LinearHead(), activation="softmax", good=1))
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """Two units: Beta(1, 1) to begin with."""
+        return linear_head(net, 2)
+
+    def fits(self, target: Target, example: Example) -> bool:
+        """Counts and ratings; a bare share does not say how many rollouts it is of."""
+        if target.trials is None and target.value not in (0.0, 1.0):
+            raise InputError(
+                f"the objective beta-binomial needs (successes, trials) and found only the share {target.value:g}; "
+                "take --objective soft",
+                where=example.where,
+            )
+        return True
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """-log of B(s + a, n - s + b) / B(a, b)."""
+        # Outside, the logarithms of gamma functions lose all digits in float32; e^±12 trials say enough.
+        b, a = torch.exp(logits.clamp(-12, 12)).double().unbind(-1)
+        n = torch.tensor([float(t.trials or 1) for t in targets], dtype=torch.float64, device=logits.device)
+        s = torch.tensor(
+            [float(t.successes if t.successes is not None and t.trials else t.value) for t in targets],
+            dtype=torch.float64,
+            device=logits.device,
+        )
+
+        def log_beta(x: Tensor, y: Tensor) -> Tensor:
+            return torch.lgamma(x) + torch.lgamma(y) - torch.lgamma(x + y)
+
+        return (log_beta(a, b) - log_beta(s + a, n - s + b)).float()
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """The mean of the Beta."""
+        return torch.softmax(logits, -1)[:, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreeClass(StepObjective):
+    """Negative, neutral, positive, as people rate: cross-entropy over three classes (Xia et al. 2024, ReasonEval).
+
+    Whether neutral counts as right is decided when grading (`--neutral`), not here.
+    """
+
+    name: str = "three-class"
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """Three logits, through a softmax."""
+        return marker_spec(
+            layout,
+            Readout(
+                head=LinearHead(),
+                activation="softmax",
+                good=2,
+                neutral=1,
+                class_names=("negative", "neutral", "positive"),
+            ),
+        )
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """Three units."""
+        return linear_head(net, 3)
+
+    def fits(self, target: Target, example: Example) -> bool:
+        """Ratings only."""
+        if target.rating is None:
+            raise InputError(
+                "the objective three-class needs ratings (-1, 0, 1) and found rollouts; take --objective soft or hard",
+                where=example.where,
+            )
+        return True
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Cross-entropy over the three."""
+        classes = torch.tensor([int(t.rating or 0) + 1 for t in targets], device=logits.device)
+        return F.cross_entropy(logits, classes, reduction="none")
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """P(neutral) + P(positive), as graded by default."""
+        return torch.softmax(logits, -1)[:, 1:].sum(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetTokens(StepObjective):
+    """Tokens of the language-model head: cross-entropy between the candidates' logits, and no others.
+
+    With two candidates Math-Shepherd's "+" and "-" (Wang et al. 2024), with three the rating token of Lightman et al. 2023.
+    No logit of any other token is computed.
+    """
+
+    name: str = "target-tokens"
+    candidates: tuple[str, ...] = ("-", "+")
+    """From wrong to right: two or three texts that are one token each."""
+    above: float = 0.0
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """Rows of the language-model head."""
+        three = len(self.candidates) == 3
+        return marker_spec(
+            layout,
+            Readout(
+                head=VocabHead(candidates=self.candidates),
+                activation="softmax",
+                good=2 if three else 1,
+                neutral=1 if three else None,
+                class_names=("negative", "neutral", "positive") if three else None,
+            ),
+        )
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """The candidates' rows, as they are in the base; they are trained with it or stay."""
+        return _VocabRows(net, self.candidates)
+
+    def fits(self, target: Target, example: Example) -> bool:
+        """With three candidates ratings only."""
+        if len(self.candidates) == 3 and target.rating is None:
+            raise InputError(
+                "three target tokens need ratings (-1, 0, 1) and found rollouts; take two candidates, or --objective soft",
+                where=example.where,
+            )
+        return True
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Cross-entropy between the candidates."""
+        if len(self.candidates) == 3:
+            classes = torch.tensor([int(t.rating or 0) + 1 for t in targets], device=logits.device)
+        else:
+            classes = (_values(targets, logits) > self.above).long()
+        return F.cross_entropy(logits, classes, reduction="none")
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """P of what counts as right."""
+        return torch.softmax(logits, -1)[:, 1:].sum(-1)
+
+
+class _VocabRows(torch.nn.Module):
+    """Some rows of the language-model head. It owns no parameters: the rows are the network's."""
+
+    def __init__(self, net: Net, candidates: tuple[str, ...]) -> None:
+        super().__init__()
+        if len(candidates) not in (2, 3):
+            raise CheckpointError(f"target tokens are two or three, found {len(candidates)}")
+        ids = []
+        for text in candidates:
+            tokens = net.tokenizer.encode(text, add_special_tokens=False)
+            if len(tokens) != 1 or tokens[0] == net.tokenizer.unk_token_id:
+                raise CheckpointError(
+                    f"the target {text!r} is not one token of this base but {tokens}; choose others with --candidates"
+                )
+            ids.append(tokens[0])
+        # In a list, so that torch does not take the network's own rows for parameters of the head.
+        self._net = [net]
+        self.ids = torch.tensor(ids, device=net.device)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self._net[0].output()[self.ids].float())

@@ -1,0 +1,108 @@
+"""What `--data` names: files of labelled solutions in any format, or data sets on the hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stepmark.errors import InputError, MissingExtraError, UsageError
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
+from stepmark.store import atomic_write
+
+_READING = Reading()
+_FILES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+
+
+def training_rows(
+    names: Sequence[str], *, split: str = "train", reading: Reading = _READING, losses: Losses | None = None
+) -> Iterator[LabelledRow]:
+    """Labelled rows of several sources, one after the other.
+
+    A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Train.limit_tokens`).
+
+    Args:
+        names: files in any format of `stepmark convert`, or "OWNER/NAME" of a data set on the hub.
+        split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
+        reading: how to read.
+        losses: takes note of what is left out in reading.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row that is not of its format, a format that cannot be told.
+        UsageError: no such file, and no such data set.
+    """
+    for name in names:
+        for file in _files(name, split):
+            for row in read_labelled(file, settings=reading, losses=losses):
+                yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
+
+
+def _with_source(row: LabelledRow, source: str) -> LabelledRow:
+    solution = row.solution
+    named = replace(solution, problem=replace(solution.problem, source=source))
+    return replace(row, labelled=replace(row.labelled, solution=named))
+
+
+def _files(name: str, split: str) -> list[str]:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(_FILES[:3]))
+        if not found:
+            raise UsageError(f"{name}: the folder holds no {', '.join(_FILES[:3])}")
+        return found
+    if path.exists() or name.count("/") != 1 or name.endswith(_FILES):
+        return [str(path)]
+    return [str(f) for f in hub_files(name, split)]
+
+
+def hub_files(name: str, split: str) -> list[Path]:
+    """A hub data set's files of one split, downloaded; parquet as JSON lines beside them.
+
+    Args:
+        name: "OWNER/NAME".
+        split: a word in the file names, "train" say; where no file has it, all are taken.
+
+    Raises:
+        UsageError: there is no such file here and the hub cannot be reached or has no such data set.
+        MissingExtraError: huggingface_hub, or pyarrow for parquet, is not installed.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError(
+            "reading from the hub needs huggingface_hub: pip install huggingface_hub"
+        ) from error
+    try:
+        folder = Path(
+            snapshot_download(name, repo_type="dataset", allow_patterns=[f"*{ending}" for ending in _FILES])
+        )
+    except Exception as error:  # every kind of network and hub failure ends here
+        raise UsageError(
+            f"{name}: there is no such file, and it could not be fetched from the hub as a data set "
+            f"({type(error).__name__}: {error}); check the name and the network"
+        ) from error
+    found = sorted(f for f in folder.rglob("*") if f.name.endswith(_FILES) and f.is_file())
+    chosen = [f for f in found if split in f.name] or found
+    if not chosen:
+        raise UsageError(f"{name}: the data set holds no {', '.join(_FILES)}")
+    return [_as_lines(f) if f.suffix == ".parquet" else f for f in chosen]
+
+
+def _as_lines(file: Path) -> Path:
+    """A parquet file as JSON lines beside it; made once."""
+    lines = file.with_suffix(".stepmark.jsonl")
+    if lines.is_file():
+        return lines
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError(f"{file.name} is parquet: pip install pyarrow") from error
+    try:
+        with atomic_write(lines) as out:
+            for batch in parquet.ParquetFile(file).iter_batches():
+                for row in batch.to_pylist():
+                    out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the parquet rows cannot be written as JSON: {error}", where=str(file)) from error
+    return lines
