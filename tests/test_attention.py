@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,13 +100,25 @@ def test_forward_equals_separate_forwards(config_class, budget):
             torch.testing.assert_close(hidden[torch.from_numpy(path)], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_missing_block_would_be_seen():
-    """The comparison above can fail: the same forward without one of its blocks is far off."""
+@pytest.mark.parametrize("width", [1, 7, 16])
+@pytest.mark.parametrize("budget", [1000, 11])
+def test_pieces_of_any_width_give_the_same(width, budget, monkeypatch):
+    monkeypatch.setitem(attention._WIDTH, "cpu", width)
+    model, sequences = backbone(LlamaConfig), forest(1)
+    tree = pack(sequences)
+    with torch.inference_mode():
+        hidden = in_chunks(model, tree, budget)
+        for path, expected in zip(tree.paths, alone(model, sequences), strict=True):
+            torch.testing.assert_close(hidden[torch.from_numpy(path)], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_forgotten_mask_would_be_seen():
+    """The comparison above can fail: the same forward in which every query sees all of its piece is far off."""
     model, sequences = backbone(LlamaConfig), forest(1)
     tree = pack(sequences)
 
     def forget(plan):
-        plan.blocks = plan.blocks[1:]
+        plan.pieces = tuple(replace(piece, unseen=None) for piece in plan.pieces)
 
     with torch.inference_mode():
         hidden = in_chunks(model, tree, 1000, spoil=forget)
@@ -114,9 +126,11 @@ def test_a_missing_block_would_be_seen():
         assert max((hidden[torch.from_numpy(p)] - e).abs().max().item() for p, e in pairs) > 0.1
 
 
+@pytest.mark.parametrize("width", [128, 9])
 @pytest.mark.parametrize("config_class", CONFIGS)
-def test_gradient_of_the_tree_is_the_sum_over_separate_rows(config_class):
+def test_gradient_of_the_tree_is_the_sum_over_separate_rows(config_class, width, monkeypatch):
     """The read hidden states go through a nonlinear function, each row with a weight of its own."""
+    monkeypatch.setitem(attention._WIDTH, "cpu", width)
     model = backbone(config_class)
     groups = [forest(2), forest(3, ((4, 3), (2, 8)))]
     rows = [s for group in groups for s in group]
@@ -143,72 +157,69 @@ def test_gradient_of_the_tree_is_the_sum_over_separate_rows(config_class):
     model.zero_grad()
 
 
-def by_hand(query, key, value, causal, scale):
-    """Softmax attention in float64 as the textbook has it, and its log-sum-exp."""
-    scores = query.double() @ key.double().transpose(-1, -2) * scale
-    if causal:
-        rows, columns = torch.meshgrid(*(torch.arange(n) for n in scores.shape[-2:]), indexing="ij")
-        scores = scores.masked_fill(columns > rows, -torch.inf)
-    return torch.softmax(scores, -1) @ value.double(), torch.logsumexp(scores, -1)
+def by_hand(query, key, value, sees, scale):
+    """Softmax attention in float64 as the textbook has it; each key head serves the query heads that follow it."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.double().repeat_interleave(groups, dim=1) for t in (key, value))
+    scores = query.double() @ key.transpose(-1, -2) * scale
+    return torch.softmax(scores.masked_fill(~sees, -torch.inf), -1) @ value
 
 
-def some_tensors(causal, dtype):
-    generator = torch.Generator().manual_seed(5)
-    keys = 9 if causal else 13
-    return [
-        torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (9, keys, keys, 9)
-    ]  # query, key, value, gradient of the output
+def path_matrix(tree):
+    """[tokens, tokens]: True where a token sees another, read from the parents alone."""
+    sees = torch.eye(len(tree), dtype=torch.bool)
+    for i, parent in enumerate(tree.parents.tolist()):
+        if parent >= 0:
+            sees[i] |= sees[parent]
+    return sees
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("width", [128, 10])
 @pytest.mark.parametrize(
-    ("dtype", "close"), [(torch.float32, 2e-6), (torch.float64, 2e-6), (torch.bfloat16, 0.02)]
+    ("dtype", "close"), [(torch.float32, 2e-6), (torch.float64, 1e-12), (torch.bfloat16, 0.02)]
 )
-def test_both_ways_of_one_piece_are_attention(causal, kernel, dtype, close, monkeypatch):
-    """The CPU kernel and the generic way (CUDA's, and float64's) give attention and its gradient."""
-    if not kernel:
-        monkeypatch.setattr(attention, "_has_kernel", lambda query: False)
-    query, key, value, grad = some_tensors(causal, dtype)
-    out, lse = attention._flash(query, key, value, causal=causal, scale=0.4)
+def test_pieces_are_attention_and_its_gradient(dtype, close, width, monkeypatch):
+    monkeypatch.setitem(attention._WIDTH, "cpu", width)
+    trees = [pack(forest(5)), pack(forest(6, ((4, 3), (2, 8))))]
+    tokens = sum(map(len, trees))
+    generator = torch.Generator().manual_seed(5)
+    query, key, value, grad = (
+        torch.randn(1, heads, tokens, 8, generator=generator).to(dtype) for heads in (6, 2, 2, 6)
+    )
+    sees = torch.block_diag(*(path_matrix(tree) for tree in trees)).bool()
     inputs = [t.double().requires_grad_() for t in (query, key, value)]
-    expected, expected_lse = by_hand(*inputs, causal, 0.4)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out.double(), expected, rtol=close, atol=close)
-    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-6, atol=1e-6)
-    found = attention._flash_backward(grad, query, key, value, out.to(dtype), lse, causal, 0.4)
+    expected = by_hand(*inputs, sees, 0.4)
     wanted = torch.autograd.grad(expected, inputs, grad.double())
+    own = [t.requires_grad_() for t in (query, key, value)]
+    plan = Plan.of_trees(trees, "cpu")
+    if width == 10:  # both ways to read keys, and pieces with and without a border between trees
+        assert {type(piece.keys) for piece in plan.pieces} == {slice, torch.Tensor}
+    out = attention._TreeAttention.apply(*own, plan.pieces, 0.4)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.transpose(1, 2).double(), expected, rtol=close, atol=close)
+    found = torch.autograd.grad(out, own, grad.transpose(1, 2))
     for part, want in zip(found, wanted, strict=True):
-        assert part.dtype == torch.float32
-        torch.testing.assert_close(part.double(), want, rtol=close, atol=close)
+        assert part.dtype == dtype
+        scale = 1 if dtype != torch.bfloat16 else want.abs().max().item()
+        torch.testing.assert_close(part.double(), want, rtol=close, atol=close * scale)
 
 
-def test_the_kernel_is_used_where_it_can_be():
-    like = torch.zeros(1)
-    assert attention._has_kernel(like)
-    assert attention._has_kernel(like.bfloat16())
-    assert not attention._has_kernel(like.double())
-    assert not attention._has_kernel(torch.zeros(1, device="meta"))
-
-
-def test_the_generic_way_trains_a_whole_network_the_same(monkeypatch):
-    """What CUDA does, step for step, on the CPU: loss and gradient as with the kernel."""
-    model, trees = backbone(Qwen2Config), [pack(forest(6))]
-
-    def gradients():
-        model.zero_grad()
-        loss = torch.tanh(trained(model, trees)).sum()
-        loss.backward()
-        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
-
-    loss, with_kernel = gradients()
-    monkeypatch.setattr(attention, "_has_kernel", lambda query: False)
-    generic_loss, generic = gradients()
-    torch.testing.assert_close(generic_loss, loss, rtol=1e-5, atol=1e-5)
-    largest = max(g.abs().max().item() for g in with_kernel.values())
-    for name, gradient in with_kernel.items():
-        torch.testing.assert_close(generic[name], gradient, rtol=1e-4, atol=1e-6 * largest)
-    model.zero_grad()
+@pytest.mark.parametrize("width", [1, 5, 64])
+@pytest.mark.parametrize("budget", [1000, 13])
+def test_each_piece_holds_the_keys_that_it_needs_and_no_other(width, budget, monkeypatch):
+    monkeypatch.setitem(attention._WIDTH, "cpu", width)
+    tree = pack(forest(7))
+    sees = path_matrix(tree)
+    for chunk in chunks(tree, budget):
+        at = np.concatenate([chunk.carried, np.arange(chunk.start, chunk.end)])
+        pieces = Plan.of_chunk(chunk, "cpu").pieces
+        assert [i for p in pieces for i in range(p.start, p.end)] == list(range(chunk.end - chunk.start))
+        for piece in pieces:
+            rows = sees[chunk.start + piece.start : chunk.start + piece.end]
+            keys = torch.from_numpy(at)[piece.keys]
+            assert keys.tolist() == rows.any(0).nonzero()[:, 0].tolist()
+            unseen = torch.zeros(rows.shape[0], len(keys)).bool() if piece.unseen is None else piece.unseen
+            assert torch.equal(~unseen, rows[:, keys])
 
 
 @pytest.mark.parametrize("config_class", CONFIGS)
@@ -245,16 +256,3 @@ def test_a_backbone_with_capped_logits_is_refused(train):
             use_cache=False,
             stepmark_plan=plan,
         )
-
-
-def test_chains_of_like_length_share_a_batch_and_none_is_lost():
-    lengths = [1, 1, 2, 3, 40, 41, 42, 300, 1, 77]
-    starts = np.cumsum([0, *lengths])
-    chains = tuple((int(a), int(b)) for a, b in pairwise(starts))
-    batches = attention._batches(chains)
-    assert sorted(chain for batch in batches for chain in batch) == sorted(chains)
-    for batch in batches:
-        real = sum(end - start for start, end in batch)
-        padded = len(batch) * max(end - start for start, end in batch)
-        assert padded <= 1.15 * real + 32
-    assert len(batches) < len(chains)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.models.tree import blocks, chunks, common_prefix, pack
+from stepmark.models.tree import chunks, common_prefix, pack
 
 # Few letters, so that prefixes are shared, whole sequences repeat, and one is often the prefix of another.
 FORESTS = st.lists(
@@ -44,15 +44,13 @@ def ancestors_or_self(tree):
 
 
 def seen_in_chunks(tree, parts):
-    """How often each token sees each other one through the chunks' chains and blocks."""
+    """How often each token sees each other one through the chunks."""
     pairs = np.zeros((len(tree), len(tree)), dtype=int)
     for part in parts:
-        keys = np.concatenate([part.carried, np.arange(part.start, part.end)])
-        for start, end in part.chains:
-            for i in range(start, end):
-                pairs[part.start + i, part.start + start : part.start + i + 1] += 1
-        for block in part.blocks:
-            pairs[np.ix_(part.start + block.queries, keys[block.keys])] += 1
+        keys = [*part.carried.tolist(), *range(part.start, part.end)]
+        for key, until in zip(keys, part.until.tolist(), strict=True):
+            first = max(key, part.start)
+            pairs[first : part.start + until, key] += 1
     return pairs
 
 
@@ -74,23 +72,11 @@ def test_paths_spell_the_sequences(sequences):
 
 
 @given(FORESTS)
-def test_chains_and_blocks_are_the_ancestors_and_nothing_else(sequences):
+def test_ends_tell_the_ancestors_and_nothing_else(sequences):
     tree = pack(sequences)
-    pairs = np.zeros((len(tree), len(tree)), dtype=int)
-    for chain in tree.chains:
-        for i in range(chain.start, chain.end):
-            pairs[i, chain.start : i + 1] += 1
-    for block in blocks(tree.chains):
-        pairs[np.ix_(block.queries, block.keys)] += 1
-    np.testing.assert_array_equal(pairs, ancestors_or_self(tree))
-
-
-@given(FORESTS)
-def test_one_block_for_each_token_that_chains_hang_on(sequences):
-    tree = pack(sequences)
-    hung_on = [int(block.keys[-1]) for block in blocks(tree.chains)]
-    assert len(hung_on) == len(set(hung_on))
-    assert set(hung_on) == {int(c.above[-1]) for c in tree.chains if len(c.above)}
+    at = np.arange(len(tree))
+    sees = (at <= at[:, None]) & (at[:, None] < tree.ends)
+    np.testing.assert_array_equal(sees.astype(int), ancestors_or_self(tree))
 
 
 @given(FORESTS, st.integers(1, 20))
@@ -99,10 +85,6 @@ def test_chunks_of_any_budget_see_the_same(sequences, budget):
     parts = chunks(tree, budget)
     assert [i for part in parts for i in range(part.start, part.end)] == list(range(len(tree)))
     assert all(part.end - part.start <= budget for part in parts)
-    for part in parts:
-        runs = [i for start, end in part.chains for i in range(start, end)]
-        assert runs == list(range(part.end - part.start))
-        assert all(start < end for start, end in part.chains)
     np.testing.assert_array_equal(seen_in_chunks(tree, parts), ancestors_or_self(tree))
 
 
@@ -139,20 +121,13 @@ def test_a_forest_by_hand():
     assert tree.depths.tolist() == [0, 0, 1, 2, 3, 2]
     assert tree.parents.tolist() == [-1, -1, 1, 2, 3, 2]
     assert [p.tolist() for p in tree.paths] == [[1, 2, 5], [1, 2, 3, 4], [1, 2], [0]]
-    assert [(c.start, c.end, c.above.tolist()) for c in tree.chains] == [
-        (0, 1, []),
-        (1, 3, []),
-        (3, 5, [1, 2]),
-        (5, 6, [1, 2]),
-    ]
-    (block,) = blocks(tree.chains)
-    assert (block.queries.tolist(), block.keys.tolist()) == ([3, 4, 5], [1, 2])
+    assert tree.ends.tolist() == [1, 6, 6, 5, 5, 6]
     first, second = chunks(tree, 4)
     assert (first.start, first.end, first.carried.tolist()) == (0, 4, [])
-    # Token 4 continues the chain that was cut after token 3, so it needs 3 as well; 5 does not.
+    assert first.until.tolist() == [1, 4, 4, 4]
+    # Token 4 goes on from token 3, so it needs 3 as well; 5 does not.
     assert (second.start, second.end, second.carried.tolist()) == (4, 6, [1, 2, 3])
-    assert second.chains == ((0, 1), (1, 2))
-    assert [(b.queries.tolist(), b.keys.tolist()) for b in second.blocks] == [([0], [0, 1, 2]), ([1], [0, 1])]
+    assert second.until.tolist() == [2, 2, 1, 1, 2]
 
 
 @pytest.mark.parametrize("sequences", [[], [[]], [[1, 2], []]])

@@ -1,8 +1,12 @@
-"""Attention over a packed prefix tree, as dense pieces whose softmaxes are joined exactly.
+"""Attention over a packed prefix tree, in pieces: some neighbouring queries, and the keys that any of them looks at.
 
-Each piece gives an output and the log-sum-exp of its scores; two pieces of the same query join by weighting
-with their log-sum-exps (Milakov & Gimelshein 2018; the "cascade" of shared-prefix inference). The result is
-ordinary attention, up to rounding.
+The tree lies depth-first, so a run of queries looks at itself and at one path above it, however wide the tree is.
+Each piece is a dense product with a small mask, and a whole tree costs about what its longest path would as a row,
+for each token. Nothing is joined afterwards: a query sees all of its keys in one softmax.
+
+Scores are computed in float32, as the kernels behind scaled_dot_product_attention do; the weights are
+kept in the network's own precision, for the values and for the gradient. The gradient is written out, so that of a piece only its
+weights are kept.
 
 It is reached through transformers' attention interface under the name `NAME`, with the plan passed as the
 keyword argument `stepmark_plan` of the model's forward. The coupling: transformers passes keyword arguments
@@ -15,31 +19,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
-from stepmark.models.tree import Block, Chunk, PackedTree, blocks
+from stepmark.models.tree import Chunk, Ints, PackedTree
 
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"
 
-_WASTE = 1.15  # padded over real tokens that one batch of causal blocks may have
+_WIDTH = {"cpu": 128}
+_WIDE = 512
+"""Queries a piece: few waste less on masked pairs, many make larger products."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indices:
-    """A block's indices, ready for the device: [queries] and [keys]."""
+class Piece:
+    """Queries [start, end) and their keys."""
 
-    queries: Tensor
-    keys: Tensor
-
-    @classmethod
-    def of(cls, block: Block, device: str) -> Indices:
-        """From the packed tree's block."""
-        return cls(
-            queries=torch.from_numpy(block.queries).to(device), keys=torch.from_numpy(block.keys).to(device)
-        )
+    start: int
+    end: int
+    keys: slice | Tensor
+    """Which of [carried, packed] they look at: the run that it is, or indices [keys], ascending."""
+    unseen: Tensor | None
+    """[queries, keys], True where a query does not look at a key; None where every query looks at all."""
 
 
 @dataclass(kw_only=True)
@@ -49,11 +53,10 @@ class Plan:
     Shapes: keys and values are [1, kv_heads, tokens, head_dim].
     """
 
-    chains: tuple[tuple[int, int], ...]
-    """[start, end) of the causal runs."""
-    blocks: tuple[Indices, ...]
+    pieces: tuple[Piece, ...]
+    """In order; they cover every query once."""
     carried: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Layer -> keys and values that stand before those of the packed tokens; block keys count from there."""
+    """Layer -> keys and values that stand before those of the packed tokens; piece keys count from there."""
     keep: Tensor | None = None
     """Indices into [carried, packed] of the keys that a later chunk needs; None keeps nothing."""
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -64,22 +67,38 @@ class Plan:
     @classmethod
     def of_chunk(cls, chunk: Chunk, device: str) -> Plan:
         """The plan of one chunk of a tree."""
-        return cls(chains=chunk.chains, blocks=tuple(Indices.of(b, device) for b in chunk.blocks))
+        return cls(pieces=_pieces(chunk.until, len(chunk.carried), device))
 
     @classmethod
     def of_trees(cls, trees: Sequence[PackedTree], device: str) -> Plan:
         """The training plan of whole trees laid one after the other."""
-        chains: list[tuple[int, int]] = []
-        parts: list[Indices] = []
-        at = 0
-        for tree in trees:
-            chains += [(c.start + at, c.end + at) for c in tree.chains]
-            parts += [
-                Indices.of(Block(queries=b.queries + at, keys=b.keys + at), device)
-                for b in blocks(tree.chains)
-            ]
-            at += len(tree)
-        return cls(chains=tuple(chains), blocks=tuple(parts), train=True)
+        starts = np.cumsum([0, *(len(tree) for tree in trees)])
+        until = np.concatenate([tree.ends + start for tree, start in zip(trees, starts[:-1], strict=True)])
+        return cls(pieces=_pieces(until, 0, device), train=True)
+
+
+def _pieces(until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
+    """Cut queries into runs, each with its keys. `until` is [carried + queries], as in `Chunk`."""
+    width = _WIDTH.get(device.partition(":")[0], _WIDE)
+    since = np.arange(len(until)) - carried
+    queries = len(until) - carried
+    pieces = []
+    for start in range(0, queries, width):
+        end = min(start + width, queries)
+        keys = np.flatnonzero((since < end) & (until > start))
+        rows = np.arange(start, end)[:, None]
+        unseen = (rows < since[keys]) | (rows >= until[keys])
+        run = int(keys[-1]) - int(keys[0]) + 1 == len(keys)
+        pieces.append(
+            Piece(
+                start=start,
+                end=end,
+                # A run is read where it lies; other keys are gathered.
+                keys=slice(int(keys[0]), int(keys[-1]) + 1) if run else torch.from_numpy(keys).to(device),
+                unseen=torch.from_numpy(unseen).to(device) if unseen.any() else None,
+            )
+        )
+    return tuple(pieces)
 
 
 def register() -> None:
@@ -111,184 +130,79 @@ def _attend(
     plan: Plan = kwargs[PLAN]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if plan.train:
-        out = _TreeAttention.apply(query, key, value, plan, scale)  # type: ignore[no-untyped-call]
-        return out.transpose(1, 2).contiguous(), None
+        return _TreeAttention.apply(query, key, value, plan.pieces, scale), None  # type: ignore[no-untyped-call]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    own_key, own_value = key, value
     if layer in plan.carried:
         key = torch.cat([plan.carried[layer][0], key], dim=2)
         value = torch.cat([plan.carried[layer][1], value], dim=2)
     if plan.keep is not None:
         plan.kept[layer] = (key[:, :, plan.keep], value[:, :, plan.keep])
-    joined, _ = _forward(query, own_key, own_value, key, value, plan, scale)
-    return joined.to(query.dtype).transpose(1, 2).contiguous(), None
+    return _forward(query, key, value, plan.pieces, scale, None), None
 
 
 def _forward(
-    query: Tensor, own_key: Tensor, own_value: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Output [1, heads, tokens, dim] and log-sum-exp [1, heads, tokens], float32."""
-    out, lse = _causal(query, own_key, own_value, plan.chains, scale)
-    for block in plan.blocks:
-        part, part_lse = _unmasked(query, key, value, block, scale)
-        old = lse[:, :, block.queries]
-        total = torch.logaddexp(old, part_lse)
-        out[:, :, block.queries] = out[:, :, block.queries] * (old - total).exp_().unsqueeze(-1) + part * (
-            part_lse - total
-        ).exp_().unsqueeze(-1)
-        lse[:, :, block.queries] = total
-    return out, lse
-
-
-class _TreeAttention(torch.autograd.Function):
-    """Tree attention with its gradient.
-
-    The gradient of attention with respect to one block of keys needs of the other blocks only the final
-    output and the final log-sum-exp (Dao 2023, FlashAttention-2, section 3.1), so the backward pass is again
-    one dense kernel a block.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:
-        out, lse = _forward(query, key, value, key, value, plan, scale)
-        result = out.to(query.dtype)
-        ctx.save_for_backward(query, key, value, result, lse)
-        ctx.plan, ctx.scale = plan, scale
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query, key, value, out, lse = ctx.saved_tensors
-        d_query, d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value))
-        kv_heads, dim = key.shape[1], key.shape[3]
-        groups = query.shape[1] // kv_heads
-        for batch in _batches(ctx.plan.chains):
-            rows, real = _rows(batch, query.device)
-            q, o, g = (t[0][:, rows].transpose(0, 1) for t in (query, out, grad))
-            k, v = (t[0][:, rows].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value))
-            # Rows past a chain's end are copies; with no gradient of their own they add nothing.
-            g = g * real[:, None, :, None].to(g.dtype)
-            dq, dk, dv = _flash_backward(g, q, k, v, o, lse[0][:, rows].transpose(0, 1), True, ctx.scale)
-            dk, dv = (t.reshape(len(batch), kv_heads, groups, -1, dim).sum(2) for t in (dk, dv))
-            for total, part in ((d_query, dq), (d_key, dk), (d_value, dv)):
-                for i, (start, end) in enumerate(batch):
-                    total[0, :, start:end] += part[i, :, : end - start]
-        for block in ctx.plan.blocks:
-            n = len(block.queries)
-            q, o, g = (
-                t[:, :, block.queries].reshape(1, kv_heads, groups * n, dim) for t in (query, out, grad)
-            )
-            block_lse = lse[:, :, block.queries].reshape(1, kv_heads, groups * n)
-            k, v = key[:, :, block.keys], value[:, :, block.keys]
-            dq, dk, dv = _flash_backward(g, q, k, v, o, block_lse, False, ctx.scale)
-            d_query[:, :, block.queries] += dq.reshape(1, kv_heads * groups, n, dim)
-            d_key[:, :, block.keys] += dk
-            d_value[:, :, block.keys] += dv
-        return d_query.to(query.dtype), d_key.to(key.dtype), d_value.to(value.dtype), None, None
-
-
-def _causal(
-    query: Tensor, key: Tensor, value: Tensor, chains: tuple[tuple[int, int], ...], scale: float
-) -> tuple[Tensor, Tensor]:
-    """Each chain with itself. Returns float32 [1, heads, tokens, dim] and its log-sum-exp [1, heads, tokens]."""
-    groups = query.shape[1] // key.shape[1]
-    out = torch.empty_like(query, dtype=torch.float32)
-    lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
-    for batch in _batches(chains):
-        rows, _ = _rows(batch, query.device)
-        q = query[0][:, rows].transpose(0, 1)
-        k = key[0][:, rows].transpose(0, 1).repeat_interleave(groups, dim=1)
-        v = value[0][:, rows].transpose(0, 1).repeat_interleave(groups, dim=1)
-        part, part_lse = _flash(q, k, v, causal=True, scale=scale)
-        for i, (start, end) in enumerate(batch):
-            out[0, :, start:end] = part[i, :, : end - start]
-            lse[0, :, start:end] = part_lse[i, :, : end - start]
-    return out, lse
-
-
-def _rows(batch: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Packed indices [chains, longest] of a batch of chains, and which of them are real.
-
-    Rows past a chain's end repeat its last token: causal queries before them never look there.
-    """
-    longest = max(end - start for start, end in batch)
-    starts = torch.tensor([start for start, _ in batch], device=device)[:, None]
-    last = torch.tensor([end - 1 for _, end in batch], device=device)[:, None]
-    rows = starts + torch.arange(longest, device=device)
-    return torch.minimum(rows, last), rows <= last
-
-
-def _batches(chains: tuple[tuple[int, int], ...]) -> list[list[tuple[int, int]]]:
-    """Chains of like length together, so that little of a batch is padding."""
-    batches: list[list[tuple[int, int]]] = []
-    real = 0
-    for chain in sorted(chains, key=lambda c: c[1] - c[0]):
-        length = chain[1] - chain[0]
-        if batches and length * (len(batches[-1]) + 1) <= _WASTE * (real + length) + 32:
-            batches[-1].append(chain)
-            real += length
-        else:
-            batches.append([chain])
-            real = length
-    return batches
-
-
-def _unmasked(
-    query: Tensor, key: Tensor, value: Tensor, block: Indices, scale: float
-) -> tuple[Tensor, Tensor]:
-    """What a block's queries get from all its keys: [1, heads, queries, dim] and [1, heads, queries]."""
-    kv_heads, dim = key.shape[1], key.shape[3]
-    groups = query.shape[1] // kv_heads
-    rows = len(block.queries)
-    # Without a mask the query heads of one key head are just more queries: no key is copied.
-    q = query[:, :, block.queries].reshape(1, kv_heads, groups * rows, dim)
-    part, part_lse = _flash(q, key[:, :, block.keys], value[:, :, block.keys], causal=False, scale=scale)
-    return part.reshape(1, kv_heads * groups, rows, dim), part_lse.reshape(1, kv_heads * groups, rows)
-
-
-def _has_kernel(query: Tensor) -> bool:
-    """Whether the kernel below takes it; forward and backward must go the same way."""
-    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
-
-
-def _flash(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention and its log-sum-exp: [b, heads, rows, dim] and [b, heads, rows], same heads everywhere."""
-    if _has_kernel(query):
-        # The kernel behind scaled_dot_product_attention on CPU; called by name because only it returns
-        # the log-sum-exp.
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, scale=scale
-        )
-        return out.float(), lse
-    scores = (query.float() @ key.float().transpose(-1, -2)) * scale
-    if causal:
-        rows = query.shape[-2]
-        above = torch.ones((rows, rows), dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(above, -torch.inf)
-    lse = scores.logsumexp(-1)
-    return (scores - lse.unsqueeze(-1)).exp() @ value.float(), lse
-
-
-def _flash_backward(
-    grad: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
+    pieces: tuple[Piece, ...],
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of one block, float32, from the final output and log-sum-exp of its queries."""
-    if _has_kernel(query):
-        parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad.contiguous(), query, key, value, out, lse.contiguous(), 0.0, causal, scale=scale
-        )
-        return parts[0].float(), parts[1].float(), parts[2].float()
-    q, k, v, g = query.float(), key.float(), value.float(), grad.float()
-    weights = ((q @ k.transpose(-1, -2)) * scale - lse.unsqueeze(-1)).exp()
-    if causal:
-        weights = weights.tril()
-    share = (g * out.float()).sum(-1, keepdim=True)
-    inner = weights * (g @ v.transpose(-1, -2) - share) * scale
-    return inner @ k, inner.transpose(-1, -2) @ q, weights.transpose(-1, -2) @ g
+    kept: list[Tensor] | None,
+) -> Tensor:
+    """Output [1, tokens, heads, dim]; `kept` takes each piece's weights [kv_heads, groups * queries, keys]."""
+    heads, tokens, dim = query.shape[1:]
+    kv_heads, wide = key.shape[1], _wide(query)
+    out = query.new_empty(1, tokens, heads, dim)
+    for piece in pieces:
+        n = piece.end - piece.start
+        # The query heads of one key head are just more queries: no key is copied for them.
+        rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
+        k, v = key[0, :, piece.keys], value[0, :, piece.keys]
+        scores = (rows.to(wide) * scale) @ k.to(wide).transpose(1, 2)
+        if piece.unseen is not None:
+            scores.view(kv_heads, heads // kv_heads, n, -1).masked_fill_(piece.unseen, -torch.inf)
+        weights = torch.softmax(scores, -1).to(value.dtype)
+        out[0, piece.start : piece.end] = (weights @ v).view(heads, n, dim).transpose(0, 1)
+        if kept is not None:
+            kept.append(weights)
+    return out
+
+
+class _TreeAttention(torch.autograd.Function):
+    """Tree attention with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: tuple[Piece, ...], scale: float
+    ) -> Tensor:
+        kept: list[Tensor] = []
+        out = _forward(query, key, value, pieces, scale, kept)
+        ctx.save_for_backward(query, key, value, *kept)
+        ctx.pieces, ctx.scale = pieces, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query, key, value, *kept = ctx.saved_tensors
+        heads, _, dim = query.shape[1:]
+        kv_heads = key.shape[1]
+        d_query = torch.empty_like(query)
+        # A key's gradient is a sum over pieces, which bfloat16 would round away.
+        d_key, d_value = (torch.zeros(t.shape[1:], dtype=_wide(t), device=t.device) for t in (key, value))
+        for piece, weights in zip(ctx.pieces, kept, strict=True):
+            rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
+            g = grad[0, piece.start : piece.end].transpose(0, 1).reshape(kv_heads, -1, dim)
+            k, v = key[0, :, piece.keys], value[0, :, piece.keys]
+            inner = torch.ops.aten._softmax_backward_data(g @ v.transpose(1, 2), weights, -1, weights.dtype)
+            d_query[0, :, piece.start : piece.end] = (inner @ k).view(heads, -1, dim) * ctx.scale
+            for total, part in (
+                (d_key, inner.transpose(1, 2) @ rows),
+                (d_value, weights.transpose(1, 2) @ g),
+            ):
+                # Keys stand once in a piece, so nothing is added twice.
+                total[:, piece.keys] += part
+        d_key *= ctx.scale
+        return d_query, d_key.to(key.dtype)[None], d_value.to(value.dtype)[None], None, None
+
+
+def _wide(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
