@@ -655,8 +655,13 @@ def test_two_maps_are_one():
     made = composed(SIGMOID, 0.5, 0.25)
     for x in (-3.0, 0.1, 4.0):
         assert 0.5 * (2.0 * x - 1.0) + 0.25 == pytest.approx(made.scale * x + made.shift)
-    with pytest.raises(UsageError, match="sigmoid of one logit"):
-        composed(Readout(head=LinearHead(), activation="softmax"), 1.0, 0.0)
+    assert composed(Readout(head=LinearHead(), activation="softmax", good=1), 2.0, 0.5).scale == 2.0
+    for other in (
+        Readout(head=LinearHead(), activation="margin"),
+        Readout(head=LinearHead(), activation="softmax", good=2, neutral=1),
+    ):
+        with pytest.raises(UsageError, match="sigmoid of one logit or the softmax of two"):
+            composed(other, 1.0, 0.0)
     with pytest.raises(UsageError, match="finite"):
         composed(SIGMOID, math.nan, 0.0)
 
@@ -773,8 +778,8 @@ def test_a_map_is_stored_only_where_it_belongs(checkpoint, labelled, zoo, tmp_pa
         "--prm", checkpoint, *fitting, "--store", checkpoint, "--scores", path
     )
     assert "expected the folder of a checkpoint" in refused("--prm", checkpoint, *fitting, "--store", path)
-    softmax = zoo["qwen-prm"].folder
-    assert "sigmoid of one logit" in refused("--prm", softmax, *fitting, "--store", softmax)
+    three = zoo["reasoneval"].folder
+    assert "sigmoid of one logit" in refused("--prm", three, *fitting, "--store", three)
     assert "--target outcome: the data has no" in refused(
         "--prm", checkpoint, *fitting, "--store", checkpoint, "--target", "outcome"
     )

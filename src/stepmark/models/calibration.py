@@ -23,7 +23,8 @@ def composed(readout: Readout, scale: float, shift: float) -> Readout:
     The given one's own map is in those scores; two affine maps of a logit are one.
 
     Raises:
-        UsageError: scores of this readout are not the sigmoid of one logit, which alone takes a map; or the map is not finite.
+        UsageError: scores of this readout are not the sigmoid of one logit or the softmax of two, which alone take a map; or the
+            map is not finite.
     """
     check_readout(readout)
     if not (math.isfinite(scale) and math.isfinite(shift)):
@@ -35,12 +36,13 @@ def check_readout(readout: Readout) -> None:
     """Refuse a readout that takes no map.
 
     Raises:
-        UsageError: its activation is another than "sigmoid".
+        UsageError: its activation is neither "sigmoid" nor "softmax", or it has a neutral class.
     """
-    if readout.activation != "sigmoid":
+    if readout.activation not in ("sigmoid", "softmax") or readout.neutral is not None:
+        classes = " of three classes" if readout.neutral is not None else ""
         raise UsageError(
-            f"the scores of this checkpoint are read by {readout.activation!r}; a calibration can be stored only where they are the "
-            "sigmoid of one logit"
+            f"the scores of this checkpoint are read by {readout.activation!r}{classes}; a calibration can be stored only where "
+            "they are the sigmoid of one logit or the softmax of two"
         )
 
 

@@ -169,7 +169,9 @@ def step_scores(
         return (p[:, readout.good] - p[:, 1 - readout.good]).tolist(), None
     if readout.neutral is None:
         _classes(classes, 2)
-        return p[:, readout.good].tolist(), None
+        # The softmax of two is the sigmoid of their difference.
+        above = logits[:, readout.good].double() - logits[:, 1 - readout.good].double()
+        return torch.sigmoid(readout.scale * above + readout.shift).tolist(), None
     _classes(classes, 3)
     score = p[:, readout.good] + (p[:, readout.neutral] if neutral == "positive" else 0.0)
     return score.clamp(0.0, 1.0).tolist(), [tuple(row) for row in p.tolist()]

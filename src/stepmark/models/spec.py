@@ -156,7 +156,8 @@ class Readout:
     class_names: tuple[str, ...] | None = None
     scale: float = 1.0
     shift: float = 0.0
-    """Platt calibration of the one logit of `sigmoid`: sigmoid(scale * logit + shift)."""
+    """Platt calibration: sigmoid(scale * logit + shift), of the one logit of `sigmoid` or, for a `softmax` of two classes, of
+    the good one's logit above the other's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
