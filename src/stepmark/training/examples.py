@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.solutions.interchange import LabelledRow
+from stepmark.solutions.interchange.prm800k_flat import WRITTEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,20 @@ class LabelRules:
     after_error: Literal["mask", "keep"] = "mask"
     """Steps after the first wrong one (rated -1, or no rollout succeeded): masked, because what follows an error has no
     clear label (Uesato et al. 2022; Lightman et al. 2023), or kept as labelled."""
+    written: Literal["drop", "keep"] = "drop"
+    """Steps that a labeller of PRM800K wrote and nobody rated: no model's, so a grader of models is not trained on them; or
+    kept as right. Steps before and after them are trained on either way."""
+
+    def __post_init__(self) -> None:
+        choices = {
+            "labels": ("auto", "correctness", "value"),
+            "neutral": ("positive", "negative", "drop"),
+            "after_error": ("mask", "keep"),
+            "written": ("drop", "keep"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name}: expected {', '.join(known)}, found {getattr(self, name)!r}")
 
 
 @dataclass(kw_only=True)
@@ -90,7 +105,10 @@ def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) 
     Returns:
         None where there is nothing to go by; a text, why, where there is something that gives no target.
     """
-    chosen = list(dict.fromkeys(j for j in judgements if j.kind == kind and _by(j, rules.judge)))
+    of_kind = list(dict.fromkeys(j for j in judgements if j.kind == kind and _by(j, rules.judge)))
+    chosen = [j for j in of_kind if rules.written == "keep" or j.note != WRITTEN]
+    if of_kind and not chosen:
+        return "a step that the labeller wrote"
     if kind == "correctness":
         ratings = {j.rating for j in chosen} - {None}
         if not ratings:
@@ -135,8 +153,9 @@ def examples(
     """Training examples of labelled rows.
 
     Of each row its own steps count (`LabelledRow.own`): a branch trains only the steps that leave the line it branches from.
-    A step after one that is known to be wrong is masked, be it known from this row or from another row of the same problem. Rows
-    that are the same in everything are one example.
+    A step after one that is known to be wrong is masked, be it known from this row or from another row of the same problem. A
+    prefix that several rows judge has one target, from all of them; so has the outcome of a solution. Rows that are the same in
+    everything are one example.
 
     Args:
         rows: of any source.
@@ -148,75 +167,96 @@ def examples(
     """
     dropped = Dropped() if dropped is None else dropped
     kept = list(rows)
-    seen: dict[tuple[str, ...], dict[str, list[Judgement]]] = {}
+    seen: dict[Prefix, list[Judgement]] = {}
+    outcomes: dict[Prefix, set[bool]] = {}
     for row in kept:
         if len(row.labelled.judgements) != len(row.solution.steps):
             raise InputError(
                 f"{len(row.labelled.judgements)} lists of judgements for {len(row.solution.steps)} steps",
                 where=row.where,
             )
-        key: tuple[str, ...] = (row.solution.problem.text,)
-        for text, judged in zip(row.solution.texts, row.own.judgements, strict=True):
-            key = (*key, text)
-            for judgement in judged:
-                seen.setdefault(key, {}).setdefault(judgement.kind, []).append(judgement)
-    # A prefix that several rows judge has one target, from all of them.
-    known: dict[tuple[str, ...], Target | str | None] = {}
-    for key, by_kind in seen.items():
-        known[key] = _known(by_kind, rules)
+        prefixes = _prefixes(row.solution)
+        for key, judged in zip(prefixes, row.own.judgements, strict=True):
+            seen.setdefault(key, []).extend(judged)
+        if row.outcome is not None and prefixes:
+            outcomes.setdefault(prefixes[-1], set()).add(row.outcome)
+    known = {
+        key: {kind: target_of(judged, rules, kind=kind) for kind in _kinds(rules)}
+        for key, judged in seen.items()
+        if judged
+    }
     result: dict[tuple[object, ...], Example] = {}
     for row in kept:
-        example, why = _example(row, known, rules, dropped)
+        said = outcomes.get(_prefixes(row.solution)[-1], set()) if row.solution.steps else set()
+        if len(said) > 1:
+            dropped.note("rows disagree on an outcome", row.where)
+        outcome = next(iter(said)) if len(said) == 1 else None
+        example, why = _example(row, known, outcome, rules, dropped)
         if why:
             dropped.note(why, row.where)
         elif example is not None:
-            same = (
-                example.solution.problem.text,
-                *example.solution.texts,
-                *(t is None for t in example.targets),
-                example.outcome,
-            )
+            same = (_prefixes(example.solution)[-1], tuple(t is None for t in example.targets))
             if same in result:
                 dropped.note("rows that say the same as another", row.where)
             result.setdefault(same, example)
     return list(result.values())
 
 
-def _known(by_kind: dict[str, list[Judgement]], rules: LabelRules) -> Target | str | None:
-    kinds = ("correctness", "value") if rules.labels == "auto" else (rules.labels,)
-    found: Target | str | None = None
-    for kind in kinds:
-        found = target_of(by_kind.get(kind, ()), rules, kind=kind)
-        if found is not None:
-            break
+Prefix = tuple[str, ...]
+"""A problem and the first steps of a solution, each but the last with what the world answered: a place in the tree."""
+
+
+def _prefixes(solution: Solution) -> list[Prefix]:
+    """For each step, the prefix that ends with it."""
+    key: Prefix = (solution.problem.text,)
+    found = []
+    for step in solution.steps:
+        found.append((*key, step.text))
+        key = (*key, step.text, step.observation)
     return found
 
 
+def _kinds(rules: LabelRules) -> tuple[str, ...]:
+    return ("correctness", "value") if rules.labels == "auto" else (rules.labels,)
+
+
 def _example(
-    row: LabelledRow, known: dict[tuple[str, ...], Target | str | None], rules: LabelRules, dropped: Dropped
+    row: LabelledRow,
+    known: Mapping[Prefix, Mapping[str, Target | str | None]],
+    outcome: bool | None,
+    rules: LabelRules,
+    dropped: Dropped,
 ) -> tuple[Example | None, str]:
     """The example of a row, or why there is none."""
+    own = row.own.judgements
+    places = [known.get(key, {}) for key in _prefixes(row.solution)]
+    # Ratings where the row has any: values beside them would say something else of the same steps.
+    taken = next(
+        (
+            kind
+            for kind in _kinds(rules)
+            if any(judged and place.get(kind) is not None for place, judged in zip(places, own, strict=True))
+        ),
+        None,
+    )
     targets: list[Target | None] = []
-    key: tuple[str, ...] = (row.solution.problem.text,)
     wrong = False
-    masked = 0
-    for text, judged in zip(row.solution.texts, row.own.judgements, strict=True):
-        key = (*key, text)
-        found = known.get(key)
+    for place, judged in zip(places, own, strict=True):
+        found = place.get(taken) if taken is not None and judged else None
+        after = wrong and rules.after_error == "mask"
         if isinstance(found, str):
             dropped.note(found, row.where)
-            found = None
-        own = found if judged else None
-        if wrong and rules.after_error == "mask":
-            masked += own is not None
-            own = None
-        targets.append(own)
+        elif judged and found is None:
+            dropped.note("steps without a judgement that counts", row.where)
+        elif judged and after:
+            dropped.note("steps after an error", row.where)
+        targets.append(found if isinstance(found, Target) and not after else None)
         # A wrong step that only another row judged is wrong here too.
-        wrong = wrong or (found is not None and found.value == 0.0)
-    dropped.note("steps after an error", row.where, masked)
-    if not any(t is not None for t in targets) and row.outcome is None:
+        first = next((place[kind] for kind in _kinds(rules) if place.get(kind) is not None), None)
+        wrong = wrong or (isinstance(first, Target) and first.value == 0.0)
+    if not any(t is not None for t in targets) and outcome is None:
         return None, "rows without a step to train on"
-    return Example(solution=row.solution, targets=tuple(targets), outcome=row.outcome, where=row.where), ""
+    return Example(solution=row.solution, targets=tuple(targets), outcome=outcome, where=row.where), ""
 
 
 def coarsen(example: Example, share: float, seed: int) -> Example:

@@ -81,6 +81,7 @@ def items_of(
     encoded: list[tuple[Encoded, Example]] = []
     for example in group:
         if not (any(t is not None for t in example.targets) or (outcomes and example.outcome is not None)):
+            dropped.note("rows without a label that this objective fits", example.where)
             continue
         try:
             encoded.append((encoder.encode(example.solution), example))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +41,16 @@ class Weights:
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: a third more time, far less memory."""
 
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.rank < 1:
+            raise UsageError(f"the LoRA rank must be at least 1, found {self.rank}")
+        if not 0 < self.alpha < math.inf:
+            raise UsageError(f"alpha must be above 0, found {self.alpha}")
+        if self.frozen_layers < 0:
+            raise UsageError(f"frozen_layers must be at least 0, found {self.frozen_layers}")
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            raise UsageError(f"the dtype must be auto, float32 or bfloat16, found {self.dtype!r}")
+
     @property
     def torch_dtype(self) -> torch.dtype:
         """`dtype` on `device`."""
@@ -56,7 +68,10 @@ class Weights:
         """The device itself."""
         if self.device != "auto":
             return self.device
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        if not torch.cuda.is_available():
+            return "cpu"
+        # Processes launched together have a device each.
+        return f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"
 
 
 class Net:

@@ -30,6 +30,8 @@ class Workers:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls(0, 1)
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         if not dist.is_initialized():
             dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
         return cls(dist.get_rank(), dist.get_world_size())

@@ -12,62 +12,23 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from stepmark.errors import UsageError
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches, items_of
 from stepmark.training.measure import Graded, Measure, measure
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
+from stepmark.training.settings import Train
 
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """Settings of a training run; written beside its result."""
-
-    weights: Weights = field(default_factory=Weights)
-    learning_rate: float | None = None
-    """Peak of a linear warm-up and a cosine decay to a tenth. None: 2e-4 with LoRA, 1e-5 with all weights (`docs/training.md` names the
-    sources)."""
-    warmup: float = 0.05
-    """Share of the steps."""
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    """The gradient's norm at most."""
-    epochs: int = 2
-    token_budget: int = 2048
-    """Distinct tokens a forward pass: bounds memory."""
-    rows_per_step: int | None = None
-    """Rows an optimizer step, at least (gradient accumulation over forward passes). None: one forward pass a step."""
-    limit_tokens: int | None = None
-    """Distinct tokens an epoch, the same number from each source; None takes everything."""
-    max_tokens: int | None = 1024
-    """Longer rows are left out and counted."""
-    coarsen: float = 0.0
-    """Share of step borders joined away (`training.examples.coarsen`), drawn anew each epoch."""
-    held_out: float = 0.06
-    """Share of problems kept for measuring."""
-    evaluations: int = 4
-    """How often, evenly over the run, the held-out problems are measured; the last time at its end."""
-    patience: int | None = None
-    """Stop after as many evaluations without a better held-out loss, and keep the best weights. None: run to the end, keep the last."""
-    save_every: int = 50
-    """Optimizer steps between saved states."""
-    seed: int = 0
-
-    @property
-    def peak(self) -> float:
-        """The learning rate at its peak."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return 1e-5 if self.weights.rank is None else 2e-4
+__all__ = ["Progress", "Train", "Trainer", "schedule"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,8 +148,14 @@ class Trainer:
             report: receives the figures of every step (in the first process only).
 
         Raises:
-            UsageError: nothing to train on, or the state is of a run with other settings, another base or other rows.
+            UsageError: nothing to train on, patience without held-out problems, or the state is of a run with other settings,
+                another base or other rows.
+            CheckpointError: the loss or the gradient is not finite; the state before it is kept.
         """
+        if self.settings.patience is not None and not held_out:
+            raise UsageError(
+                "patience watches held-out problems, and none are held out; leave it out, or hold some out"
+            )
         plan = [self.epoch(groups, n) for n in range(self.settings.epochs)]
         steps = [step for epoch in plan for step in epoch]
         if not steps:
@@ -239,6 +206,8 @@ class Trainer:
             group["lr"] = rate
         self.net.train(True)
         loss, labels = 0.0, 0.0
+        # Passes add up in float32: in bfloat16 a sum soon takes no more of them.
+        sums: list[torch.Tensor | None] = [None] * len(self.parameters)
         for part in (
             self.workers.share(parts) if self.workers.size > 1 and len(parts) > 1 else self._own(parts)
         ):
@@ -246,17 +215,29 @@ class Trainer:
             fitted.loss.backward()  # type: ignore[no-untyped-call]
             loss += fitted.loss.item()
             labels += fitted.labels
+            for at, parameter in enumerate(self.parameters):
+                if parameter.grad is not None:
+                    before = sums[at]
+                    gradient = parameter.grad.float()
+                    sums[at] = gradient if before is None else before.add_(gradient)
+                parameter.grad = None
         gradients = [
-            torch.zeros_like(m) if p.grad is None else p.grad.float()
-            for m, p in zip(self.masters, self.parameters, strict=True)
+            torch.zeros_like(m) if total is None else total
+            for m, total in zip(self.masters, sums, strict=True)
         ]
-        for parameter in self.parameters:
-            parameter.grad = None
         self.workers.add(gradients)
         loss, labels = self.workers.sum(loss, labels)
+        if not math.isfinite(loss):
+            raise CheckpointError(
+                f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (--dtype float32)"
+            )
         for master, gradient in zip(self.masters, gradients, strict=True):
             master.grad = gradient.div_(max(labels, 1e-12))
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.settings.clip))
+        if not math.isfinite(norm):
+            raise CheckpointError(
+                f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (--dtype float32)"
+            )
         self.optimizer.step()
         for master in self.masters:
             master.grad = None

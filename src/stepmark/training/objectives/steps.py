@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, InputError
+from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.spec import Layout, LinearHead, MlpHead, Readout, ScoringSpec, VocabHead
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
@@ -53,6 +53,11 @@ def marker_spec(layout: Layout, readout: Readout, **more: object) -> ScoringSpec
     return replace(spec, **more)  # type: ignore[arg-type]
 
 
+def _check_above(above: float) -> None:
+    if not 0 <= above < 1:
+        raise UsageError(f"above must be from 0 to under 1, found {above}")
+
+
 def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
     return torch.tensor([t.value for t in targets], dtype=like.dtype, device=like.device)
 
@@ -67,6 +72,9 @@ class Hard(StepObjective):
 
     name: str = "hard"
     above: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_above(self.above)
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """One logit, through a sigmoid."""
@@ -97,6 +105,11 @@ class CrossEntropy(StepObjective):
     name: str = "ce"
     above: float = 0.0
     kind: HeadKind = "linear"
+
+    def __post_init__(self) -> None:
+        _check_above(self.above)
+        if self.kind not in ("linear", "mlp"):
+            raise UsageError(f"kind must be linear or mlp, found {self.kind!r}")
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """Two logits, through a softmax."""
@@ -246,6 +259,13 @@ class TargetTokens(StepObjective):
     """From wrong to right: two or three texts that are one token each."""
     above: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_above(self.above)
+        if len(self.candidates) not in (2, 3) or len(set(self.candidates)) != len(self.candidates):
+            raise UsageError(
+                f"candidates are two or three different tokens, found {', '.join(self.candidates) or 'none'}"
+            )
+
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """Rows of the language-model head."""
         three = len(self.candidates) == 3
@@ -291,8 +311,6 @@ class _VocabRows(torch.nn.Module):
 
     def __init__(self, net: Net, candidates: tuple[str, ...]) -> None:
         super().__init__()
-        if len(candidates) not in (2, 3):
-            raise CheckpointError(f"target tokens are two or three, found {len(candidates)}")
         ids = []
         for text in candidates:
             tokens = net.tokenizer.encode(text, add_special_tokens=False)
@@ -304,6 +322,8 @@ class _VocabRows(torch.nn.Module):
         # In a list, so that torch does not take the network's own rows for parameters of the head.
         self._net = [net]
         self.ids = torch.tensor(ids, device=net.device)
+        # Now, so that rows of its own are among the parameters when the optimizer takes them.
+        net.output()
 
     def forward(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self._net[0].output()[self.ids].float())
