@@ -354,7 +354,11 @@ def _check_reachable(address: str) -> None:
 def _short(error: Exception) -> str:
     """What happened, from Ray's report, which is a page of advice."""
     words = " ".join(str(error).split())
-    reason = words.rpartition("The actor is dead because ")[2].partition(" Some common causes")[0]
-    if " is unavailable: " in words:
-        reason = "it is out of reach: " + words.rpartition(" is unavailable: ")[2]
-    return reason[:240].rstrip(".") or type(error).__name__
+    for before, after in (
+        ("The actor is dead because ", " Some common causes"),
+        ("The actor died because ", " Node Id"),
+        (" is unavailable: ", " rpc_code"),
+    ):
+        if before in words:
+            return words.rpartition(before)[2].partition(after)[0][:240].rstrip(".")
+    return words[:240] or type(error).__name__
