@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.batching import Write
 from stepmark.cli.answering import answering, check_ray
 from stepmark.cli.grade import Flag
+from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
@@ -32,7 +34,7 @@ from stepmark.store import (
 
 if TYPE_CHECKING:
     from stepmark.batching import Answerer, ReplyStore
-    from stepmark.labels.labelling import Labeller, Labelling, Rollouts
+    from stepmark.labels.labelling import Labeller, Labelling
     from stepmark.records import Refusal, Solution
     from stepmark.solutions.formats import SolutionRow
 
@@ -43,27 +45,15 @@ class LabelOptions:
     """What every method takes."""
 
     policy: str | None = None
-    """The policy that continues prefixes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory"."""
+    """The policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory"."""
     out: str
     """Write the labelled solutions to this file (format stepmark-labels), packed if it ends in .gz."""
     verifier: str = "math"
-    """What compares final answers: math, number, choice, text, or "package.module:Class"."""
+    """What compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     budget: int | None = None
     """Stop when the labelled solutions have cost this many tokens of the policy; the rest are counted as not labelled."""
-    temperature: float = 0.7
-    """Of the rollouts."""
-    top_p: float = 1.0
-    """Of the rollouts."""
-    max_tokens: int = 512
-    """The longest rollout."""
-    prompt: Literal["chat", "text"] = "chat"
-    """Ask as the user's turn of a chat, or as plain text (base models)."""
-    instruction: str | None = None
-    """What is said after the problem. Left out: to go step by step and to box the answer."""
-    seed: int = 0
-    """Of the rollouts."""
     split: str = "auto"
     """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole."""
     in_flight: int = 64
@@ -83,49 +73,9 @@ class LabelOptions:
     ray_gpus: float = 0
     """GPUs that each worker is given; 0.5 puts two on one."""
 
-    def rollouts(self) -> Rollouts:
-        """How prefixes are continued."""
-        from stepmark.labels.labelling import Rollouts
-
-        how = Rollouts(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=self.max_tokens,
-            seed=self.seed,
-            prompt=self.prompt,
-        )
-        return how if self.instruction is None else replace(how, instruction=self.instruction)
-
 
 _NO_LABELS = ("out", "budget", "in_flight", "keep_going", "ray", "ray_workers", "ray_cpus", "ray_gpus")
 """The options that do not decide what a label is; a run may be continued with others."""
-
-
-@dataclass(kw_only=True, slots=True)
-class _Tally:
-    solutions: int = 0
-    others: int = 0
-    found: int = 0
-    clean: int = 0
-    abstained: int = 0
-    unknown: int = 0
-    rollouts: int = 0
-    tokens: int | None = 0
-    unparsed: int = 0
-
-    def add(self, facts: dict[str, Any], others: int) -> None:
-        """Count one labelled solution by the facts of its row."""
-        self.solutions += 1
-        self.others += others
-        first = facts["first_error"]
-        self.abstained += facts["abstained"]
-        self.found += first is not None and first >= 0
-        self.clean += first == -1
-        self.unknown += first is None and not facts["abstained"]
-        cost = facts["cost"]
-        self.rollouts += cost["rollouts"]
-        self.tokens = None if self.tokens is None or cost["tokens"] is None else self.tokens + cost["tokens"]
-        self.unparsed += cost["unparsed"]
 
 
 def run_labeller(
@@ -135,6 +85,7 @@ def run_labeller(
     *,
     needs_policy: bool = True,
     needs_verifier: bool = True,
+    texts: str = "rollouts",
 ) -> int:
     """Label a file: every reply is recorded before use, a killed run goes on, and the output is whole or absent.
 
@@ -144,6 +95,7 @@ def run_labeller(
         options: the flags.
         needs_policy: False for a method that asks nothing of a policy; --policy may then be left out.
         needs_verifier: False for a method that asks for no verdict; what verifiers need is then not loaded.
+        texts: what the policy's texts are called.
 
     Raises:
         UsageError: options that cannot work, or a part left by another run.
@@ -151,7 +103,6 @@ def run_labeller(
         BackendError: the policy or the verifier failed; what was done is kept.
     """
     from stepmark.models.replies import ReplyFile
-    from stepmark.records import Refusal
     from stepmark.solutions.formats import read_solutions
 
     _check(file, options)
@@ -165,80 +116,143 @@ def run_labeller(
     assert known is not None
     work = Path(options.out + ".work")
     manifest = _manifest(file, labeller, options)
-    tally, refused = _Tally(), list[str]()
-    # One line an input row, which may be several labelled solutions: flattened at the end.
+    isolation = isolation_of(options) if needs_verifier else None
+    tally, refused = Tally(), list[str]()
+    # One line a piece of work, which may be several labelled solutions: flattened at the end.
     with (
         closing(open_rows(work, manifest)) as out,
         closing(ReplyFile(Path(options.out + ".replies.sqlite"))) as store,
         answering(options, needs_policy=needs_policy, needs_verifier=needs_verifier) as asked,
     ):
         for earlier in out.earlier():
-            _count(earlier, tally, refused)
-        progress = Progress(known.lines, done=out.done, tokens=asked.tokens_written, verb="labelled")
+            if not isinstance(earlier, InputError):
+                tally.add(earlier, refused)
+        counted = Counted(tally, texts)
+        progress = Progress(
+            known.lines,
+            done=tally.solutions + tally.refused,
+            tokens=asked.tokens_written,
+            verb="labelled",
+            facts=counted.facts if needs_policy else tuple,
+        )
+        answerers = {**asked.answerers}
+        if Write in answerers:
+            answerers[Write] = counted.counting(answerers[Write], progress.tick)
         spent_out = _spent(tally, options)
         try:
             with progress:
-                left_rows = islice(rows, out.done, None)
-                for result, where in _labelled(left_rows, labeller, asked.answerers, store, options):
+                units = islice(_units(rows, labeller), out.done, None)
+                for unit, results in _labelled(units, labeller, answerers, store, options):
                     if spent_out:
                         break
-                    if isinstance(result, Refusal):
-                        if not options.keep_going:
-                            raise result.error.at(where)
-                        out.refuse(result.error.at(where))
-                        refused.append(str(result.error))
-                    else:
-                        facts = _facts(result)
-                        out.write({"rows": list(_rows(result, facts))})
-                        tally.add(facts, len(result.others))
-                    progress.advance()
+                    line = _line(unit, results, keep_going=options.keep_going)
+                    out.write(line)
+                    tally.add(line, refused)
+                    progress.advance(len(unit))
                     spent_out = _spent(tally, options)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"{out.written} solutions are kept; the same command continues") from None
+            done = tally.solutions + tally.refused
+            raise KeyboardInterrupt(f"{done} solutions are kept; the same command continues") from None
         if tally.solutions == 0:
             raise InputError("nothing was labelled" + (": " + refused[0] if refused else ""), where=file)
         # Counted only where the budget ended the run: lines of the file are not rows, some may be blank.
-        left = sum(1 for _ in read_rows(file, keep_going=True)) - out.written if spent_out else 0
+        left = 0
+        if spent_out:
+            left = sum(1 for _ in read_rows(file, keep_going=True)) - tally.solutions - tally.refused
         out.finish({"policy": options.policy if needs_policy else None})
-    _flatten(work, options.out, manifest, tally, left)
-    print(_said(tally, refused, left, options), file=sys.stderr)
+    facts = {**asdict(tally), "not_labelled": left}
+    if isolation is not None:
+        facts["isolation"] = isolation
+    _flatten(work, options.out, {**manifest, **facts})
+    print(summary(tally, refused, left, options, texts=texts if needs_policy else None), file=sys.stderr)
     return 0
 
 
+_Unit = Sequence["SolutionRow | Refusal"]
+"""Rows that are one piece of work: one row; or, for a tree, all that grow it."""
+
+
+def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit]:
+    """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
+    from stepmark.labels.tree import RolloutTree
+    from stepmark.records import Refusal
+
+    if not isinstance(labeller, RolloutTree):
+        yield from ([row] for row in rows)
+        return
+    groups: dict[object, list[SolutionRow | Refusal]] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Refusal):
+            groups[number] = [row]
+            continue
+        solution = row.solution
+        # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
+        way = labeller.split_rollouts or solution.split or "line"
+        groups.setdefault((solution.problem.text, solution.problem.answer, way), []).append(row)
+    yield from groups.values()
+
+
 def _labelled(
-    rows: Iterable[SolutionRow | Refusal],
+    units: Iterable[_Unit],
     labeller: Labeller,
     answerers: Mapping[type, Answerer],
     store: ReplyStore,
     options: LabelOptions,
-) -> Iterator[tuple[Labelling | Refusal, str]]:
-    """Results in the order of the rows, each with its row's place."""
-    from stepmark.labels.run import label
+) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
+    """The pieces in their order, each with a result a row."""
+    from stepmark.labels.run import label, label_together
+    from stepmark.labels.tree import RolloutTree
     from stepmark.records import Refusal
 
-    waiting: deque[SolutionRow | Refusal] = deque()
+    waiting: deque[_Unit] = deque()
 
-    def solutions() -> Iterator[Solution]:
-        for row in rows:
-            waiting.append(row)
-            if not isinstance(row, Refusal):
-                yield row.solution
+    def groups() -> Iterator[tuple[Solution, ...]]:
+        for unit in units:
+            waiting.append(unit)
+            solutions = tuple(row.solution for row in unit if not isinstance(row, Refusal))
+            if solutions:
+                yield solutions
 
-    for result in label(solutions(), labeller, answerers, store=store, in_flight=options.in_flight):
-        while isinstance(row := waiting.popleft(), Refusal):
-            yield row, row.error.where or ""
-        yield result, row.where
+    results: Iterator[tuple[Labelling | Refusal, ...]]
+    if isinstance(labeller, RolloutTree):
+        results = label_together(groups(), labeller, answerers, store=store, in_flight=options.in_flight)
+    else:
+        singles = (solution for (solution,) in groups())
+        one_each = label(singles, labeller, answerers, store=store, in_flight=options.in_flight)
+        results = ((result,) for result in one_each)
+    for result in results:
+        while isinstance(unread := waiting[0][0], Refusal):
+            yield waiting.popleft(), (unread,)
+        yield waiting.popleft(), result
     for rest in waiting:
-        if isinstance(rest, Refusal):
-            yield rest, rest.error.where or ""
+        if isinstance(rest[0], Refusal):
+            yield rest, (rest[0],)
 
 
-def _rows(result: Labelling, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:
+    """A line of the work file: rows of the given solutions, then those of others; and why rows are left out.
+
+    Raises:
+        InputError: a row that cannot be labelled, unless the run keeps going.
+    """
+    from stepmark.records import Refusal
     from stepmark.solutions.interchange.labels import to_row
 
-    yield to_row(result.labelled, meta=facts)
-    for other in result.others:
-        yield to_row(other, meta={"method": result.method})
+    given, others, refused = [], [], []
+    payer: str | None = None
+    for row, result in zip(unit, results, strict=True):
+        if isinstance(result, Refusal):
+            where = (row.error.where or "") if isinstance(row, Refusal) else row.where
+            if not keep_going:
+                raise result.error.at(where)
+            refused.append(str(result.error.at(where)))
+            continue
+        assert not isinstance(row, Refusal)
+        shared = {} if payer is None else {"cost_at": payer}
+        given.append(to_row(result.labelled, meta={**_facts(result), **shared}))
+        payer = payer or result.labelled.solution.id or Path(row.where).name
+        others += [to_row(other, meta={"method": result.method}) for other in result.others]
+    return {"rows": [*given, *others], "given": len(given), "refused": refused}
 
 
 def _facts(result: Labelling) -> dict[str, Any]:
@@ -251,14 +265,7 @@ def _facts(result: Labelling) -> dict[str, Any]:
     }
 
 
-def _count(earlier: dict[str, Any] | InputError, tally: _Tally, refused: list[str]) -> None:
-    if isinstance(earlier, InputError):
-        refused.append(str(earlier))
-    else:
-        tally.add(earlier["rows"][0]["meta"], len(earlier["rows"]) - 1)
-
-
-def _spent(tally: _Tally, options: LabelOptions) -> bool:
+def _spent(tally: Tally, options: LabelOptions) -> bool:
     # By what stands in the output, in its order: the same rows are written however often the run was killed.
     if options.budget is None:
         return False
@@ -301,7 +308,7 @@ def _manifest(file: str, labeller: Labeller, options: LabelOptions) -> dict[str,
     return plain
 
 
-def _flatten(work: Path, out: str, manifest: dict[str, Any], tally: _Tally, left: int) -> None:
+def _flatten(work: Path, out: str, manifest: dict[str, Any]) -> None:
     """Make the output of the work file, a line a labelled solution, then its manifest, then drop the work file."""
     import gzip
 
@@ -317,29 +324,7 @@ def _flatten(work: Path, out: str, manifest: dict[str, Any], tally: _Tally, left
         if out.endswith(".gz"):
             sink.close()
     with atomic_write(beside) as handle:
-        json.dump({**manifest, **asdict(tally), "not_labelled": left}, handle, ensure_ascii=False, indent=2)
+        json.dump(manifest, handle, ensure_ascii=False, indent=2)
         handle.write("\n")
     work.unlink()
     work.with_name(work.name + ".manifest.json").unlink(missing_ok=True)
-
-
-def _said(tally: _Tally, refused: list[str], left: int, options: LabelOptions) -> str:
-    lines = [
-        f"{tally.solutions:,} solutions: {tally.found:,} with a first error, {tally.clean:,} without, "
-        f"{tally.abstained:,} abstained, {tally.unknown:,} where the method says nothing"
-    ]
-    if tally.others:
-        lines.append(f"{tally.others:,} more solutions were labelled on the way")
-    tokens = "tokens not told" if tally.tokens is None else f"{tally.tokens:,} tokens"
-    each = "" if not tally.tokens else f", {tally.tokens / tally.solutions:,.0f} tokens a solution"
-    lines.append(
-        f"{tally.rollouts:,} rollouts, {tokens}{each}; {tally.unparsed:,} rollouts without a verdict"
-    )
-    if left:
-        lines.append(
-            f"{left:,} solutions were not labelled: the budget of {options.budget:,} tokens was spent"
-        )
-    if refused:
-        lines += [f"left out {len(refused):,} rows:", *(f"  {error}" for error in refused)]
-    lines.append(f"wrote {options.out}; every reply is in {options.out}.replies.sqlite")
-    return "\n".join(lines)

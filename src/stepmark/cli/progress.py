@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ class Progress:
         done: how many an earlier run did; they count as done, not as fast.
         tokens: gives the number of tokens computed so far.
         verb: what is done to solutions.
+        facts: gives what else is told, a few words each.
         clock: seconds, for tests.
     """
 
@@ -33,12 +34,14 @@ class Progress:
         done: int = 0,
         tokens: Callable[[], int],
         verb: str = "graded",
+        facts: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
         self._first = self._done = done
         self._tokens = tokens
         self._verb = verb
+        self._facts = facts
         self._clock = clock
         self._start = self._told = clock()
         self._bar: Bar | None = None
@@ -59,9 +62,13 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self) -> None:
-        """One more solution is done."""
-        self._done += 1
+    def advance(self, count: int = 1) -> None:
+        """One more solution is done, or several."""
+        self._done += count
+        self.tick()
+
+    def tick(self) -> None:
+        """Tell how far it is, where that is due: also between solutions, which may take long."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done, description=self.line())
         elif self._clock() - self._told >= EVERY:
@@ -83,15 +90,17 @@ class Progress:
         return self._clock() - self._start
 
     def line(self) -> str:
-        """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"."""
+        """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"; `facts` stand before the last."""
         of = "" if self._total is None else f" of {max(self._total, self._done):,}"
         parts = [f"{self._verb} {self._done:,}{of} solutions"]
         fresh = self._done - self._first
-        if fresh and self.seconds > 0:
-            rate = fresh / self.seconds
-            parts += [f"{rate:,.1f} solutions/s", f"{self._tokens() / self.seconds:,.0f} tokens/s"]
-            if self._total is not None and self._total >= self._done:
-                parts.append(f"{_clock_face((self._total - self._done) / rate)} left")
+        rate = fresh / self.seconds if self.seconds > 0 else 0
+        if rate:
+            each = f"{rate:,.1f} solutions/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a solution"
+            parts += [each, f"{self._tokens() / self.seconds:,.0f} tokens/s"]
+        parts += self._facts()
+        if rate and self._total is not None and self._total >= self._done:
+            parts.append(f"{_clock_face((self._total - self._done) / rate)} left")
         return ", ".join(parts)
 
 
