@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import socket
@@ -32,6 +33,7 @@ SOLUTIONS = [
 
 @pytest.fixture(autouse=True)
 def straight_to_the_server(monkeypatch):
+    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -41,17 +43,19 @@ class Server:
     """An HTTP server in a thread. `pooling(body)` gives a JSON object, or (status, bytes)."""
 
     def __init__(self, pooling, models=("tiny-prm",)):
-        self.bodies, self.asked = [], []
+        self.bodies, self.asked, self.keys = [], [], []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 server.asked.append(self.path)
+                server.keys.append(self.headers["Authorization"])
                 listed = models if isinstance(models, dict) else {"data": [{"id": m} for m in models]}
                 self.answer(listed if self.path == "/v1/models" else (404, b"no such page"))
 
             def do_POST(self):
                 server.asked.append(self.path)
+                server.keys.append(self.headers["Authorization"])
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.bodies.append(body)
                 self.answer(pooling(body) if self.path == "/pooling" else (404, b"no such page"))
@@ -351,3 +355,49 @@ def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
     with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
         PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder)
+
+
+# Keys, and the end
+
+
+def test_a_key_is_sent_where_there_is_one(built, monkeypatch):
+    with Server(as_vllm(built, every_token=False)) as server:
+        # Another service's key stays here.
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-service")
+        load_prm(server.url, tokenizer=str(built.folder)).score("p", ["s"])
+        assert server.keys == [None, None]
+        monkeypatch.setenv("STEPMARK_API_KEY", "secret")
+        load_prm(server.url, tokenizer=str(built.folder)).score("p", ["s"])
+        assert server.keys[2:] == ["Bearer secret", "Bearer secret"]
+        monkeypatch.setenv("MY_KEY", "mine")
+        client(server, built, api_key_env="MY_KEY")
+        assert server.keys[-1] == "Bearer mine"
+        with pytest.raises(UsageError, match="MY_OTHER_KEY holds no API key"):
+            client(server, built, api_key_env="MY_OTHER_KEY")
+
+
+def test_a_server_that_wants_a_key_says_so_and_the_key_is_not_shown(built, monkeypatch):
+    monkeypatch.setenv("STEPMARK_API_KEY", "secret")
+    with Server(lambda body: (401, b"wrong key")) as server:
+        prm = load_prm(server.url, tokenizer=str(built.folder))
+        with pytest.raises(BackendError, match=r"HTTP 401: wrong key .*STEPMARK_API_KEY") as told:
+            prm.score("p", ["s"])
+    assert "secret" not in str(told.value)
+
+
+def test_connections_are_closed(built):
+    with Server(as_vllm(built, every_token=False)) as server:
+        with client(server, built) as prm:
+            prm.score("p", ["s"])
+        with pytest.raises(RuntimeError, match="closed"):
+            prm.score("p", ["s"])
+
+
+def test_connections_are_closed_with_the_last_reference(built):
+    with Server(as_vllm(built, every_token=False)) as server:
+        prm = client(server, built)
+        connections = prm._client
+        assert not connections.is_closed
+        del prm
+        gc.collect()
+        assert connections.is_closed

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.prm import PRM
+
+if TYPE_CHECKING:
+    from stepmark.models.generative import Settings
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -35,8 +38,9 @@ def load_prm(
 
     Args:
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
-            address of a server ("http://…"), or "package.module:factory" whose call gives a PRM.
-        family: how it is read (`stepmark families` lists them); None tells it from the checkpoint.
+            address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
+        family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
+            has to be named; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
             checkpoint is stored in it, else float32.
@@ -44,7 +48,8 @@ def load_prm(
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of
             raising.
         token_budget: tokens a forward pass; bounds memory. None: 2,048 on CPU, 16,384 on CUDA.
-        reference: for implicit PRMs, the reference model; None takes the one that the family names.
+        reference: for implicit PRMs, the reference model; None takes the one that the family names. It computes in the PRM's own
+            precision.
         model: for servers, the served model's name; None where it serves one.
         tokenizer: for servers, the folder or hub name of the checkpoint's tokenizer.
         outcome: read only the last step: the checkpoint as an outcome reward model.
@@ -70,9 +75,12 @@ def load_prm(
             )
         made: PRM = factory()
         return made
-    if family in GENERATIVE:
+    critic: str | Settings | None = family if family in GENERATIVE else None
+    if family is None:
+        critic = _own_critic(name_or_path if tokenizer is None else tokenizer, seed)
+    if critic is not None:
         return _generative(
-            str(family),
+            critic,
             name_or_path,
             dtype=dtype,
             device=device,
@@ -111,8 +119,18 @@ def load_prm(
     )
 
 
+def _own_critic(name: str, seed: int) -> Settings | None:
+    """The critic that a checkpoint of our own says it is; None for any other name."""
+    from stepmark.models.generative import critic_spec_of
+
+    # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
+    folder = Path(name).expanduser()
+    found = critic_spec_of(folder) if folder.is_dir() else None
+    return None if found is None else replace(found.settings, seed=seed)
+
+
 def _generative(
-    family: str,
+    family: str | Settings,
     name: str,
     *,
     dtype: str,
@@ -126,10 +144,10 @@ def _generative(
 
     if name.startswith(("http://", "https://")):
         from stepmark.models.policies.openai import OpenAIPolicy
+        from stepmark.models.policies.transport import key_variable
 
-        return generative_prm(
-            family, OpenAIPolicy(name, model, tokenizer=tokenizer), samples=samples, seed=seed
-        )
+        served = OpenAIPolicy(name, model, tokenizer=tokenizer, api_key_env=key_variable())
+        return generative_prm(family, served, samples=samples, seed=seed)
     from stepmark.models.policies.local import LocalPolicy
 
     policy = LocalPolicy.load(name, dtype=dtype, device=device)
@@ -150,6 +168,7 @@ def _served(
     from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
+    from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     if tokenizer is None:
@@ -169,7 +188,7 @@ def _served(
         outcome_only=spec.outcome_only,
     )
     encoder.check()
-    return PoolingPRM(address, spec, encoder, model=model, neutral=neutral)
+    return PoolingPRM(address, spec, encoder, model=model, neutral=neutral, api_key_env=key_variable())
 
 
 def _local(
@@ -184,6 +203,8 @@ def _local(
     reference: str | None,
     outcome: bool,
 ) -> PRM:
+    import torch
+
     from stepmark.models.backbone import token_limit
     from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
@@ -221,8 +242,10 @@ def _local(
         other = reference or spec.readout.head.reference
         if other is None:
             raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with --reference")
+        # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
+        same = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[backbone.dtype]
         their_backbone, their_tokens, their_source, their_extra = _assemble(
-            find_checkpoint(other), dtype, place
+            find_checkpoint(other), same, place
         )
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(

@@ -11,7 +11,9 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.local import WindowedPRM
+from stepmark.models.policies.transport import KEY_VARIABLE, key_header
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
@@ -37,8 +40,10 @@ class PoolingPRM(WindowedPRM):
         model: the served model's name; None asks the server, which must then serve one.
         batch: solutions a request.
         pause: seconds before the first retry; doubled at each.
+        api_key_env: name of the environment variable that holds the API key; None sends none.
 
     Raises:
+        UsageError: that variable is not set.
         BackendError: the server cannot be reached or answers something that is not one row of logits a step.
         CheckpointError: a family that `/pooling` cannot serve.
     """
@@ -54,15 +59,32 @@ class PoolingPRM(WindowedPRM):
         batch: int = 32,
         timeout: float = 300.0,
         pause: float = 0.5,
+        api_key_env: str | None = None,
     ) -> None:
         if isinstance(spec.readout.head, LogRatioHead | VocabHead):
             raise CheckpointError(
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
         super().__init__(address, spec, encoder, Ledger(), token_budget=4096)
-        self._client = httpx.Client(base_url=address.rstrip("/"), timeout=timeout)
+        self._client = httpx.Client(
+            base_url=address.rstrip("/"), timeout=timeout, headers=key_header(api_key_env)
+        )
+        # For those who drop it without closing it: a command line, a notebook.
+        self._finalizer = weakref.finalize(self, self._client.close)
         self._neutral, self._batch, self._pause = neutral, batch, pause
         self._model = model or self._only_model()
+
+    def close(self) -> None:
+        """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
+        self._finalizer()
+
+    def __enter__(self) -> PoolingPRM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _only_model(self) -> str:
         data = self._ask("GET", "/v1/models", None)
@@ -154,7 +176,10 @@ class PoolingPRM(WindowedPRM):
                 last = f"HTTP {reply.status_code}"
                 continue
             if reply.status_code != 200:
-                raise BackendError(f"{self._name}{path}: HTTP {reply.status_code}: {reply.text[:300]}")
+                hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (
+                    reply.status_code in (401, 403)
+                )
+                raise BackendError(f"{self._name}{path}: HTTP {reply.status_code}: {reply.text[:300]}{hint}")
             try:
                 data = reply.json()
             except ValueError as error:

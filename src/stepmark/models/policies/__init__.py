@@ -76,7 +76,8 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
     """A policy by its address.
 
     Args:
-        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model);
+        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model; the key in
+            `STEPMARK_API_KEY` is sent, if there is one);
             `package.module:factory`, whose call gives a policy; `stepmark:arithmetic`, the tiny model of the arithmetic
             world; else a folder or hub name that transformers can load.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
@@ -89,9 +90,10 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
     """
     if address.startswith(("http://", "https://")):
         from stepmark.models.policies.openai import OpenAIPolicy
+        from stepmark.models.policies.transport import key_variable
 
         url, _, model = address.partition("#")
-        return OpenAIPolicy(url, model or None)
+        return OpenAIPolicy(url, model or None, api_key_env=key_variable())
     # The names of the models that ship with stepmark (`stepmark:…`) look like factories too.
     if FACTORY.fullmatch(address) and not address.startswith("stepmark:"):
         policy: Policy = POLICIES.load(address)()

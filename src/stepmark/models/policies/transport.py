@@ -16,6 +16,10 @@ import httpx
 from stepmark.errors import BackendError, UsageError
 
 _AGAIN = (408, 425, 429)
+
+KEY_VARIABLE = "STEPMARK_API_KEY"
+"""The environment variable whose key is sent to a server that is named by its address alone. A variable of ours, so that a key
+that was set for another service never goes to whatever server is named."""
 Parsed = TypeVar("Parsed")
 
 
@@ -46,6 +50,25 @@ class Patience:
     """Seconds without a byte before an attempt counts as failed."""
 
 
+def key_variable() -> str | None:
+    """`KEY_VARIABLE` where it holds a key, else None: none is sent."""
+    return KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else None
+
+
+def key_header(variable: str | None) -> dict[str, str]:
+    """The header that carries the key of an environment variable; none for None.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    if variable is None:
+        return {}
+    key = os.environ.get(variable)
+    if not key:
+        raise UsageError(f"the environment variable {variable} holds no API key: set it")
+    return {"Authorization": f"Bearer {key}"}
+
+
 @final
 class Server:
     """A JSON-over-HTTP server.
@@ -65,16 +88,10 @@ class Server:
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise UsageError(f"a server's address begins with http:// or https://, found {base_url!r}")
-        headers = {}
-        if api_key_env is not None:
-            key = os.environ.get(api_key_env)
-            if not key:
-                raise UsageError(f"the environment variable {api_key_env} holds no API key: set it")
-            headers["Authorization"] = f"Bearer {key}"
         self.base_url = base_url.rstrip("/")
         self._patience = patience
         self._rng = rng
-        self._client = httpx.Client(headers=headers, timeout=patience.timeout)
+        self._client = httpx.Client(headers=key_header(api_key_env), timeout=patience.timeout)
 
     def ask(
         self, path: str, body: Mapping[str, Any] | None, parse: Callable[[Mapping[str, Any]], Parsed]
