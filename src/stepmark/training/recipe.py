@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
+from stepmark.models.detect import read_spec
 from stepmark.models.load import load_prm
-from stepmark.models.spec import LogRatioHead
+from stepmark.models.spec import SPEC_FILE, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.calibrate import calibrate, takes_a_map
+from stepmark.training.card import write_card
+from stepmark.training.describe import card_of, notes_of
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
 from stepmark.training.layouts import LayoutName, layout_for
-from stepmark.training.measure import Graded, Measure, measure
+from stepmark.training.measure import Graded, Measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.objectives.steps import Hard
@@ -88,31 +90,50 @@ def train(
         raise UsageError(f"{out} exists; delete it or choose another --out")
     if recipe.adapter and recipe.train.weights.rank is None:
         raise UsageError("an adapter is to be written and all weights trained: leave out one of the two")
-    dropped = Dropped()
-    training, measured_on = _split(rows, held_out, recipe, dropped)
     base = find_checkpoint(recipe.base)
-    layout = layout_for(load_tokenizer(base), mark=recipe.mark, layout=recipe.layout)
+    layout = layout_for(
+        load_tokenizer(base), mark=recipe.mark, layout=recipe.layout, marked=recipe.objective.marked
+    )
     folder = Path(recipe.base).expanduser()
     base_name = str(folder.resolve()) if folder.is_dir() else recipe.base
     spec = recipe.objective.spec(layout, base_name)
+    calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
+    dropped = Dropped()
+    counted = _Counted(rows)
+    training, measured_on = _split(counted, held_out, recipe, dropped, calibrated)
     settings = recipe.train
     net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
     state = out.with_name(f"{out.name}.run")
     trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped)
     trainer.run(training, measured_on, report=report)
     graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
-    found = measure(graded, loss=loss, labels=labels) if graded else None
+    found = trainer.measure(graded, loss, labels) if graded else None
     first = None
     if trainer.workers.first:
         # Made beside the state and moved when it is whole: `out` is calibrated or not there.
         made = state / "checkpoint"
         shutil.rmtree(made, ignore_errors=True)
-        notes = _notes(recipe, base_name, data, training, measured_on, dropped, found)
+        notes = notes_of(recipe, base_name, data, training, measured_on, dropped, found)
         written = write_trained(made, net, adapter=recipe.adapter, base_name=base_name, notes=notes)
         _check_reading(made, graded, net)
-        if takes_a_map(spec.readout) and found is not None and found.auc is not None:
+        if calibrated and found is not None and found.auc is not None:
             assert written.spec is not None
             first = calibrate(made, written.spec, graded, name="held-out problems")
+        write_card(
+            card_of(
+                recipe,
+                replace(written, spec=read_spec(made / SPEC_FILE)) if written.spec is not None else written,
+                name=out.name,
+                base=base_name,
+                data=data,
+                rows=counted.count,
+                training=training,
+                measured_on=measured_on,
+                dropped=dropped,
+                found=found,
+                first=first,
+            )
+        )
         made.rename(out)
         shutil.rmtree(state)
     trainer.workers.wait()
@@ -127,8 +148,24 @@ def train(
     )
 
 
+class _Counted:
+    """An iterable that counts what it gave."""
+
+    def __init__(self, rows: Iterable[LabelledRow]) -> None:
+        self._rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[LabelledRow]:
+        for row in self._rows:
+            self.count += 1
+            yield row
+
+
 def _split(
-    rows: Iterable[LabelledRow], held_out: Iterable[LabelledRow] | None, recipe: Recipe, dropped: Dropped
+    rows: Iterable[LabelledRow],
+    held_out: Iterable[LabelledRow] | None,
+    recipe: Recipe,
+    dropped: Dropped,
+    calibrated: bool,
 ) -> tuple[list[list[Example]], list[list[Example]]]:
     settings, objective = recipe.train, recipe.objective
     ready = examples(rows, recipe.rules, dropped=dropped)
@@ -160,36 +197,12 @@ def _split(
         for target in objective.wanted(example).targets
         if target is not None
     ]
-    if measured_on and not (min(fitted, default=1.0) <= 0.5 < max(fitted, default=0.0)):
+    if calibrated and measured_on and not (min(fitted, default=1.0) <= 0.5 < max(fitted, default=0.0)):
         # Known now, and not after hours of training, when calibration would need them.
         raise UsageError(
             f"the {len(measured_on)} held-out problems have no right or no wrong step; hold out more, or label more"
         )
     return training, measured_on
-
-
-def _notes(
-    recipe: Recipe,
-    base_name: str,
-    data: Sequence[str],
-    training: Sequence[Sequence[Example]],
-    measured_on: Sequence[Sequence[Example]],
-    dropped: Dropped,
-    found: Measure | None,
-) -> dict[str, Any]:
-    """Everything that a reader of the checkpoint may ask for, as plain data."""
-    return {
-        "base": base_name,
-        "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
-        "data": list(data),
-        "rules": asdict(recipe.rules),
-        "settings": asdict(recipe.train),
-        "problems": len(training),
-        "examples": sum(map(len, training)),
-        "held_out_problems": len(measured_on),
-        "dropped": dict(dropped.counts),
-        "held_out": None if found is None else asdict(found),
-    }
 
 
 def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
@@ -198,7 +211,7 @@ def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
     Raises:
         CheckpointError: `load_prm` gives other scores than the network in training did.
     """
-    if isinstance(net.spec.readout.head, LogRatioHead) or not graded:
+    if not isinstance(net.spec, ScoringSpec) or not graded:
         return
     some = graded[:: max(1, len(graded) // 8)][:8]
     prm = load_prm(str(folder), dtype="float32" if net.weights.torch_dtype.itemsize == 4 else "auto")
