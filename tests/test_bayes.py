@@ -479,7 +479,7 @@ def test_it_guesses_where_it_is_told_to():
 @settings(max_examples=25, deadline=None)
 def test_budgets_hold(rollouts, batch, tokens, seed):
     world = World(lambda steps: 0.4 if steps <= 6 else 0.2, seed=seed, tokens=7)
-    labeller = BayesianSearch(max_rollouts=rollouts, batch=batch, max_tokens=tokens, confidence=0.99)
+    labeller = BayesianSearch(max_rollouts=rollouts, batch=batch, max_tokens_a_solution=tokens, confidence=0.99)
     [found] = world.label(labeller, _solution(12))
     assert found.cost.rollouts == len(world.written) <= rollouts
     assert found.cost.tokens < tokens + 7 * batch
@@ -487,8 +487,8 @@ def test_budgets_hold(rollouts, batch, tokens, seed):
 
 def test_tokens_that_nobody_counts_are_no_budget():
     world = World(lambda steps: 0.4, tokens=None)
-    with pytest.raises(UsageError, match="max_tokens needs a policy that counts"):
-        world.label(BayesianSearch(max_tokens=100), _solution(12))
+    with pytest.raises(UsageError, match="max_tokens_a_solution needs a policy that counts"):
+        world.label(BayesianSearch(max_tokens_a_solution=100), _solution(12))
     [found] = World(lambda steps: 0.4, tokens=None).label(BayesianSearch(), _solution(12))
     assert found.cost.tokens is None
 
@@ -572,7 +572,7 @@ def test_no_reference_answer_is_an_error():
         ("batch", 0),
         ("batch", 9),
         ("max_rollouts", 0),
-        ("max_tokens", 0),
+        ("max_tokens_a_solution", 0),
         ("at_budget", "stop"),
         ("least_bits", -0.1),
         ("root", 65),

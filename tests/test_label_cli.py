@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
-from inspect import signature
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 
 import pytest
 
-from stepmark.cli import label as commands
 from stepmark.cli import main
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
+from stepmark.labels.labelling import Rollouts
 from stepmark.labels.rollout import EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.problems.arithmetic_policy import wrong_solutions
@@ -91,6 +91,10 @@ def test_every_method_runs_and_keeps_every_step(tmp_path, method):
         assert len(found) > len(given)
 
 
+FOR_PYTHON = {"prior"}
+"""Settings that are no flags."""
+
+
 @pytest.mark.parametrize(
     ("command", "labeller"),
     [
@@ -102,15 +106,32 @@ def test_every_method_runs_and_keeps_every_step(tmp_path, method):
         ("formulas", Formulas),
     ],
 )
-def test_every_setting_of_a_labeller_is_a_flag_with_the_same_default(command, labeller):
-    flags = signature(getattr(commands, f"{command}_command")).parameters
-    names = {"max_tokens": "max_tokens_a_solution"} if command == "bayes" else {}
-    shared = {"how", "name", "temperature", "top_p", "seed", "max_tokens"} - set(names)
-    inner = {"at_once", "check_start", "sound", "prior", "length", "split"}  # not for the command line
-    for field in fields(labeller):
-        if field.name in shared or (field.name in inner and names.get(field.name, field.name) not in flags):
-            continue
-        assert flags[names.get(field.name, field.name)].default == field.default, field.name
+def test_every_setting_of_a_labeller_is_a_flag_with_help_and_the_same_default(capsys, command, labeller):
+    assert run(command, "--help") == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    own = [field for field in fields(labeller) if field.name not in {"how", *FOR_PYTHON}]
+    shared = fields(Rollouts) if any(field.name == "how" for field in fields(labeller)) else ()
+    for field in (*own, *shared):
+        _, found, rest = told.partition(f"--{field.name.replace('_', '-')} ")
+        assert found, f"{command} has no flag for {field.name}"
+        help_text = re.split(r" (?:\* )?--[a-z]", rest)[0]
+        assert len(help_text.split()) > 3, f"{command}: --{field.name} has no help"
+        if field.default not in (None, MISSING):
+            assert f"[default: {field.default}]" in help_text
+    for name in FOR_PYTHON:
+        assert f"--{name}" not in told
+
+
+def test_a_flag_reaches_the_labeller_and_the_rollouts(tmp_path):
+    file, _ = world(tmp_path, count=2)
+    out = tmp_path / "labels.jsonl"
+    words = ["--k", "3", "--at-once", "2", "--stop-at-success", "--temperature", "0.5", "--name", "every-step:mine"]
+    assert run("rollout", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, *words) == 0
+    method = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["method"]
+    assert (method["k"], method["at_once"], method["stop_at_success"]) == (3, 2, True)
+    assert method["how"] == {**asdict(Rollouts()), "temperature": 0.5}
+    judges = {j.judge for row in read_labelled(out) for step in row.labelled.judgements for j in step}
+    assert judges == {"every-step:mine"}
 
 
 def command(file, out, *, policy="label_policies:slow"):

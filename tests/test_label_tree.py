@@ -511,7 +511,7 @@ def test_how_rollouts_are_cut():
     cut = Solution(problem=PROBLEM, steps=split("a\n\nb", "blank-line").steps, split="blank-line", id="t")
     assert way_of(None, (cut,)) == "blank-line"
     for several in ((one, cut), (Solution(problem=PROBLEM, steps=one.steps, split="agent", id="s"),)):
-        with pytest.raises(InputError, match="set the labeller's `split`"):
+        with pytest.raises(InputError, match="say how with `split_rollouts`"):
             way_of(None, several)
 
 
@@ -540,8 +540,8 @@ def test_steps_without_layout_between_them_are_probed_as_they_stand():
         ({"length_scale": 0.0}, "length_scale must be over 0"),
         ({"c_puct": -1.0}, "c_puct must be 0 or more"),
         ({"length": "lines"}, "length must be 'tokens' or 'words'"),
-        ({"split": "agent"}, "cannot be cut by 'agent'"),
-        ({"split": "lines"}, "lines"),
+        ({"split_rollouts": "agent"}, "cannot be cut by 'agent'"),
+        ({"split_rollouts": "lines"}, "lines"),
     ],
 )
 def test_settings_out_of_range(wrong, message):

@@ -31,10 +31,12 @@ BayesFlags: TypeAlias = Annotated[BayesianSearch, _FLAGS]
 TreeFlags: TypeAlias = Annotated[RolloutTree, _FLAGS]
 JudgeFlags: TypeAlias = Annotated[Judge, _FLAGS]
 FormulasFlags: TypeAlias = Annotated[Formulas, _FLAGS]
+_EVERY_STEP, _BINARY, _BAYES, _TREE = EveryStep(), BinarySearch(), BayesianSearch(), RolloutTree()
+_JUDGE, _FORMULAS = Judge(), Formulas()
 
 
 def rollout_command(
-    file: FileOrDash, /, *, labeller: EveryStepFlags = EveryStep(), options: LabelOptions
+    file: FileOrDash, /, *, labeller: EveryStepFlags = _EVERY_STEP, options: LabelOptions
 ) -> int:
     """Label every step by k rollouts from the prefix that it ends (Math-Shepherd): the share that reaches the right answer.
 
@@ -46,9 +48,7 @@ def rollout_command(
     return run_labeller(file, labeller, options)
 
 
-def binary_command(
-    file: FileOrDash, /, *, labeller: BinaryFlags = BinarySearch(), options: LabelOptions
-) -> int:
+def binary_command(file: FileOrDash, /, *, labeller: BinaryFlags = _BINARY, options: LabelOptions) -> int:
     """Find the first error of wrong solutions by binary search (OmegaPRM): k rollouts at each probed prefix.
 
     Args:
@@ -59,9 +59,7 @@ def binary_command(
     return run_labeller(file, labeller, options)
 
 
-def bayes_command(
-    file: FileOrDash, /, *, labeller: BayesFlags = BayesianSearch(), options: LabelOptions
-) -> int:
+def bayes_command(file: FileOrDash, /, *, labeller: BayesFlags = _BAYES, options: LabelOptions) -> int:
     """Find the first error of wrong solutions by Bayesian search: each rollout where it tells most for its tokens.
 
     Args:
@@ -72,7 +70,7 @@ def bayes_command(
     return run_labeller(file, labeller, options)
 
 
-def tree_command(file: FileOrDash, /, *, labeller: TreeFlags = RolloutTree(), options: LabelOptions) -> int:
+def tree_command(file: FileOrDash, /, *, labeller: TreeFlags = _TREE, options: LabelOptions) -> int:
     """Grow a tree of rollouts for each problem (OmegaPRM): every rollout may become a solution that is searched in turn.
 
     All solutions of one problem in the file are paths of its one tree, so that no prefix is rolled out twice. The output holds the
@@ -86,7 +84,7 @@ def tree_command(file: FileOrDash, /, *, labeller: TreeFlags = RolloutTree(), op
     return run_labeller(file, labeller, options)
 
 
-def judge_command(file: FileOrDash, /, *, labeller: JudgeFlags = Judge(), options: LabelOptions) -> int:
+def judge_command(file: FileOrDash, /, *, labeller: JudgeFlags = _JUDGE, options: LabelOptions) -> int:
     """Ask a language model for the first wrong step, several times, and take the vote; no reference answer is needed.
 
     Args:
@@ -94,7 +92,7 @@ def judge_command(file: FileOrDash, /, *, labeller: JudgeFlags = Judge(), option
         labeller: the method's flags; --name is "judge:" and the policy unless given.
         options: the run's flags; --policy names the judge.
     """
-    if labeller.name == Judge().name:
+    if labeller.name == _JUDGE.name:
         labeller = replace(labeller, name=f"{labeller.name}:{options.policy}")
     return run_labeller(file, labeller, options, needs_verifier=False, texts="replies")
 
@@ -113,7 +111,7 @@ class FileOptions:
 
 
 def formulas_command(
-    file: FileOrDash, /, *, labeller: FormulasFlags = Formulas(), options: FileOptions
+    file: FileOrDash, /, *, labeller: FormulasFlags = _FORMULAS, options: FileOptions
 ) -> int:
     """Check the calculations that steps write down, exactly; a step with a false one is wrong. Needs no model.
 

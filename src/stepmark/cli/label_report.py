@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer
+from stepmark.store import atomic_write, encode_row
 
 if TYPE_CHECKING:
     from stepmark.batching import Ready, Reply
@@ -153,3 +155,19 @@ def isolation_of(options: LabelOptions) -> dict[str, Any] | None:
 
 _NO_PROGRAMS = ("math", "number", "choice", "text")
 """Verifiers that run no programs; not to be loaded only to ask."""
+
+
+def write_beside(out: str, what: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Write what is not in an output to OUT.WHAT.jsonl, a row each; without rows there is none, also none of an earlier run.
+
+    Returns:
+        Its name.
+    """
+    beside = Path(f"{out}.{what}.jsonl")
+    if not rows:
+        beside.unlink(missing_ok=True)
+        return None
+    with atomic_write(beside) as handle:
+        for row in rows:
+            handle.write(encode_row(row).decode())
+    return str(beside)

@@ -50,35 +50,38 @@ class BayesianSearch:
     """
 
     name: str = "bayes"
-    """Stands in the judgements."""
+    """Who judged, in the output; "bayes:MODEL" says with which policy."""
     confidence: float = 0.9
     """Stop when one place has this much of the posterior; in (0, 1)."""
     batch: int = 2
     """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
     max_rollouts: int = 64
     """End of the budget; never exceeded."""
-    max_tokens: int | None = None
+    max_tokens_a_solution: int | None = None
     """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
     least_bits: float = 0.0
-    """Give up when the best rollout promises fewer bits about the place for each solution's length that it would write. 0 goes
-    on to the end of the budget; 0.1 saves the tokens of hopeless solutions."""
+    """Give up when the best rollout promises fewer bits for each solution's length that it writes; 0 never, 0.1 soon."""
     at_budget: Literal["abstain", "guess"] = "abstain"
     """When the budget or the promise ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
     root: int = 0
     """Rollouts of the bare problem in the first round. Solutions of one problem share them, so their price is paid once a problem."""
     sound: float | None = None
-    """Prior probability that no step is wrong, in [0, 1). None: 0 for a solution that ends in a wrong answer (somewhere it went
-    wrong), and as likely as any single step for one whose answer could not be read."""
+    """Prior probability that no step is wrong, in [0, 1). Left out: 0 where the answer is wrong, else one step's share."""
     prior: RatePrior = field(default_factory=RatePrior)
     """What is believed of the success rates."""
     how: Rollouts = field(default_factory=Rollouts)
+    """How rollouts are sampled."""
 
     def __post_init__(self) -> None:
         for name, good, wanted in (
             ("confidence", 0 < self.confidence < 1, "in (0, 1)"),
             ("batch", 1 <= self.batch <= LARGEST_BATCH, f"1 to {LARGEST_BATCH}"),
             ("max_rollouts", self.max_rollouts >= 1, "at least 1"),
-            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "None or at least 1"),
+            (
+                "max_tokens_a_solution",
+                self.max_tokens_a_solution is None or self.max_tokens_a_solution >= 1,
+                "None or at least 1",
+            ),
             ("least_bits", self.least_bits >= 0, "0 or more"),
             ("at_budget", self.at_budget in ("abstain", "guess"), "'abstain' or 'guess'"),
             ("root", 0 <= self.root <= self.max_rollouts, "0 to max_rollouts"),
@@ -105,7 +108,7 @@ class BayesianSearch:
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
-            UsageError: `root` is no count, or `max_tokens` is set and the policy does not count tokens.
+            UsageError: `root` is no count, or `max_tokens_a_solution` is set and the policy does not count tokens.
         """
         steps = count_steps(solution)
         if root is not None and not 0 <= root[0] <= root[1]:
@@ -165,11 +168,13 @@ class BayesianSearch:
         return bool((information(posterior.places, posterior.chances) / costs).max() >= self.least_bits)
 
     def _tokens_spent(self, cost: Cost) -> bool:
-        if self.max_tokens is None:
+        if self.max_tokens_a_solution is None:
             return False
         if cost.tokens is None:
-            raise UsageError("max_tokens needs a policy that counts its tokens; set max_rollouts instead")
-        return cost.tokens >= self.max_tokens
+            raise UsageError(
+                "max_tokens_a_solution needs a policy that counts its tokens; set max_rollouts instead"
+            )
+        return cost.tokens >= self.max_tokens_a_solution
 
     def _said(
         self, solution: Solution, own: Verdict, found: dict[int, Probe], cost: Cost, places: Floats

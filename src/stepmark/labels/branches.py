@@ -35,7 +35,7 @@ def way_of(asked: str | None, given: Sequence[Solution]) -> str:
     ways = {solution.split or "line" for solution in given} or {"line"}
     if len(ways) > 1 or ways & {"agent", "marker"}:
         raise InputError(
-            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); set the labeller's `split`",
+            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); say how with `split_rollouts`",
             where=given[0].id,
             field="split",
         )

@@ -10,6 +10,8 @@ The rules:
 `first-error-agrees`    every source must know the place of the first error, and all must name the same one (or none).
                         The filter of Zhang et al. 2025, "The Lessons of Developing Process Reward Models in Mathematical
                         Reasoning" (arXiv:2501.07301, section 3): Monte-Carlo estimates and a judge, about 60 % dropped
+`first-error-majority`  more than half of the sources must name the same place of the first error (or none); a source that does not
+                        know it is a vote for no place. The steps are rated as those say that name it
 `intersection`          a step has the rating that all sources give it; where one of them is silent it has none
 `majority`              a step has the rating that more than half of the sources that rated it give
 `priority`              a step has the rating of the most trusted source that rated it: people, then formal checks, then
@@ -34,12 +36,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution
 
-Rule = Literal["first-error-agrees", "intersection", "majority", "priority"]
+Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
 Rating = Literal[-1, 0, 1]
 Why = Literal["agreed", "too few sources", "places differ", "place not known", "nothing agreed"]
 """Why a solution is kept (`agreed`) or dropped: to count by."""
@@ -55,11 +57,14 @@ KINDS: Mapping[str, str] = {
     "judge": "judge",
     "rollout": "rollout",
     "every-step": "rollout",
+    "binary": "rollout",
     "binary-search": "rollout",
     "bayes": "rollout",
+    "tree": "rollout",
     "rollout-tree": "rollout",
 }
-"""The kind of source that a name stands for; "judge:MODEL" and "human:NAME" are known by what stands before the colon."""
+"""The kind of source that a name stands for: every labeller's name and its name as a command. "judge:MODEL" and "human:NAME" are
+known by what stands before the colon."""
 
 VIEW = "consensus"
 """Before the rule's name in the judgements that a view adds; never read as a source."""
@@ -137,22 +142,20 @@ class Consensus:
     """
 
     rule: Rule = "first-error-agrees"
-    """See the module."""
+    """What counts as agreement."""
     sources: tuple[str, ...] = ()
-    """Names of the judges that take part, each of which must then be there for `first-error-agrees` and `intersection`;
-    empty for all that have said anything of a solution."""
+    """Names of the judges that take part; who is silent counts as not knowing. Left out: whoever has spoken."""
     least: int = 2
     """Sources that must have said something of a solution; `priority` needs one."""
     values: float | None = None
-    """Read a source's values too, where it gives a step no rating: right if its share of successes is over this, in [0, 1];
-    0 is Math-Shepherd's and Zhang et al.'s hard label. None: values are no ratings."""
-    kinds: Mapping[str, str] | None = None
-    """For `priority`: the kind of each source that `KINDS` does not know, by name: "human", "formal", "judge", "rollout"."""
+    """Read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels."""
+    kinds: dict[str, str] | None = None
+    """For the rule priority: the kind of a source that is not known by its name: human, formal, judge or rollout."""
 
     def __post_init__(self) -> None:
-        if self.rule not in ("first-error-agrees", "intersection", "majority", "priority"):
+        if self.rule not in get_args(Rule):
             raise UsageError(
-                f"Consensus: expected the rule first-error-agrees, intersection, majority or priority, found {self.rule!r}"
+                f"Consensus: expected one of the rules {', '.join(get_args(Rule))}, found {self.rule!r}"
             )
         if self.least < 1:
             raise UsageError(f"Consensus: least must be at least 1, found {self.least}")
@@ -172,12 +175,15 @@ class Consensus:
         Raises:
             UsageError: `priority`, and a source whose kind is not known.
         """
-        opinions = {name: ratings for name, ratings in self._opinions(labelled).items() if any_said(ratings)}
+        heard = self._opinions(labelled)
+        opinions = {name: ratings for name, ratings in heard.items() if any_said(ratings)}
         places = {name: first_error(ratings) for name, ratings in opinions.items()}
         missing = [name for name in self.sources if name not in opinions]
         needed = 1 if self.rule == "priority" else self.least
         if len(opinions) < needed or (missing and self.rule in ("first-error-agrees", "intersection")):
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
+            evidence = sorted(set(heard) - set(opinions) - set(missing))
+            silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
             return self._dropped(
                 labelled,
                 places,
@@ -188,6 +194,15 @@ class Consensus:
             dropped = _places_differ(places)
             if dropped is not None:
                 return self._dropped(labelled, places, *dropped)
+        if self.rule == "first-error-majority":
+            place, count = Counter(places.values()).most_common(1)[0]
+            votes = sum(known is not None for known in places.values())
+            total = len(places) + len(missing)
+            if place is None or 2 * count <= total:
+                dropped = _places_differ({name: at for name, at in places.items() if at is not None})
+                why = dropped or ("place not known", f"only {votes} of {total} name a place")
+                return self._dropped(labelled, places, *why)
+            opinions = {name: opinions[name] for name, at in places.items() if at == place}
         ratings, confidences = self._merge(opinions)
         if not any_said(ratings):
             return self._dropped(
@@ -202,8 +217,8 @@ class Consensus:
             ratings=tuple(ratings),
             confidences=tuple(confidences),
             # The place is agreed even where a step before it is right to one and neutral to another.
-            first_error=next(iter(places.values()))
-            if self.rule == "first-error-agrees"
+            first_error=places[next(iter(opinions))]
+            if self.rule in ("first-error-agrees", "first-error-majority")
             else first_error(ratings),
             places=places,
         )

@@ -35,7 +35,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepmark.batching import Method
-from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.labelling import (
+    Cost,
+    Labelling,
+    Probe,
+    Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
+)
 from stepmark.labels.rollout import RolloutLabeller, check_at_once, count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
 
@@ -45,13 +50,13 @@ class BinarySearch(RolloutLabeller):
     """OmegaPRM's search for the first error: k rollouts at about log2 M prefixes."""
 
     name: str = "binary-search"
-    """Stands in the judgements."""
+    """Who judged, in the output; "binary-search:MODEL" says with which policy."""
     stop_at_success: bool = False
-    """Stop a probe at its first success."""
+    """Write no more of a probe after a success: the first error stays the same, shares do not."""
     at_once: int = 1
     """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     check_start: bool = False
-    """Roll out the problem itself first, and abstain if no rollout solves it."""
+    """Roll out the problem itself first, and abstain if no rollout solves it: such a policy says nothing about steps."""
 
     def __post_init__(self) -> None:
         # By name: with slots, super() does not find the class.

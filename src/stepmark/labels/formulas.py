@@ -112,7 +112,7 @@ class Formulas:
     vouch: bool = False
     """Call a step right that has calculations, all of them surely true. They may be the wrong calculations."""
     name: str = "formulas"
-    """Stands in the judgements."""
+    """Who judged, in the output."""
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Label one solution; asks nothing of any model.

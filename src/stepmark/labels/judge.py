@@ -111,23 +111,27 @@ class Judge:
     """
 
     ask: Literal["place", "steps"] = "place"
-    """See the module."""
+    """For the place of the first error in the whole solution, or about one step after another."""
     name: str = "judge"
-    """Stands in the judgements; `judge:MODEL` says which model it was."""
+    """Who judged, in the output; "judge:MODEL" says which model it was."""
     votes: int = 8
     """Replies a question."""
     retries: int = 1
     """How often replies that are no vote are asked for again."""
     quorum: int | None = None
-    """Votes that a decision needs; None for more than half of `votes`."""
+    """Votes that a decision needs. Left out: more than half of `votes`."""
     agreement: float = 0.0
     """Share of the votes that a decision needs, in [0, 1]; 0 for any lead."""
     beyond: bool = False
-    """With `steps`: ask about the steps after the first wrong one too."""
+    """With ask = steps: ask about the steps after the first wrong one too."""
     temperature: float = 0.7
+    """Of the replies."""
     top_p: float = 0.95
+    """Of the replies: sample among the likeliest tokens that together hold this share of the probability."""
     max_tokens: int = 4096
+    """The longest reply; one that is cut off is no vote."""
     seed: int = 0
+    """Of the replies: another seed gives others."""
 
     def __post_init__(self) -> None:
         for name, good, wanted in (

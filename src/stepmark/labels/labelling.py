@@ -80,11 +80,15 @@ class Rollouts:
     """How prefixes are continued."""
 
     temperature: float = 0.7
+    """Of the rollouts; 0 is greedy, and then all rollouts of a prefix are one."""
     top_p: float = 1.0
+    """Of the rollouts: sample among the likeliest tokens that together hold this share of the probability."""
     max_tokens: int = 512
+    """The longest rollout; one that is cut off before it names an answer has no verdict."""
     seed: int = 0
+    """Of the rollouts: another seed gives others."""
     prompt: Literal["chat", "text"] = "chat"
-    """`chat`: the problem as the user's turn; `text`: as raw text, for base models."""
+    """Ask as the user's turn of a chat, or as plain text, for base models."""
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
     """Said after the problem; "" for nothing."""
 
@@ -128,7 +132,7 @@ class Probe:
         )
 
     def joined(self, more: Probe) -> Probe:
-        """This and later rollouts of the same prefix as one probe."""
+        """These and later rollouts of the same prefix as one probe."""
         return Probe(
             steps=self.steps,
             texts=self.texts + more.texts,

@@ -79,11 +79,11 @@ class RolloutLabeller:
     """
 
     k: int = 8
-    """Rollouts a prefix."""
+    """Rollouts of each prefix that is tried."""
     how: Rollouts = field(default_factory=Rollouts)
     """How they are sampled."""
     retries: int = 1
-    """How often a prefix of which too little is known is given k more rollouts."""
+    """How often a prefix of which too little is known (no success, fewer verdicts than `least`) is given k more rollouts."""
     least: int = 1
     """Verdicts that are needed before "no success" means that a prefix is bad, in 1 … k."""
 
@@ -138,13 +138,13 @@ class EveryStep(RolloutLabeller):
     """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
 
     name: str = "every-step"
-    """Stands in the judgements."""
+    """Who judged, in the output; "every-step:MODEL" says with which policy."""
     stop_at_success: bool = False
-    """Stop a prefix at its first success."""
+    """Write no more of a prefix after a success: hard labels and first errors stay the same, shares do not."""
     at_once: int = 1
     """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     stop_at_error: bool = False
-    """Stop at the first bad prefix; prefixes are then tried one after the other."""
+    """Try prefixes one by one up to the first bad one: the first error stays the same, later steps have no evidence."""
     only_wrong: bool = False
     """Roll out only solutions whose answer is not right."""
     check_start: bool = False
@@ -262,9 +262,7 @@ def labelled(
             judgements[steps - 1].insert(0, found)
         else:
             root = (found,)
-    return LabelledSolution(
-        solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root
-    )
+    return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root)
 
 
 def own_answer(solution: Solution) -> Verify:

@@ -14,7 +14,7 @@ searches that started there. Its pool holds the wrong rollouts of all states wit
    prefix in between that is not yet a state is rolled out k times and becomes one.
 3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
 
-It ends after `searches` of them or when the pool is empty.
+It ends after `searches` of them, when `max_tokens_a_problem` are written, or when the pool is empty.
 
     >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
     0.7958
@@ -32,7 +32,7 @@ What must not go wrong here, and how it is kept:
 Deviations from the paper:
 
 * The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; the paper starts with the
-  root's own.
+  root's own. Those of one problem share its tree, as in the paper, which has one tree a problem.
 * A state's edge to the next is the steps between them; labels are for single steps, not for edges. The steps between two probed
   prefixes are labelled by the search's assumption (right before the first error), and have no evidence of their own.
 * Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, nothing is searched and the labeller
@@ -53,9 +53,14 @@ from stepmark.batching import Method
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import first_bad_prefix
-from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.labelling import (
+    Cost,
+    Labelling,
+    Probe,
+    Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
+)
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
-from stepmark.records import LabelledSolution, Problem, Solution, Step, Verdict
+from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
 from stepmark.solutions.segmentation import check_way
 
 
@@ -64,28 +69,34 @@ class RolloutTree(RolloutLabeller):
     """OmegaPRM's tree; the defaults are the paper's."""
 
     name: str = "rollout-tree"
-    """Stands in the judgements."""
+    """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
     searches: int = 100
-    """Rollouts that are searched for their first error, a problem; the given solutions count."""
+    """Searches for a first error, a problem: of the given solutions, then of rollouts."""
+    max_tokens_a_problem: int | None = None
+    """End of a tree's budget in written tokens: no search starts at or past it, so the last one may pass it."""
     alpha: float = 0.5
-    """In (0, 1]: how much a state's failures cost it."""
+    """Of the selection, in (0, 1]: how much a state's failures cost it."""
     beta: float = 0.9
-    """In (0, 1]: how much a rollout's length costs it."""
+    """Of the selection, in (0, 1]: how much a rollout's length costs it."""
     length_scale: float = 500
-    """The paper's L, in the unit of `length`."""
+    """Of the selection: the paper's L, in the unit of `length`."""
     c_puct: float = 0.125
-    """0 or more: how much states that were seldom searched from are preferred."""
+    """Of the selection, 0 or more: how much states that were seldom searched from are preferred."""
     length: Literal["tokens", "words"] = "tokens"
-    """What a rollout's length is counted in; `words` are what white space parts."""
-    split: str | None = None
-    """How rollouts are cut into steps (`solutions.segmentation.WAYS`); None: as the solution was, by "line" where its steps were
-    given."""
+    """What a rollout's length is counted in; words, for policies that do not tell tokens, are what white space parts."""
+    split_rollouts: str | None = None
+    """How rollouts are cut into steps (`stepmark split`). Left out: as the solutions were, by line if their steps were given."""
 
     def __post_init__(self) -> None:
         # By name: with slots, super() does not find the class.
         RolloutLabeller.__post_init__(self)
         for name, good, wanted in (
             ("searches", self.searches >= 1, "at least 1"),
+            (
+                "max_tokens_a_problem",
+                self.max_tokens_a_problem is None or self.max_tokens_a_problem >= 1,
+                "None or at least 1",
+            ),
             ("alpha", 0 < self.alpha <= 1, "in (0, 1]"),
             ("beta", 0 < self.beta <= 1, "in (0, 1]"),
             ("length_scale", self.length_scale > 0, "over 0"),
@@ -94,10 +105,12 @@ class RolloutTree(RolloutLabeller):
         ):
             if not good:
                 raise UsageError(f"RolloutTree: {name} must be {wanted}, found {getattr(self, name)!r}")
-        if self.split is not None:
-            check_way(self.split)
-            if self.split in ("agent", "marker"):
-                raise UsageError(f"RolloutTree: rollouts cannot be cut by {self.split!r}; name another way")
+        if self.split_rollouts is not None:
+            check_way(self.split_rollouts)
+            if self.split_rollouts in ("agent", "marker"):
+                raise UsageError(
+                    f"RolloutTree: rollouts cannot be cut by {self.split_rollouts!r}; name another way"
+                )
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Grow a tree that starts with one solution; `others` are the rollouts that were searched.
@@ -111,42 +124,84 @@ class RolloutTree(RolloutLabeller):
             UsageError: lengths in tokens, and the policy does not tell them.
         """
         grown = yield from self.grow(solution.problem, (solution,))
-        (own,) = grown.given
+        return self._labelling(grown.given[0], grown)
+
+    def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
+        """Grow the one tree of several solutions of one problem.
+
+        Args:
+            solutions: at least one, all of one problem (the same text and the same reference answer).
+
+        Returns:
+            One a solution, in order; a `Refusal` for one that the policy cannot read. The first labelling has the whole tree's
+            cost and its `others`; the cost of the rest is nothing.
+
+        Raises:
+            InputError: as `grow`; or the policy can read none of them.
+        """
+        refused: dict[int, InputError] = {}
+        grown = yield from self.grow(solutions[0].problem, solutions, refused)
+        if len(refused) == len(solutions):
+            raise refused[0]
+        searched = iter(grown.given)
+        found: list[Labelling | Refusal] = []
+        left: Grown | None = grown
+        for number, solution in enumerate(solutions):
+            if number in refused:
+                found.append(Refusal(solution=solution, error=refused[number]))
+            else:
+                found.append(self._labelling(next(searched), left))
+                left = None
+        return tuple(found)
+
+    def _labelling(self, own: Searched, grown: Grown | None) -> Labelling:
         return Labelling(
             labelled=own.labelled,
             method=self.name,
             first_error=own.first_error,
             abstained=own.abstained,
-            cost=grown.cost,
-            others=tuple(one.labelled for one in grown.rollouts),
+            cost=Cost() if grown is None else grown.cost,
+            others=() if grown is None else tuple(one.labelled for one in grown.rollouts),
         )
 
-    def grow(self, problem: Problem, given: Sequence[Solution] = ()) -> Method[Grown]:
+    def grow(
+        self,
+        problem: Problem,
+        given: Sequence[Solution] = (),
+        refused: dict[int, InputError] | None = None,
+    ) -> Method[Grown]:
         """Grow the tree of one problem.
 
-        Several solutions of a problem are best given together: then they share one tree, and no rollout is searched for two
-        of them.
+        Several solutions of a problem are best given together: then they share one tree, no prefix is rolled out for two of
+        them, and no rollout is searched twice.
 
         Args:
             problem: with its reference answer.
             given: solutions of it that are searched first; none is needed.
+            refused: takes the numbers of those that the policy cannot read, and why; they are then not in the tree. Without it the
+                first of them ends the growing.
 
         Raises:
-            InputError: no reference answer, a solution without steps or of another problem.
-            UsageError: lengths in tokens, and the policy does not tell them.
+            InputError: no reference answer, a solution without steps or of another problem, or one that cannot be read.
+            UsageError: lengths or a budget in tokens, and the policy does not tell them.
         """
         for solution in given:
             count_steps(solution)
-            if solution.problem != problem:
+            if (solution.problem.text, solution.problem.answer) != (problem.text, problem.answer):
                 raise InputError(
                     "expected a solution of the problem whose tree it is given to", where=solution.id
                 )
         tree = _Tree(self, problem, given)
         root = yield from tree.state(())
         firsts = []
-        for solution in given:
-            firsts.append((yield from tree.begin(solution)))
-        while tree.searched < self.searches and (chosen := tree.select()) is not None:
+        for number, solution in enumerate(given):
+            try:
+                firsts.append((yield from tree.begin(solution)))
+            except InputError as error:
+                if refused is None:
+                    raise
+                refused[number] = error
+        while not tree.spent and (chosen := tree.select()) is not None:
             yield from tree.search(chosen)
         return Grown(
             given=tuple(tree.conclude(first) for first in firsts),
@@ -237,7 +292,7 @@ class _Tree:
     def __init__(self, settings: RolloutTree, problem: Problem, given: Sequence[Solution]) -> None:
         self._settings = settings
         self._problem = problem
-        self._way = way_of(settings.split, given)
+        self._way = way_of(settings.split_rollouts, given)
         self._id = given[0].id if given and given[0].id else problem.id
         self._states: dict[str, _State] = {}
         self._pool: list[_Candidate] = []
@@ -248,6 +303,21 @@ class _Tree:
         """Rollouts that were selected."""
         self.searched = 0
         self.cost = Cost()
+
+    @property
+    def spent(self) -> bool:
+        """Whether no more search may start.
+
+        Raises:
+            UsageError: a budget in tokens, and the policy does not tell them.
+        """
+        most = self._settings.max_tokens_a_problem
+        if most is not None and self.cost.tokens is None:
+            raise UsageError(
+                "max_tokens_a_problem needs a policy that counts its tokens; set `searches` instead"
+            )
+        tokens = self.cost.tokens or 0
+        return self.searched >= self._settings.searches or (most is not None and tokens >= most)
 
     def state(self, steps: tuple[Step, ...]) -> Method[_State]:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
@@ -270,7 +340,7 @@ class _Tree:
         root = self._states[""]
         if own.correct:
             return path
-        if not root.found.successes or self.searched >= self._settings.searches:
+        if not root.found.successes or self.spent:
             path.abstained = True
             return path
         if own.correct is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepmark.errors import InputError
 from stepmark.records import Problem, read_record
-from stepmark.store import read_rows
+from stepmark.store import Row, read_rows
 
 _END = re.compile(r"\n?#### *(\S.*?)\s*\Z")
 
@@ -39,16 +39,24 @@ def read_gsm8k(path: str | Path) -> Iterator[Worked]:
         InputError: a row that is not of this form, with file, line and field.
     """
     for row in read_rows(str(path)):
-        found = read_record(_Row, row.data, where=row.where)
-        if not found.question.strip():
-            raise InputError("the question is empty", where=row.where, field="question")
-        end = _END.search(found.answer)
-        if end is None:
-            raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
-        lines = tuple(line.strip() for line in found.answer[: end.start()].split("\n") if line.strip())
-        if not lines:
-            raise InputError("the answer has no step before '####'", where=row.where, field="answer")
-        yield Worked(
-            problem=Problem(text=found.question, answer=end.group(1), id=row.where, source="GSM8K"),
-            lines=lines,
-        )
+        yield worked_row(row)
+
+
+def worked_row(row: Row) -> Worked:
+    """The worked problem of one row of a GSM8K file.
+
+    Raises:
+        InputError: as `read_gsm8k`.
+    """
+    found = read_record(_Row, row.data, where=row.where)
+    if not found.question.strip():
+        raise InputError("the question is empty", where=row.where, field="question")
+    end = _END.search(found.answer)
+    if end is None:
+        raise InputError("the answer should end in '#### RESULT'", where=row.where, field="answer")
+    lines = tuple(line.strip() for line in found.answer[: end.start()].split("\n") if line.strip())
+    if not lines:
+        raise InputError("the answer has no step before '####'", where=row.where, field="answer")
+    return Worked(
+        problem=Problem(text=found.question, answer=end.group(1), id=row.where, source="GSM8K"), lines=lines
+    )

@@ -141,7 +141,9 @@ def _check_numbers(judgement: Judgement, where: str, field: str) -> None:
         done is not None and tried is not None and not 0 <= done <= tried
     ):
         raise InputError(
-            f"expected 0 <= successes <= trials, or neither, found {done} of {tried}", where=where, field=field
+            f"expected 0 <= successes <= trials, or neither, found {done} of {tried}",
+            where=where,
+            field=field,
         )
     for name, value in (("share", judgement.share), ("confidence", judgement.confidence)):
         if value is not None and not 0 <= value <= 1:
