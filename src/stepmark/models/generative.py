@@ -3,21 +3,26 @@
     prm = generative_prm("thinkprm", LocalPolicy.load("launch/ThinkPRM-1.5B"), samples=4)
     prm.score("What is 2 + 3?", ["2 + 3 = 6"])
 
+A checkpoint that stepmark trained says in its `stepmark.json` which critic it is and with what settings (`CriticSpec`);
+of others the family is named.
+
 The family (`models/critics/`) owns the prompts and reads the verdicts, the policy (`models/policies/`) runs the
 model, and `batching` brings them together. The critiques are kept in `StepScores.critiques`.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 from stepmark.batching import Answerer, Choose, Ready, Reply, ReplyStore, Request, Write, run
 from stepmark.catalog import unknown_name
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.critics import Critic, Critiqued, refuse_markers
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
@@ -25,7 +30,8 @@ from stepmark.models.critics.thinkprm import ThinkPRM
 from stepmark.models.policies import Policy
 from stepmark.models.prm import Ledger
 from stepmark.models.replies import MemoryReplies
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.spec import SPEC_FILE
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 
 Settings = ThinkPRM | GenPRM | RPRM
 
@@ -72,6 +78,48 @@ GENERATIVE: Mapping[str, GenerativeFamily] = {
     ),
 }
 """The families, by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CriticSpec:
+    """How a generative checkpoint of our own is read: what `ScoringSpec` is for the others, in the same file."""
+
+    settings: Settings
+
+    @property
+    def family(self) -> str:
+        """Its name in `GENERATIVE`."""
+        return next(name for name, family in GENERATIVE.items() if family.settings is type(self.settings))
+
+    def data(self) -> dict[str, Any]:
+        """As it stands in `stepmark.json`: `{"critic": FAMILY, "settings": {...}}`."""
+        return {"critic": self.family, "settings": asdict(self.settings)}
+
+
+def critic_spec_of(folder: Path) -> CriticSpec | None:
+    """What a checkpoint's own `stepmark.json` says of it; None where there is none, or it is of another kind of PRM.
+
+    Raises:
+        CheckpointError: it names a critic that there is not, or settings that it does not have.
+    """
+    file = folder / SPEC_FILE
+    if not file.is_file():
+        return None
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    if not isinstance(data, dict) or "critic" not in data:
+        return None
+    family, settings = data["critic"], data.get("settings", {})
+    if family not in GENERATIVE or not isinstance(settings, dict):
+        raise CheckpointError(
+            f"{file}: expected a critic of {', '.join(GENERATIVE)} and its settings as an object, found {family!r}"
+        )
+    try:
+        return CriticSpec(settings=read_record(GENERATIVE[family].settings, settings))
+    except InputError as error:
+        raise CheckpointError(f"{file}: {error}") from error
 
 
 def generative_prm(

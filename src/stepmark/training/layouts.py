@@ -22,7 +22,9 @@ MARKS = (
 LayoutName = Literal["auto", "chatml", "chat", "text"]
 
 
-def layout_for(tokenizer: Any, *, mark: str | None = None, layout: LayoutName = "auto") -> Layout:
+def layout_for(
+    tokenizer: Any, *, mark: str | None = None, layout: LayoutName = "auto", marked: bool = True
+) -> Layout:
     """The layout of a new PRM.
 
     Args:
@@ -31,11 +33,13 @@ def layout_for(tokenizer: Any, *, mark: str | None = None, layout: LayoutName = 
         layout: `chatml`: the problem as the user's turn and the steps as the assistant's, in ChatML without a system message; `chat`:
             through the tokenizer's own chat template; `text`: problem, blank line, steps. auto: chatml where the tokenizer has its two
             tokens, else chat where it has a template, else text.
+        marked: a token ends a step and is read. False, for PRMs that are read from the probabilities of the text itself: a blank line
+            ends it, unless `mark` names a token.
 
     Raises:
         UsageError: the mark is not one token, none of the known marks is there, or the layout does not fit the tokenizer.
     """
-    mark = _mark(tokenizer, mark)
+    mark = f"\n{_mark(tokenizer, mark)}" if marked or mark is not None else "\n\n"
     chatml = all(_is_token(tokenizer, token) for token in ("<|im_start|>", "<|im_end|>"))
     if layout == "auto":
         layout = "chatml" if chatml else "chat" if tokenizer.chat_template else "text"
@@ -46,14 +50,14 @@ def layout_for(tokenizer: Any, *, mark: str | None = None, layout: LayoutName = 
             )
         return TextLayout(
             opening="<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n",
-            mark=f"\n{mark}",
+            mark=mark,
             special_tokens=False,
         )
     if layout == "chat":
         if not tokenizer.chat_template:
             raise UsageError("--layout chat: this tokenizer has no chat template; take text")
-        return ChatLayout(mark=f"\n{mark}")
-    return TextLayout(opening="{problem}\n\n", mark=f"\n{mark}")
+        return ChatLayout(mark=mark)
+    return TextLayout(opening="{problem}\n\n", mark=mark)
 
 
 def _mark(tokenizer: Any, mark: str | None) -> str:

@@ -19,11 +19,14 @@ class Measure:
     """The objective's own, a label."""
     labels: int
     accuracy: float | None
-    """Share of labelled steps on the right side of 0.5, of those whose target is not one half. Not calibrated."""
+    """Share of labelled steps on the right side of the threshold, of those whose target is not one half. Not calibrated. For an
+    objective that fits outcomes: of solutions, by the score of their last step."""
     auc: float | None
-    """Probability that a right step scores above a wrong one, ties half. None where all are right or all wrong."""
+    """Probability that a right step scores above a wrong one, ties half. None where all are right or all wrong. For an objective
+    that fits outcomes: of solutions, by the score of their last step."""
     first_error_f1: float | None
-    """Of whole solutions at 0.5 (`first_errors`). None without wrong or without right ones."""
+    """Of whole solutions at the threshold (`first_errors`), where steps are labelled and scored. None without wrong or without
+    right ones."""
     solutions: int
     """How many those are."""
 
@@ -36,33 +39,49 @@ class Graded:
     scores: tuple[float | None, ...]
 
 
-def measure(graded: Sequence[Graded], *, loss: float, labels: float) -> Measure:
+def measure(
+    graded: Sequence[Graded], *, loss: float, labels: float, threshold: float = 0.5, outcomes: bool = False
+) -> Measure:
     """Figures of graded held-out examples.
 
     Args:
         graded: each row by itself; a step that rows share counts for each.
         loss: the sum of losses.
         labels: the sum of weights.
+        threshold: under it a step counts as wrong: 0.5 for probabilities, 0 for log-ratios.
+        outcomes: accuracy and AUC are of whole solutions instead of steps.
     """
-    pairs = [
+    pairs = _outcomes(graded) if outcomes else _steps(graded)
+    sided = [(score, value > 0.5) for score, value in pairs if value != 0.5]
+    both = len({right for _, right in sided}) == 2
+    rows, truth = solutions_of(graded)
+    wrong = sum(at >= 0 for at in truth)
+    found = first_errors(rows, truth, threshold) if 0 < wrong < len(truth) else None
+    return Measure(
+        loss=loss / labels if labels else math.nan,
+        labels=round(labels),
+        accuracy=sum((score > threshold) == right for score, right in sided) / len(sided) if sided else None,
+        auc=auc([score for score, _ in sided], [float(right) for _, right in sided]) if both else None,
+        first_error_f1=found.f1 if found is not None else None,
+        solutions=len(truth),
+    )
+
+
+def _steps(graded: Sequence[Graded]) -> list[tuple[float, float]]:
+    return [
         (score, target.value)
         for one in graded
         for score, target in zip(one.scores, one.example.targets, strict=True)
         if target is not None and score is not None
     ]
-    sided = [(score, value > 0.5) for score, value in pairs if value != 0.5]
-    both = len({right for _, right in sided}) == 2
-    rows, truth = solutions_of(graded)
-    wrong = sum(at >= 0 for at in truth)
-    found = first_errors(rows, truth, 0.5) if 0 < wrong < len(truth) else None
-    return Measure(
-        loss=loss / labels if labels else math.nan,
-        labels=round(labels),
-        accuracy=sum((score > 0.5) == right for score, right in sided) / len(sided) if sided else None,
-        auc=auc([score for score, _ in sided], [float(right) for _, right in sided]) if both else None,
-        first_error_f1=found.f1 if found is not None else None,
-        solutions=len(truth),
-    )
+
+
+def _outcomes(graded: Sequence[Graded]) -> list[tuple[float, float]]:
+    return [
+        (score, float(one.example.outcome))
+        for one in graded
+        if one.example.outcome is not None and (score := one.scores[-1]) is not None
+    ]
 
 
 def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]]:

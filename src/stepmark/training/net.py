@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from stepmark.errors import UsageError
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
+from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import output_rows
 from stepmark.models.spec import ScoringSpec
 from stepmark.training.items import Item, packed
@@ -74,6 +75,24 @@ class Weights:
         return f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"
 
 
+def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
+    """Hidden states of trees laid one after the other: [tokens, hidden].
+
+    Args:
+        backbone: loaded by `models.backbone.load_backbone`, with or without an adapter.
+        batch: trees.
+        device: where the backbone is.
+    """
+    ids, depths, _ = packed(batch)
+    state: Tensor = backbone(
+        input_ids=torch.from_numpy(ids)[None].to(device),
+        position_ids=torch.from_numpy(depths)[None].to(device),
+        use_cache=False,
+        stepmark_plan=attention.Plan.of_trees([item.tree for item in batch], device),
+    ).last_hidden_state[0]
+    return state
+
+
 class Net:
     """A backbone in training.
 
@@ -90,7 +109,13 @@ class Net:
     """
 
     def __init__(
-        self, base: Path, spec: ScoringSpec, weights: Weights, *, max_tokens: int | None, seed: int
+        self,
+        base: Path,
+        spec: ScoringSpec | CriticSpec,
+        weights: Weights,
+        *,
+        max_tokens: int | None,
+        seed: int,
     ) -> None:
         torch.manual_seed(seed)
         self.base, self.spec, self.weights = base, spec, weights
@@ -99,15 +124,15 @@ class Net:
         config = self.backbone.config
         self.hidden_size = int(config.hidden_size)
         limits = [n for n in (max_tokens, token_limit(config)) if n is not None]
+        self.max_tokens = min(limits, default=None)
         self.tokenizer = load_tokenizer(base)
-        self.encoder = Encoder(
-            self.tokenizer,
-            spec.layout,
-            max_tokens=min(limits, default=None),
-            outcome_only=spec.outcome_only,
-        )
-        # A base without the marker would be trained, and read, at the last piece of it.
-        self.encoder.check()
+        self._encoder: Encoder | None = None
+        if isinstance(spec, ScoringSpec):
+            self._encoder = Encoder(
+                self.tokenizer, spec.layout, max_tokens=self.max_tokens, outcome_only=spec.outcome_only
+            )
+            # A base without the marker would be trained, and read, at the last piece of it.
+            self._encoder.check()
         layers = int(config.num_hidden_layers)
         if weights.frozen_layers >= layers:
             # peft takes an empty list of layers for all of them.
@@ -121,6 +146,23 @@ class Net:
             self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
         self._output: Tensor | None = None
         self.head: torch.nn.Module = torch.nn.Identity()
+
+    @property
+    def encoder(self) -> Encoder:
+        """How solutions become tokens.
+
+        Raises:
+            CheckpointError: a critic is trained, which reads prompts and not solutions.
+        """
+        if self._encoder is None:
+            raise CheckpointError("a generative PRM reads prompts; it has no encoder of solutions")
+        return self._encoder
+
+    @property
+    def threshold(self) -> float:
+        """The score under which a step counts as wrong; 0.5 where the spec names none."""
+        threshold = self.spec.threshold if isinstance(self.spec, ScoringSpec) else None
+        return 0.5 if threshold is None else threshold
 
     def set_head(self, head: torch.nn.Module) -> None:
         """The head, in float32; its parameters are trained."""
@@ -137,14 +179,7 @@ class Net:
 
     def hidden(self, batch: Sequence[Item]) -> Tensor:
         """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""
-        ids, depths, _ = packed(batch)
-        state: Tensor = self.model(
-            input_ids=torch.from_numpy(ids)[None].to(self.device),
-            position_ids=torch.from_numpy(depths)[None].to(self.device),
-            use_cache=False,
-            stepmark_plan=attention.Plan.of_trees([item.tree for item in batch], self.device),
-        ).last_hidden_state[0]
-        return state
+        return hidden_states(self.model, batch, self.device)
 
     def read(self, batch: Sequence[Item]) -> Tensor:
         """The head's logits at the step ends of a batch: [reads, classes], float32."""

@@ -21,7 +21,7 @@ import torch
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
-from stepmark.training.items import Item, batches, items_of
+from stepmark.training.items import Item, batches
 from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
@@ -124,13 +124,12 @@ class Trainer:
             coarse = (
                 (coarsen(e, self.settings.coarsen, seed) for e in group) if self.settings.coarsen else group
             )
-            yield from items_of(
-                [self.objective.wanted(e) for e in coarse],
-                self.net.encoder,
+            yield from self.objective.items(
+                list(coarse),
+                self.net,
                 budget=self.settings.token_budget,
                 dropped=dropped,
                 every_step=every_step,
-                outcomes=self.objective.outcomes,
             )
 
     def run(
@@ -253,7 +252,17 @@ class Trainer:
     def measured(self, groups: Sequence[Sequence[Example]]) -> Measure:
         """Figures of the network as it is on held-out problems; the same in every process."""
         graded, loss, labels = self.graded(groups)
-        return measure(graded, loss=loss, labels=labels)
+        return self.measure(graded, loss, labels)
+
+    def measure(self, graded: Sequence[Graded], loss: float, labels: float) -> Measure:
+        """Figures of what `graded` gave."""
+        return measure(
+            graded,
+            loss=loss,
+            labels=labels,
+            threshold=self.net.threshold,
+            outcomes=self.objective.outcomes,
+        )
 
     def graded(self, groups: Sequence[Sequence[Example]]) -> tuple[list[Graded], float, float]:
         """Held-out examples with the scores of every step, the sum of losses, the sum of weights."""

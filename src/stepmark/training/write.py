@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import UsageError
-from stepmark.models.spec import LinearHead, MlpHead
+from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.training.adapter import write_adapter
 from stepmark.training.checkpoint import write_merged
 from stepmark.training.net import Net
-from stepmark.training.written import Written
+from stepmark.training.written import Written, write_json
 
 
 def head_tensors(net: Net) -> dict[str, Tensor]:
     """The head's weights by the names that the spec reads them by; none for heads that are rows of the language model."""
-    head = net.spec.readout.head
+    head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
     state = {name: t.detach().float().cpu().contiguous() for name, t in net.head.state_dict().items()}
     if isinstance(head, LinearHead):
         named = {head.weight: state["weight"]}
@@ -61,7 +61,15 @@ def write_trained(
         adapter: only the adapter and the head.
         base_name: what the adapter names as its base.
         notes: settings, counts and figures, for train.json and the card.
+
+    Raises:
+        UsageError: an adapter is wanted and there is none, or a generative PRM is to be written as one.
     """
+    spec = net.spec if isinstance(net.spec, ScoringSpec) else None
+    if adapter and spec is None:
+        raise UsageError(
+            "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
+        )
     if adapter:
         rank = net.weights.rank
         if rank is None:
@@ -70,20 +78,23 @@ def write_trained(
             folder,
             adapter=adapter_tensors(net),
             head=head_tensors(net),
-            spec=net.spec,
+            spec=spec,
             base_name=base_name,
             rank=rank,
             alpha=net.weights.alpha,
             dtype=net.dtype,
             notes=notes,
         )
-    return write_merged(
+    written = write_merged(
         folder,
         backbone=merged_backbone(net),
         head=head_tensors(net),
         output=None if net.tied else net.output().detach(),
-        spec=net.spec,
+        spec=spec,
         base=net.base,
         dtype=net.dtype,
         notes=notes,
     )
+    if not isinstance(net.spec, ScoringSpec):
+        write_json(folder / SPEC_FILE, net.spec.data())
+    return written

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from stepmark.models.generative import CriticSpec
 from stepmark.models.spec import Layout, ScoringSpec
-from stepmark.training.examples import Example, Target
-from stepmark.training.items import Item
+from stepmark.training.examples import Dropped, Example, Target
+from stepmark.training.items import Item, items_of
 from stepmark.training.net import Net
 
 
@@ -39,7 +40,11 @@ class Objective(Protocol):
     def outcomes(self) -> bool:
         """Whether it fits the outcome of whole solutions instead of steps."""
 
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+    @property
+    def marked(self) -> bool:
+        """Whether steps end in a token that the base must have; else a blank line ends them."""
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec | CriticSpec:
         """How the trained checkpoint is read.
 
         Args:
@@ -57,6 +62,22 @@ class Objective(Protocol):
             InputError: the labels are of a kind that this objective is not for; says which objective is.
         """
 
+    def items(
+        self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
+    ) -> Iterator[Item]:
+        """One problem's examples as trees of tokens.
+
+        Args:
+            group: examples of one problem.
+            net: its encoder reads them.
+            budget: distinct tokens a tree, at most.
+            dropped: takes note of what is left out.
+            every_step: read steps that are not fitted too, for measuring.
+
+        Raises:
+            InputError: labels of a kind that this objective is not for, or one example alone is larger than the budget.
+        """
+
     def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
         """Forward pass and loss of one batch."""
 
@@ -68,6 +89,11 @@ class StepObjective(ABC):
     def outcomes(self) -> bool:
         """Steps are fitted."""
         return False
+
+    @property
+    def marked(self) -> bool:
+        """A token that ends a step is read."""
+        return True
 
     @abstractmethod
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
@@ -89,6 +115,19 @@ class StepObjective(ABC):
                 target if target is not None and self.fits(target, example) else None
                 for target in example.targets
             ),
+        )
+
+    def items(
+        self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
+    ) -> Iterator[Item]:
+        """Trees of the examples with what cannot be fitted masked."""
+        return items_of(
+            [self.wanted(example) for example in group],
+            net.encoder,
+            budget=budget,
+            dropped=dropped,
+            every_step=every_step,
+            outcomes=self.outcomes,
         )
 
     def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
