@@ -297,7 +297,8 @@ class RayWorkers:
     def _has(self) -> str:
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cpus, gpus = (sum(has.get(what, 0) for has in alive) for what in ("CPU", "GPU"))
-        shown = f", {gpus:g} GPUs" if gpus else ""
+        unused = "" if self._needs["num_gpus"] else " (workers are given none)"
+        shown = f", {gpus:g} GPUs{unused}" if gpus else ""
         return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
 
 
