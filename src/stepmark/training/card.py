@@ -97,7 +97,7 @@ def write_card(record: Card) -> Path:
     Said is how the checkpoint is read now: a calibration that was stored since it was written counts.
     """
     folder = record.written.folder
-    if (folder / SPEC_FILE).is_file():
+    if record.written.spec is not None and (folder / SPEC_FILE).is_file():
         record = replace(record, written=replace(record.written, spec=read_spec(folder / SPEC_FILE)))
     path = folder / CARD_FILE
     with atomic_write(path) as file:
