@@ -17,6 +17,8 @@ from transformers import (
     AutoModelForTokenClassification,
     LlamaForCausalLM,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Qwen2ForCausalLM,
 )
 
@@ -48,7 +50,7 @@ from stepmark.records import Solution
 from stepmark.training import checkpoint as module
 from stepmark.training.adapter import write_adapter
 from stepmark.training.card_use import snippet
-from stepmark.training.checkpoint import write_merged
+from stepmark.training.checkpoint import check_base, write_merged
 from stepmark.training.head_layout import process_reward_head
 
 torch.set_num_threads(1)
@@ -485,6 +487,55 @@ def test_heads_that_a_layout_cannot_hold(bases, tmp_path, kind, how, labels, lay
     with pytest.raises(UsageError, match=message):
         write(base, tmp_path / "prm", how, base.head(labels), layout=layout)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "fits"),
+    [
+        ("llama", LinearHead(), True),
+        ("gemma", LinearHead(), True),
+        ("olmo2", LinearHead(), False),
+        ("olmo2", VocabHead(candidates=("-", "+")), True),
+        ("qwen2", MlpHead(), True),
+        ("qwen3", MlpHead(), False),
+        ("qwen2", EnsembleHead(), False),
+    ],
+)
+def test_what_cannot_be_written_is_known_before_training(tmp_path, kind, head, fits):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    check_base(tmp_path, None)
+    how = spec(head, "softmax", good=1)
+    if fits:
+        check_base(tmp_path, how)
+    else:
+        with pytest.raises(
+            UsageError, match=f"a {head.kind} head over a {kind} base is in no layout.*--adapter"
+        ):
+            check_base(tmp_path, how)
+
+
+def test_a_base_that_transformers_has_no_class_for(tmp_path):
+    """What `check_base` said, said again at the end, with nothing left behind."""
+    tokenizer = chatml_tokenizer()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    network = Olmo2ForCausalLM(
+        Olmo2Config(
+            vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=None, **sizes
+        )
+    )
+    network.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    with pytest.raises(CheckpointError, match="no token-classification class for 'olmo2'"):
+        write_merged(
+            tmp_path / "prm",
+            backbone=network.model,
+            head={"score.weight": torch.ones(1, 32)},
+            spec=ONE,
+            base=tmp_path / "base",
+            dtype=torch.float32,
+        )
+    assert [f.name for f in tmp_path.iterdir()] == ["base"]
 
 
 def test_an_outcome_model_over_qwen2_is_a_token_classifier(bases, tmp_path):

@@ -27,12 +27,12 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading, read_config
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.heads import build_head, output_rows
-from stepmark.models.spec import SPEC_FILE, LogRatioHead, ScoringSpec
+from stepmark.models.spec import SPEC_FILE, LinearHead, LogRatioHead, MlpHead, ScoringSpec, VocabHead
 from stepmark.training.adapter import write_adapter
 from stepmark.training.head_layout import WholeLayout, in_layout, layout_of
 from stepmark.training.written import TRAIN_FILE, Written, new_folder, refuse_infinite, step_tag, write_json
 
-__all__ = ["TRAIN_FILE", "Written", "write_adapter", "write_merged"]
+__all__ = ["TRAIN_FILE", "Written", "check_base", "write_adapter", "write_merged"]
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -113,6 +113,32 @@ def write_merged(
     return Written(folder=folder, layout=where, architecture=architecture, spec=spec, tag=tag)
 
 
+def check_base(base: Path, spec: ScoringSpec | None) -> None:
+    """Find out before training that a whole checkpoint could not be written in the end.
+
+    Args:
+        base: the folder of the model that training begins with.
+        spec: how the checkpoint would be read.
+
+    Raises:
+        UsageError: no layout holds this kind of head over this base, or transformers has no class for it.
+    """
+    if spec is None or isinstance(spec.readout.head, VocabHead | LogRatioHead):
+        return
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+
+    kind = read_config(base).get("model_type")
+    head = spec.readout.head
+    if isinstance(head, MlpHead) and kind == "qwen2":
+        return
+    if not isinstance(head, LinearHead) or kind not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
+        raise UsageError(
+            f"a {head.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be "
+            "written. Write the adapter alone (--adapter), which stepmark reads; or train target tokens (--objective "
+            "target-tokens); or take another base"
+        )
+
+
 def _output(
     backbone: Any, output: Tensor | None, base: Path, dtype: torch.dtype, state: Mapping[str, Tensor]
 ) -> Tensor | None:
@@ -161,7 +187,7 @@ def _save_weights(
             model = maker.from_config(config)
     except ValueError as error:  # what transformers raises where it has no such class
         raise CheckpointError(
-            f"{base}: transformers has no {where} class for {config.model_type!r}"
+            f"{base}: transformers has no {where} class for {config.model_type!r} (`check_base` says so before training)"
         ) from error
     named = {f"{model.base_model_prefix}.{name}": t for name, t in state.items()} | dict(head)
     if where == "causal-lm":
