@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepmark.batching import Choose, Ready, Write, Written
 from stepmark.errors import BackendError, InputError
+from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
 
 
@@ -62,3 +63,20 @@ class _Dying(_Slow):
 def dying() -> _Dying:
     """Fails after some rollouts."""
     return _Dying()
+
+
+def program() -> ScriptedPolicy:
+    """Writes a right program."""
+    return ScriptedPolicy(lambda request, number: "```python\ndef double(x):\n    return 2 * x\n```\n")
+
+
+def picky() -> ScriptedPolicy:
+    """Solves half the time from the problem alone, goes on to a wrong answer, and cannot read "?"."""
+
+    def write(request: Write, number: int) -> Written:
+        if "?" in request.prefill:
+            raise InputError("a question mark")
+        right = number % 2 == 0 and not request.prefill
+        return Written(text="So \\boxed{7}" if right else "So \\boxed{8}", finish="end", tokens=4)
+
+    return ScriptedPolicy(write, name="picky")

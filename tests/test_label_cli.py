@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from stepmark.batching import Write
 from stepmark.cli import main
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.first_error import BinarySearch
@@ -23,7 +24,7 @@ from stepmark.labels.judge import Judge
 from stepmark.labels.labelling import Rollouts
 from stepmark.labels.rollout import EveryStep
 from stepmark.labels.tree import RolloutTree
-from stepmark.problems.arithmetic_policy import wrong_solutions
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
 from stepmark.solutions.interchange import read_labelled
 
 ARITHMETIC = "stepmark.problems.arithmetic_policy:ArithmeticPolicy"
@@ -125,7 +126,17 @@ def test_every_setting_of_a_labeller_is_a_flag_with_help_and_the_same_default(ca
 def test_a_flag_reaches_the_labeller_and_the_rollouts(tmp_path):
     file, _ = world(tmp_path, count=2)
     out = tmp_path / "labels.jsonl"
-    words = ["--k", "3", "--at-once", "2", "--stop-at-success", "--temperature", "0.5", "--name", "every-step:mine"]
+    words = [
+        "--k",
+        "3",
+        "--at-once",
+        "2",
+        "--stop-at-success",
+        "--temperature",
+        "0.5",
+        "--name",
+        "every-step:mine",
+    ]
     assert run("rollout", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, *words) == 0
     method = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["method"]
     assert (method["k"], method["at_once"], method["stop_at_success"]) == (3, 2, True)
@@ -134,9 +145,10 @@ def test_a_flag_reaches_the_labeller_and_the_rollouts(tmp_path):
     assert judges == {"every-step:mine"}
 
 
-def command(file, out, *, policy="label_policies:slow"):
+def command(file, out, *, policy="label_policies:slow", method="binary"):
     code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = ["label", "binary", file, "--policy", policy, "--verifier", "number", "--k", "4", "--out", out]
+    words = ["label", method, file, "--policy", policy, "--verifier", "number", "--k", "4", "--out", out]
+    words += ["--searches", "3"] if method == "tree" else []
     return [sys.executable, "-c", code, *map(str, words)]
 
 
@@ -180,12 +192,13 @@ def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_p
     assert len(asked) <= len(undisturbed) + kills
 
 
-def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path):
-    file, _ = world(tmp_path, count=8)
+@pytest.mark.parametrize("method", ["binary", "tree"])
+def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path, method):
+    file, _ = world(tmp_path, count=8) if method == "binary" else several(tmp_path)
     out = tmp_path / "labels.jsonl"
     env = environment(tmp_path)
     died = subprocess.run(
-        command(file, out, policy="label_policies:dying"),
+        command(file, out, policy="label_policies:dying", method=method),
         env=env,
         capture_output=True,
         text=True,
@@ -195,14 +208,179 @@ def test_a_dead_server_loses_nothing_and_labels_nothing_wrong(tmp_path):
     assert "the server went away" in died.stderr
     assert not out.exists()
     before = len((tmp_path / "asked").read_text().splitlines())
-    subprocess.run(command(file, out), env=env, check=True, capture_output=True)
+    subprocess.run(command(file, out, method=method), env=env, check=True, capture_output=True)
     undisturbed = tmp_path / "undisturbed.jsonl"
     asked = len((tmp_path / "asked").read_text().splitlines())
     (tmp_path / "asked").unlink()
-    subprocess.run(command(file, undisturbed), env=env, check=True, capture_output=True)
+    subprocess.run(command(file, undisturbed, method=method), env=env, check=True, capture_output=True)
     assert out.read_bytes() == undisturbed.read_bytes()
     assert before > 8
     assert asked == len((tmp_path / "asked").read_text().splitlines())
+
+
+def several(tmp_path, problems=2, each=3):
+    """Wrong solutions of few problems, mixed, and one that is broken."""
+    policy = ArithmeticPolicy()
+    rows = []
+    for case in wrong_solutions(problems, seed=5, steps=(4, 6)):
+        problem = case.solution.problem
+        rows.append({"id": case.solution.id, "problem": problem.text, "steps": list(case.solution.texts)})
+        rows[-1]["answer"] = problem.answer
+        (samples,) = policy.write([Write(prompt=problem.text + "\n", n=40, temperature=1.5, seed=2)])
+        texts = dict.fromkeys(sample.text.strip() for sample in samples)
+        wrong = [text for text in texts if "The answer is" in text and f"is {problem.answer}." not in text]
+        rows += [
+            {
+                "id": f"{case.solution.id}-{n}",
+                "problem": problem.text,
+                "steps": text.split("\n"),
+                "answer": problem.answer,
+            }
+            for n, text in enumerate(wrong[: each - 1])
+        ]
+    rows = [row for number in range(each) for row in rows[number::each]]  # problems take turns
+    file = tmp_path / "several.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file, rows
+
+
+def test_solutions_of_one_problem_share_a_tree(tmp_path, capsys):
+    file, rows = several(tmp_path)
+    assert [row["problem"] == rows[0]["problem"] for row in rows] == [True, False] * 3
+    words = ["--policy", ARITHMETIC, "--verifier", "number"]
+    out = tmp_path / "labels.jsonl"
+    assert run("tree", file, *words, "--searches", "6", "--out", out) == 0
+    found = list(read_labelled(out))
+    given = [row for row in found if "first_error" in row.meta]
+    # A problem's solutions together, in the order in which the problems are met.
+    assert [row.solution.id for row in given] == [row["id"] for row in rows[::2] + rows[1::2]]
+    for tree in (given[:3], given[3:]):
+        assert len({row.labelled.root for row in tree}) == 1
+        assert tree[0].meta["cost"]["rollouts"] > 0
+        assert "cost_at" not in tree[0].meta
+        assert [row.meta["cost_at"] for row in tree[1:]] == [tree[0].solution.id] * 2
+        assert all(row.meta["cost"]["rollouts"] == 0 for row in tree[1:])
+    # No prefix is rolled out for two of them: one tree costs less than three.
+    manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
+    assert manifest["solutions"] == 6
+    assert manifest["rollouts"] == sum(row.meta["cost"]["rollouts"] for row in given)
+    alone = 0
+    for row in rows:
+        one = tmp_path / "one.jsonl"
+        one.write_text(json.dumps(row) + "\n")
+        assert run("tree", one, *words, "--searches", "1", "--out", tmp_path / "o.jsonl") == 0
+        (only, *_) = read_labelled(tmp_path / "o.jsonl")
+        alone += only.meta["cost"]["rollouts"]
+        (shared,) = [other for other in given if other.solution.id == row["id"]]
+        assert shared.meta["first_error"] == only.meta["first_error"]
+    assert run("tree", file, *words, "--searches", "3", "--out", tmp_path / "o.jsonl") == 0
+    assert (
+        sum(r.meta["cost"]["rollouts"] for r in read_labelled(tmp_path / "o.jsonl") if "cost" in r.meta)
+        < alone
+    )
+
+
+def test_a_tree_s_budget_in_tokens(tmp_path, capsys):
+    file, _ = several(tmp_path)
+    words = ["--policy", ARITHMETIC, "--verifier", "number", "--max-tokens-a-problem"]
+    spent = {}
+    for tokens in (1, 2000, 10**9):
+        out = tmp_path / f"{tokens}.jsonl"
+        assert run("tree", file, *words, tokens, "--searches", "8", "--out", out) == 0
+        given = [row for row in read_labelled(out) if "first_error" in row.meta]
+        spent[tokens] = [row.meta["cost"]["tokens"] for row in given if "cost_at" not in row.meta]
+        if tokens == 1:  # the problem itself is always rolled out
+            assert all(row.meta["abstained"] for row in given)
+            assert all(row.meta["cost"]["probes"] == 1 for row in given if "cost_at" not in row.meta)
+    few, some, many = (sum(each) for each in spent.values())
+    assert few < some < many
+    # No search starts past the budget, and none of these costs another 2000 tokens.
+    assert all(each < 4000 for each in spent[2000])
+
+
+def test_one_solution_of_a_tree_that_cannot_be_labelled_costs_only_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(TESTS)
+    texts = {"first": "One.", "odd": "Who knows?", "last": "Two."}
+    rows = [
+        {"id": name, "problem": "p", "steps": [text, "And more.", "So \\boxed{9}"], "answer": "7"}
+        for name, text in texts.items()
+    ]
+    file, out = tmp_path / "three.jsonl", tmp_path / "labels.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    words = [
+        "tree",
+        file,
+        "--policy",
+        "label_policies:picky",
+        "--verifier",
+        "number",
+        "--k",
+        "2",
+        "--out",
+        out,
+    ]
+    assert run(*words) == 2
+    assert f"{file}:2" in capsys.readouterr().err
+    assert run(*words, "--keep-going") == 0
+    given = {
+        row.solution.id: row.meta["first_error"] for row in read_labelled(out) if "first_error" in row.meta
+    }
+    assert given == {"first": 0, "last": 0}
+    assert "left out 1 rows" in capsys.readouterr().err
+    file.write_text(json.dumps(rows[1]) + "\n", encoding="utf-8")
+    assert run(*words, "--keep-going") == 2
+    assert "nothing was labelled" in capsys.readouterr().err
+
+
+def test_a_code_verifier_says_how_programs_are_isolated(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(TESTS)
+    tests = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
+    wrong = "```python\ndef double(x):\n    return x\n```"
+    row = {"problem": "Write double(x).", "steps": ["First, think.", wrong], "answer": tests}
+    file, out = tmp_path / "code.jsonl", tmp_path / "labels.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    words = ["binary", file, "--policy", "label_policies:program", "--k", "2", "--out", out]
+    assert run(*words, "--verifier", "code") == 0
+    said = capsys.readouterr().err
+    isolation = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["isolation"]
+    assert said.startswith(f"programs run in isolation '{isolation['name']}'")
+    assert ("no network" in said) is isolation["boundary"]
+    assert ("no security boundary" in said) is not isolation["boundary"]
+    (found,) = read_labelled(out)
+    assert found.meta["first_error"] == 1
+    assert run(*words, "--verifier", "text") == 0
+    assert "isolation" not in capsys.readouterr().err
+    assert "isolation" not in json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
+
+
+def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("stepmark.cli.progress.EVERY", 0.0)
+    file, _ = world(tmp_path, count=6)
+    out = tmp_path / "labels.jsonl"
+    words = [
+        "rollout",
+        file,
+        "--policy",
+        ARITHMETIC,
+        "--verifier",
+        "number",
+        "--in-flight",
+        "2",
+        "--out",
+        out,
+    ]
+    assert run(*words) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("labelled ")]
+    first, last = lines[0], lines[-1]
+    assert first.startswith("labelled 0 of 6 solutions, ")  # before any is done
+    assert "rollouts" in first
+    pattern = r"labelled 6 of 6 solutions, .*solutions?.*, [\d,]+ tokens/s, ([\d,]+) rollouts, ([\d,.]+) rollouts a label, ([\d,]+) tokens a label, 0:00 left"
+    told = re.fullmatch(pattern, last)
+    assert told, last
+    manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
+    assert int(told[1].replace(",", "")) == manifest["rollouts"]
+    assert float(told[2]) == round(manifest["rollouts"] / 6, 1)
+    assert int(told[3].replace(",", "")) == round(manifest["tokens"] / 6)
 
 
 def test_blank_lines_are_no_solutions_that_were_left(tmp_path, capsys):

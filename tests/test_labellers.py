@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
-from stepmark.batching import Verify, Write, together
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.first_error import BinarySearch, probes_needed
 from stepmark.labels.labelling import Labelling
@@ -403,28 +402,3 @@ def test_tokens_are_summed_and_unknown_where_one_is():
     assert found.cost.tokens == 2 * (10 + 11)
     (found,) = table({1: "yy", 2: "yy"}).run(EveryStep(k=2).label(solution(3)))
     assert found.cost.tokens is None
-
-
-def test_together_asks_in_one_tuple_and_keeps_the_order():
-    def one(rounds: int):
-        heard = []
-        for number in range(rounds):
-            heard.append((yield Verify(answer=str(number), gold="0")))
-        pair = yield (Verify(answer="a", gold="1"), Verify(answer="b", gold="1"))
-        return [*heard, pair]
-
-    method = together([one(0), one(2), one(1)])
-    asked = next(method)
-    replies = []
-    while True:
-        assert isinstance(asked, tuple)
-        replies.append([request.answer for request in asked if not isinstance(request, Write)])
-        try:
-            asked = method.send(tuple(request.answer for request in asked))
-        except StopIteration as stop:
-            assert stop.value == ([("a", "b")], ["0", "1", ("a", "b")], ["0", ("a", "b")])
-            break
-    assert replies == [["a", "b", "0", "0"], ["1", "a", "b"], ["a", "b"]]
-    with pytest.raises(StopIteration) as stop_at_once:
-        next(together([]))
-    assert stop_at_once.value.value == ()

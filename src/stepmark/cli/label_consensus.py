@@ -21,7 +21,7 @@ from stepmark.records import LabelledSolution
 from stepmark.solutions.interchange import read_labelled
 from stepmark.solutions.interchange.labels import to_row
 from stepmark.solutions.interchange.rows import LabelledRow
-from stepmark.store import STDIO, fingerprint, open_rows
+from stepmark.store import fingerprint, open_rows
 
 ConsensusFlags = Annotated[Consensus, Parameter(name="*")]
 _CONSENSUS = Consensus()
@@ -52,8 +52,6 @@ def consensus_command(*files: str, labeller: ConsensusFlags = _CONSENSUS, option
             "expected files of labelled solutions: stepmark label consensus A.jsonl B.jsonl --out O.jsonl"
         )
     for file in files:
-        if file == STDIO:
-            raise UsageError("stepmark label consensus reads files, not standard input")
         checked_input(file)
     check_out(options.out, *files)
     read = [list(read_labelled(file)) for file in files]

@@ -85,10 +85,11 @@ class Counted:
         """How many were written in this run, and what a label has cost so far, earlier runs included."""
         tally = self._tally
         said = [f"{self._rollouts:,} {self._texts}"]
-        if tally.solutions:
-            said.append(f"{tally.rollouts / tally.solutions:,.1f} {self._texts} a label")
+        labels = tally.solutions + tally.others
+        if labels:
+            said.append(f"{tally.rollouts / labels:,.1f} {self._texts} a label")
             if tally.tokens:
-                said.append(f"{tally.tokens / tally.solutions:,.0f} tokens a label")
+                said.append(f"{tally.tokens / labels:,.0f} tokens a label")
         return said
 
 
@@ -110,8 +111,10 @@ def summary(tally: Tally, refused: list[str], left: int, options: LabelOptions, 
         lines.append(f"{tally.others:,} more solutions were labelled on the way")
     if texts is not None:
         tokens = "tokens not told" if tally.tokens is None else f"{tally.tokens:,} tokens"
-        each = "" if not tally.tokens else f", {tally.tokens / tally.solutions:,.0f} tokens a solution"
-        lines.append(f"{tally.rollouts:,} {texts}, {tokens}{each}; {tally.unparsed:,} without a verdict")
+        each = tally.tokens and f", {tally.tokens / (tally.solutions + tally.others):,.0f} tokens a solution"
+        lines.append(
+            f"{tally.rollouts:,} {texts}, {tokens}{each or ''}; {tally.unparsed:,} without a verdict"
+        )
     if left:
         assert options.budget is not None
         lines.append(
@@ -126,14 +129,15 @@ def summary(tally: Tally, refused: list[str], left: int, options: LabelOptions, 
 
 def isolation_of(options: LabelOptions) -> dict[str, Any] | None:
     """What holds the programs that a code verifier runs, said on standard error; None for other verifiers."""
-    from stepmark.problems.answers import load_verifier
-    from stepmark.problems.code import CodeVerifier
-
     if options.verifier in _NO_PROGRAMS:
         return None
-    with load_verifier(options.verifier, percent=options.percent) as verifier:
-        if not isinstance(verifier, CodeVerifier):
-            return None
+    from stepmark.problems.answers import VERIFIERS
+    from stepmark.problems.code import CodeVerifier
+
+    make = VERIFIERS.load(options.verifier)
+    if not (isinstance(make, type) and issubclass(make, CodeVerifier)):
+        return None
+    with make() as verifier:
         found = verifier.isolation
     if found.boundary:
         kept = "no network, no files of this machine, no sight of its processes"

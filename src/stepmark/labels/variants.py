@@ -1,7 +1,7 @@
 """Wrong variants of right solutions, as many as are wanted, each with its true label (`carried` makes the errors).
 
 A right solution is GSM8K's worked one, whose calculations are marked `<<48/2=24>>`; or any solution whose steps write their
-calculations out ("48 / 2 = 24 clips"): `worked_of` marks those that `formulas.check` reads and finds right. Nothing is executed.
+calculations out ("48 / 2 = 24 clips"): `worked_of` marks them, where `formulas.check` reads them and finds them right. Nothing is executed.
 
 Equal solutions, settings and seeds give equal variants, wherever in a file they stand.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepmark.errors import InputError, UsageError
@@ -123,24 +123,30 @@ def _check_right(worked: Worked) -> None:
     answer = worked.problem.answer or ""
     if compute(answer) is None or not NUMBER.fullmatch(answer.removeprefix("-")):
         raise InputError(f"the answer is no number: {answer}" if answer else "there is no reference answer")
-    for number, line in enumerate(worked.lines, start=1):
+    _check_calculations(worked.lines)
+    if not any(FORMULA.search(line) for line in worked.lines):
+        raise InputError("no step writes down a calculation that is read (48 / 2 = 24)")
+
+
+def _check_calculations(lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines, start=1):
         false = next((formula for formula in check(line) if formula.truth == "wrong"), None)
         if false is not None:
             raise InputError(f"a calculation is false: step {number}: {false.text}: {false.why}")
-    if not any(FORMULA.search(line) for line in worked.lines):
-        raise InputError("no step writes down a calculation that is read (48 / 2 = 24)")
 
 
 def worked_of(solution: Solution) -> Worked:
     """A right solution with its calculations marked, as `with_errors` reads it.
 
-    Its last step is left out where it only says the answer: `with_errors` writes that step, "The answer is …".
+    Its last step is left out where it only says the answer: `with_errors` writes that step, "The answer is …". A solution with a
+    calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
 
     Args:
         solution: whose problem has the reference answer, or which names its answer itself.
 
     Raises:
-        InputError: it names another answer than the reference, or none and there is no reference.
+        InputError: it names another answer than the reference, or none and there is no reference; a calculation that is false or
+            cannot be marked.
     """
     texts = list(solution.texts)
     said = find_answer("\n".join(texts))
@@ -156,6 +162,7 @@ def worked_of(solution: Solution) -> Worked:
         )
     if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(check(texts[-1])):
         texts.pop()
+    _check_calculations(texts)
     return Worked(
         problem=replace(solution.problem, answer=_bare(answer)), lines=tuple(marked(text) for text in texts)
     )
@@ -166,30 +173,32 @@ def _bare(answer: str) -> str:
 
 
 def marked(text: str) -> str:
-    """A step with the calculations marked that are surely right and plain enough to be altered; marks that it has stay.
+    """A step with its calculations marked; marks that it has stay.
 
     >>> marked("So she sold 48 / 2 = 24 clips.")
     'So she sold 48 / 2 = <<48/2=24>>24 clips.'
+
+    Raises:
+        InputError: a calculation is not plain enough to be computed again, or not surely read: an error before it could not be
+            carried through it.
     """
     if FORMULA.search(text):
         return text
     pieces, at = [], 0
-    for start, mark in _marks(text):
-        if start >= at:
-            pieces += [text[at:start], mark]
-            at = start
-    return "".join(pieces) + text[at:]
-
-
-def _marks(text: str) -> Iterator[tuple[int, str]]:
     for formula in check(text):
-        expression, equals, result = formula.text.rpartition("=")
+        expression, _, result = formula.text.rpartition("=")
         number = NUMBER.search(result)
-        if formula.truth != "right" or not equals or number is None or result[: number.start()].strip(" $"):
-            continue
-        wanted = as_written(expression.rpartition("=")[2])
-        if compute(wanted) is not None and compute(wanted) == compute(number[0]):
-            yield (
-                formula.start + len(expression) + 1 + number.start(),
-                f"<<{wanted}={number[0].replace(',', '')}>>",
-            )
+        wanted = as_written(expression)
+        if (
+            formula.truth != "right"
+            or formula.start < at
+            or number is None
+            or result.strip(" $") != number[0]
+            or compute(wanted) is None
+            or compute(wanted) != compute(number[0])
+        ):
+            raise InputError(f"a calculation cannot be marked: {formula.text}: {formula.why}")
+        start = formula.start + len(expression) + 1 + number.start()
+        pieces += [text[at:start], f"<<{wanted}={number[0].replace(',', '')}>>"]
+        at = start
+    return "".join(pieces) + text[at:]

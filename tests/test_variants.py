@@ -1,0 +1,267 @@
+"""Wrong variants of right solutions: marks, labels that are true, and `stepmark label exact`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.cli import main
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.variants import ExactErrors, marked, worked_of
+from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
+from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.gsm8k import Worked
+from stepmark.records import Problem, Solution
+from stepmark.solutions.interchange import read_labelled
+
+PENS = "She packs 6 pens a day, sells 9 after a week. Each weighs 4 grams. What do the rest weigh?"
+LINES = (
+    "She packs 6 × 7 = 42 pens in the week.",
+    "So 42 - 9 = 33 pens are left.",
+    "These weigh 33*4 = 132 grams.",
+)
+
+
+def pens(*lines, answer="132"):
+    given_one = Solution.of(PENS, list(lines or LINES))
+    return Solution(problem=Problem(text=PENS, answer=answer), steps=given_one.steps)
+
+
+# ---------------------------------------------------------------- marks
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("She sold 48/2 = 24 clips.", "She sold 48/2 = <<48/2=24>>24 clips."),
+        ("6 × 7 = 42; then 42 - 9 = 33 left.", "6 × 7 = <<6*7=42>>42; then 42 - 9 = <<42-9=33>>33 left."),
+        ("It costs $3.50 * 4 = $14.00.", "It costs $3.50 * 4 = $<<3.50*4=14.00>>14.00."),
+        ("Now 1,000 + 200 = 1,200 in all.", "Now 1,000 + 200 = <<1,000+200=1200>>1,200 in all."),
+        ("There is nothing here.", "There is nothing here."),
+        ("Kept: 2+2=<<2+2=4>>4.", "Kept: 2+2=<<2+2=4>>4."),
+    ],
+)
+def test_marks_by_hand(text, expected):
+    assert marked(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "So 7 * 6 = 43.",
+        "About 10 / 3 = 3.33.",
+        "20% of 50 = 10.",
+        "So 2 * 3 = 6 and 6 + 1 = 7.",
+        "So 1+1 = 2*1 = 2",
+    ],
+)
+def test_what_an_error_could_not_be_carried_through_is_not_marked(text):
+    with pytest.raises(InputError, match="cannot be marked"):
+        marked(text)
+
+
+def test_the_answer_s_own_step_is_written_anew():
+    worked = worked_of(pens(*LINES, "The answer is \\boxed{132}."))
+    assert len(worked.lines) == 3
+    found = ExactErrors(wrong=1).make(worked)
+    assert found.right.solution.texts == (*LINES, "The answer is 132.")
+    # A step that calculates the answer stays.
+    assert len(worked_of(pens(*LINES[:2], "The answer is 33*4 = 132.")).lines) == 3
+    # Without a reference the solution's own answer is it.
+    assert worked_of(pens(*LINES, "The answer is $132.", answer=None)).problem.answer == "132"
+
+
+@pytest.mark.parametrize(
+    ("solution", "why"),
+    [
+        (pens(*LINES, "The answer is 131."), "no right solution"),
+        (pens(answer=None), "names none"),
+        (pens("She packs 6 * 7 = 43 pens."), "a calculation is false: step 1"),
+        (pens("So 10 / 3 = 3.33.", "And 3 * 44 = 132."), "cannot be marked: 10 / 3 = 3.33"),
+        (pens("She packs them.", answer="132"), "no step writes down a calculation"),
+        (pens(answer="many"), "the answer is no number: many"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_reason(solution, why):
+    with pytest.raises(InputError, match=why):
+        ExactErrors().make(worked_of(solution))
+
+
+# ---------------------------------------------------------------- variants
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), wrong=st.integers(1, 9))
+def test_variants_differ_and_their_labels_are_true(seed, wrong):
+    (problem,) = arithmetic_problems(1, seed=seed, steps=(4, 8))
+    # Kinds that the world can read; where a step is missing, it blames that place, and we the step that needs it.
+    kinds = ("value", "operand", "operation", "repeated", "early stop")
+    made = ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
+    texts = [one.solution.texts for one in made.wrong]
+    assert len(set(texts)) == len(texts) <= wrong
+    assert made.right.solution.texts not in texts
+    assert true_labels(problem, made.right.solution.texts)[1] == -1
+    assert all(j.rating == 1 for step in made.right.judgements for j in step)
+    for one, kind in zip(made.wrong, made.kinds, strict=True):
+        ratings = [[j.rating for j in step] for step in one.judgements]
+        place = ratings.index([-1])
+        assert ratings == [[1]] * place + [[-1]] + [[]] * (len(ratings) - place - 1)
+        assert true_labels(read_arithmetic(problem.text), one.solution.texts)[1] == place
+        assert any(j.note.startswith(kind) for j in one.judgements[place])
+    assert not set(made.without) & set(made.kinds)
+    assert made == ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
+
+
+def test_another_seed_gives_others_and_kinds_are_kept_to():
+    worked = worked_of(pens())
+    found = {ExactErrors(seed=seed, wrong=3).make(worked).wrong for seed in range(5)}
+    assert len(found) == 5
+    units = ExactErrors(kinds=("unit", "dropped"), wrong=20).make(worked)
+    assert set(units.kinds) == {"unit", "dropped"}
+    assert ExactErrors(kinds=("unit", "value")).make(
+        worked_of(pens("So 42 - 9 = 33.", answer="33"))
+    ).without == ("unit",)
+
+
+def test_a_jump_has_a_right_twin():
+    found = ExactErrors(kinds=("jump",), wrong=1).make(worked_of(pens()))
+    assert found.kinds == ("jump",)
+    (twin,) = found.twins
+    assert all(j.rating == 1 for step in twin.judgements for j in step)
+    differing = [i for i, (a, b) in enumerate(zip(twin.solution.texts, LINES, strict=False)) if a != b]
+    assert len(differing) == 1
+    assert "=" not in twin.solution.texts[differing[0]]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"wrong": 0}, {"kinds": ()}, {"kinds": ("unit", "unit")}, {"kinds": ("slip",)}]
+)
+def test_settings_out_of_range(wrong):
+    with pytest.raises(UsageError):
+        ExactErrors(**wrong)
+
+
+def test_nothing_to_put_an_error_into():
+    worked = Worked(problem=Problem(text="p", answer="4"), lines=("It is 2+2=<<2+2=4>>4.",))
+    with pytest.raises(InputError, match="no place for any"):
+        ExactErrors(kinds=("unit",)).make(worked)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def run(*words):
+    return main(["label", "exact", *map(str, words)])
+
+
+def gsm8k(tmp_path, name="gsm.jsonl"):
+    marks = [marked(line) for line in LINES]
+    rows = [
+        {"question": PENS, "answer": "\n".join(marks) + "\n#### 132"},
+        {"question": "A riddle.", "answer": "It is known.\n#### 7"},
+        {"question": "Another.", "answer": "So 2*2 = <<2*2=5>>5 then.\n#### 5"},
+    ]
+    file = tmp_path / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def test_gsm8k_in_labelled_solutions_out(tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    assert run(gsm8k(tmp_path), "--wrong", "3", "--out", out) == 0
+    said = capsys.readouterr().err
+    assert "1 right solutions" in said
+    assert "3 wrong ones" in said
+    assert "1 x no step writes down a calculation" in said
+    assert "1 x a calculation is false (first: gsm.jsonl:3)" in said
+    refused = [json.loads(line) for line in (tmp_path / "out.jsonl.refused.jsonl").read_text().splitlines()]
+    assert [one["where"] for one in refused] == ["gsm.jsonl:2", "gsm.jsonl:3"]
+    assert "4 is not 5" in refused[1]["why"] or "5" in refused[1]["why"]
+    rows = list(read_labelled(out))
+    assert [row.solution.id for row in rows][:4] == [
+        f"gsm.jsonl:1/{n}" for n in ("right", "wrong-1", "wrong-2", "wrong-3")
+    ]
+    assert rows[0].meta["first_error"] == -1
+    assert rows[0].outcome is True
+    for row in rows[1:4]:
+        place = row.meta["first_error"]
+        assert [j.rating for j in row.labelled.judgements[place]] == [-1]
+        assert row.outcome is (row.meta["kind"] == "unit")
+        assert row.solution.problem.answer == "132"
+    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
+    assert manifest["made"]["right"] == 1
+    assert sum(manifest["refused"].values()) == 2
+
+
+def test_the_same_file_elsewhere_gives_the_same_bytes(tmp_path):
+    found = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        out = tmp_path / folder / "out.jsonl"
+        assert run(gsm8k(tmp_path / folder), "--seed", "3", "--out", out) == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    assert run(gsm8k(tmp_path), "--seed", "4", "--out", tmp_path / "out.jsonl") == 0
+    assert (tmp_path / "out.jsonl").read_bytes() != found[0]
+
+
+def test_solutions_and_the_world_are_sources_too(tmp_path, capsys):
+    file = tmp_path / "s.jsonl"
+    rows = [
+        {"id": "good", "problem": PENS, "steps": LINES, "answer": "132"},
+        {"id": "bad", "problem": PENS, "steps": [*LINES, "The answer is 131."], "answer": "132"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    out = tmp_path / "out.jsonl"
+    assert run(file, "--kinds", "value", "--kinds", "early stop", "--wrong", "2", "--out", out) == 0
+    assert "1 x it is no right solution (first: s.jsonl:2)" in capsys.readouterr().err
+    rows = list(read_labelled(out))
+    assert {row.meta.get("kind") for row in rows} <= {None, "value", "early stop"}
+    assert run("--arithmetic", "4", "--wrong", "2", "--out", out) == 0
+    rows = list(read_labelled(out))
+    assert sum(row.meta["first_error"] == -1 and "kind" not in row.meta for row in rows) == 4
+    assert not (tmp_path / "out.jsonl.refused.jsonl").exists()
+
+
+def test_a_broken_row_stops_the_run_unless_it_goes_on(tmp_path, capsys):
+    file = gsm8k(tmp_path)
+    with file.open("a") as handle:
+        handle.write(json.dumps({"question": "Q", "answer": "no end"}) + "\n")
+    out = tmp_path / "out.jsonl"
+    assert run(file, "--out", out) == 2
+    assert "--keep-going" in capsys.readouterr().err
+    assert not out.exists()
+    assert run(file, "--keep-going", "--out", out) == 0
+    assert "left out 3 solutions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "o.jsonl"], "either FILE"),
+        (["f.jsonl", "--arithmetic", "2", "--out", "o.jsonl"], "either FILE"),
+        (["--arithmetic", "0", "--out", "o.jsonl"], "1 or more"),
+        (["f.jsonl", "--out", "f.jsonl"], "is an input"),
+        (["-", "--out", "o.jsonl"], "more than once"),
+        (["f.jsonl", "--kinds", "unt", "--out", "o.jsonl"], "unit"),
+        (["f.jsonl", "--wrong", "0", "--out", "o.jsonl"], "at least 1"),
+        (["none.jsonl", "--out", "o.jsonl"], "no such file"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    gsm8k(tmp_path, "f.jsonl")
+    assert run(*words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_nothing_made_is_an_error(tmp_path, capsys):
+    file = tmp_path / "s.jsonl"
+    file.write_text(json.dumps({"question": "A riddle.", "answer": "It is known.\n#### 7"}) + "\n")
+    assert run(file, "--out", tmp_path / "o.jsonl") == 2
+    assert "no error could be put into any solution: s.jsonl:1: no step writes" in capsys.readouterr().err
+    assert not list(tmp_path.glob("o.jsonl*"))
