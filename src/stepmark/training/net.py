@@ -143,7 +143,10 @@ class Net:
         if weights.rank is None:
             self._freeze()
         if weights.gradient_checkpointing:
-            self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+            with warnings.catch_warnings():
+                # transformers 5.23 means to rename it; the new name is not in all that we support.
+                warnings.filterwarnings("ignore", "`gradient_checkpointing_enable`", FutureWarning)
+                self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
         self._output: Tensor | None = None
         self.head: torch.nn.Module = torch.nn.Identity()
 

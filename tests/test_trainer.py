@@ -1,0 +1,547 @@
+"""The training loop: accumulation, schedule, precision, evaluations, stopping, resuming, and what it learns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.records import Problem
+from stepmark.training.examples import Dropped, by_problem
+from stepmark.training.net import Net, Weights
+from stepmark.training.objectives.outcome import Outcome
+from stepmark.training.objectives.steps import BetaBinomial, Hard, Soft, SquaredError
+from stepmark.training.settings import Train
+from stepmark.training.trainer import Trainer, schedule
+from tiny_base import branching, counted, example, net_for, write_base
+
+torch.set_num_threads(1)
+
+# peft 0.21 asks transformers for a name that it is about to drop.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base"))
+
+
+def trainer_for(base, folder, *, objective=None, dropped=None, weights=None, **more):
+    objective = Hard() if objective is None else objective
+    chosen = {"token_budget": 150, "learning_rate": 1e-2} | more
+    net = net_for(base, objective, **(weights or {}))
+    return Trainer(net, objective, Train(weights=net.weights, **chosen), folder, dropped=dropped)
+
+
+def trained(trainer, rows, held_out=(), *, stop=None):
+    """What was reported, with the weights after each step."""
+    told = []
+
+    def report(progress):
+        told.append((progress, [m.clone() for m in trainer.masters]))
+        if progress.step == stop:
+            raise InterruptedError
+
+    with contextlib.suppress(InterruptedError):
+        trainer.run(by_problem(rows), by_problem(held_out), report=report)
+    return told
+
+
+def same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+# Accumulation
+
+
+def gradient_of(trainer, parts):
+    """Loss, labels and gradient of one optimizer step, which is then not taken."""
+    taken = []
+    trainer.optimizer.step = lambda: taken.extend(m.grad.clone() for m in trainer.masters)
+    loss, labels, norm = trainer._step(parts, 1e-3)
+    return loss, labels, norm, taken
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_accumulation_divides_once_by_all_labels(base, tmp_path, dtype):
+    """Two passes of very unequal numbers of labels are one pass; the mean of two means is not."""
+    trainer = trainer_for(base, tmp_path, objective=Soft(), clip=1e9, weights={"dtype": dtype})
+    many = [example("a", [f"x{i}" for i in range(6)], [0.0] * 6)]
+    few = [example("b", ["y"], [1.0])]
+    first, second = (
+        next(iter(trainer._items([rows], 0, Dropped(), every_step=False))) for rows in (many, few)
+    )
+    loss, labels, norm, whole = gradient_of(trainer, [[first, second]])
+    apart = gradient_of(trainer, [[first], [second]])
+    assert (labels, apart[1]) == (7, 7)
+    exact = dtype == "float32"
+    assert apart[0] == pytest.approx(loss, rel=1e-6 if exact else 2e-2)
+    assert apart[2] == pytest.approx(norm, rel=1e-5 if exact else 2e-2)
+    means = [gradient_of(trainer, [[one]])[3] for one in (first, second)]
+    for i, gradient in enumerate(whole):
+        largest = gradient.abs().max().item()
+        torch.testing.assert_close(apart[3][i], gradient, rtol=0, atol=(1e-5 if exact else 3e-2) * largest)
+    # What the division by labels of each pass would have given is far from it.
+    wrong = torch.cat([((a + b) / 2).flatten() for a, b in zip(*means, strict=True)])
+    right = torch.cat([g.flatten() for g in whole])
+    assert (wrong - right).norm() > 0.3 * right.norm()
+
+
+def test_steps_of_several_passes_train_as_steps_of_one(base, tmp_path):
+    """A tenth of the memory, the same weights at the end."""
+    rows = branching(4, rows=4)
+    large = trainer_for(base, tmp_path / "a", token_budget=2000, rows_per_step=100, epochs=3)
+    small = trainer_for(base, tmp_path / "b", token_budget=60, rows_per_step=100, epochs=3)
+    assert [len(step) for step in large.epoch(by_problem(rows), 0)] == [1]
+    assert len(small.epoch(by_problem(rows), 0)[0]) > 3
+    ours, theirs = trained(small, rows), trained(large, rows)
+    assert [p.step for p, _ in ours] == [1, 2, 3]
+    for (a, _), (b, _) in zip(ours, theirs, strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-4)
+        assert a.labels == b.labels
+        assert a.gradient == pytest.approx(b.gradient, rel=1e-3)
+
+
+def test_the_gradient_is_cut_to_its_length(base, tmp_path):
+    trainer = trainer_for(base, tmp_path, clip=1e-3)
+    items = list(trainer._items(by_problem(branching(2)), 0, Dropped(), every_step=False))
+    _, _, norm, cut = gradient_of(trainer, [items])
+    assert norm > 1e-2
+    assert math.sqrt(sum(float((g**2).sum()) for g in cut)) == pytest.approx(1e-3, rel=1e-3)
+
+
+# What is trained
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(base, tmp_path):
+    for rank in (4, None):
+        found = []
+        for on in (False, True):
+            weights = {"rank": rank, "gradient_checkpointing": on}
+            trainer = trainer_for(base, tmp_path, clip=1e9, weights=weights)
+            assert trainer.net.backbone.is_gradient_checkpointing == on
+            torch.manual_seed(1)
+            for parameter in trainer.parameters:
+                parameter.data.add_(torch.randn(parameter.shape) * 0.02)
+            items = list(trainer._items(by_problem(branching(2)), 0, Dropped(), every_step=False))
+            found.append(gradient_of(trainer, [items]))
+        assert found[0][:2] == pytest.approx(found[1][:2])
+        for one, other in zip(found[0][3], found[1][3], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def moved(base, tmp_path, **weights):
+    """Names of what a run changed, and of what it was to train."""
+    trainer = trainer_for(base, tmp_path, epochs=2, weights=weights)
+    net = trainer.net
+    everything = dict(net.model.named_parameters()) | {f"head.{n}": p for n, p in net.head.named_parameters()}
+    before = {name: p.detach().clone() for name, p in everything.items()}
+    trained(trainer, branching(3))
+    frozen = {name for name, p in everything.items() if not p.requires_grad}
+    assert all(everything[name].grad is None for name in everything)
+    assert frozen.isdisjoint(net.named_parameters)
+    return {name for name, p in everything.items() if not torch.equal(p, before[name])}, net.named_parameters
+
+
+def test_only_upper_layers_and_the_head_are_trained_with_lora(base, tmp_path):
+    changed, trained_ = moved(base, tmp_path, frozen_layers=1)
+    assert changed == set(trained_)
+    assert len(changed) == 2 * 7 + 2  # two matrices on seven linear layers, and the head
+    assert all(".layers.1." in n and ".lora_" in n for n in changed if not n.startswith("head."))
+
+
+def test_only_upper_layers_and_the_head_are_trained_with_all_weights(base, tmp_path):
+    changed, trained_ = moved(base, tmp_path, rank=None, frozen_layers=1)
+    assert changed == set(trained_)
+    assert {n.split(".")[0] for n in changed} == {"head", "layers", "norm"}
+    assert {n.split(".")[1] for n in changed if n.startswith("layers")} == {"1"}
+
+
+def test_all_weights_are_all_of_them(base, tmp_path):
+    changed, trained_ = moved(base, tmp_path, rank=None)
+    assert changed == set(trained_)
+    assert "embed_tokens.weight" in changed
+    assert {n.split(".")[1] for n in changed if n.startswith("layers")} == {"0", "1"}
+
+
+def test_freezing_every_layer_is_refused(base):
+    with pytest.raises(UsageError, match="frozen_layers is 2, and the base has 2 layers"):
+        net_for(base, Hard(), frozen_layers=2)
+
+
+def test_a_base_without_the_marker_is_refused(base):
+    # Its marker would be cut into pieces, and the last of them trained and read: a plausible number.
+    spec = Hard().spec(replace(net_for(base, Hard()).spec.layout, mark="\n<no_such_marker>"), "b")
+    with pytest.raises(CheckpointError, match="<no_such_marker>"):
+        Net(base, spec, Weights(), max_tokens=None, seed=0)
+
+
+def test_bfloat16_moves_by_updates_that_it_cannot_hold(base, tmp_path):
+    """A thousandth of a weight is less than bfloat16's last digit; a hundred of them are not."""
+    trainer = trainer_for(
+        base, tmp_path, weights={"dtype": "bfloat16", "rank": None}, learning_rate=2e-5, epochs=12, warmup=0
+    )
+    at = list(trainer.net.named_parameters).index("layers.1.mlp.up_proj.weight")
+    parameter = trainer.parameters[at]
+    assert parameter.dtype == torch.bfloat16
+    assert trainer.masters[at].dtype == torch.float32
+    before = parameter.detach().clone()
+    told = trained(trainer, branching(4))
+    # The head begins at zero, so nothing reaches the layers in the first step.
+    first = told[1][1][at]
+    # Then the master moves everywhere, and the copy that computes hardly anywhere: its digits are too coarse.
+    assert (first != before.float()).float().mean() > 0.9
+    assert (first.bfloat16() != before).float().mean() < 0.1
+    # Updates made in bfloat16 itself would be lost each time; these are not.
+    assert (parameter != before).float().mean() > 5 * (first.bfloat16() != before).float().mean()
+    torch.testing.assert_close(parameter.detach(), trainer.masters[at].bfloat16(), rtol=0, atol=0)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
+    rates = [schedule(step, 100, 0.1) for step in range(1, 101)]
+    assert rates[:10] == pytest.approx([i / 10 for i in range(1, 11)])
+    assert all(a > b for a, b in pairwise(rates[9:]))
+    assert rates[54] == pytest.approx(0.55)  # halfway down the cosine
+    assert rates[-1] == pytest.approx(0.1)
+
+
+def test_the_rate_that_is_told_is_the_one_that_moves(base, tmp_path):
+    trainer = trainer_for(base, tmp_path, learning_rate=1e-2, warmup=0.5, epochs=2)
+    before = [m.clone() for m in trainer.masters]
+    told = trained(trainer, branching(4))
+    rates = [p.learning_rate for p, _ in told]
+    assert rates == pytest.approx([1e-2 * schedule(n, len(told), 0.5) for n in range(1, len(told) + 1)])
+    # AdamW's first step moves by the rate itself wherever the gradient is not tiny.
+    step = max((a - b).abs().max().item() for a, b in zip(told[0][1], before, strict=True))
+    assert step == pytest.approx(rates[0], rel=1e-2)
+
+
+def test_the_default_rate_depends_on_what_is_trained():
+    assert Train().peak == 2e-4
+    assert Train(weights=Weights(rank=None)).peak == 1e-5
+    assert Train(learning_rate=3e-4).peak == 3e-4
+
+
+def test_an_epochs_limit_is_shared_by_the_sources(base, tmp_path):
+    rows = [
+        replace(
+            e,
+            solution=replace(
+                e.solution, problem=Problem(text=f"{source} {e.solution.problem.text}", source=source)
+            ),
+        )
+        for source, count in (("large", 30), ("small", 10))
+        for e in branching(count, seed=count)
+    ]
+    groups = by_problem(rows)
+    trainer = trainer_for(base, tmp_path, limit_tokens=1200)
+    tokens = {"large": 0, "small": 0}
+    for item in (item for step in trainer.epoch(groups, 0) for part in step for item in part):
+        tokens[item.problem.split()[0]] += len(item.tree)
+    for count in tokens.values():
+        assert 600 <= count < 600 + 150
+
+    def problems(trainer, number):
+        return [i.problem for step in trainer.epoch(groups, number) for part in step for i in part]
+
+    assert problems(trainer, 0) == problems(trainer, 0)
+    assert problems(trainer, 0) != problems(trainer, 1)
+    everything = trainer_for(base, tmp_path)
+    assert set(problems(everything, 0)) == {e.solution.problem.text for e in rows}
+
+
+def test_what_cannot_be_read_is_counted_once_however_many_epochs(base, tmp_path):
+    dropped = Dropped()
+    trainer = trainer_for(base, tmp_path, dropped=dropped, epochs=3, evaluations=3)
+    bad = [example("p", ["a <file_sep> b"], [1.0]), example("p", ["x " * 150], [1.0])]
+    held = [*branching(1, seed=9), example("h", ["y <file_sep>"], [0.0])]
+    trained(trainer, [*branching(2), *bad], held)
+    assert dropped.counts == {
+        "rows that cannot be read: a marker or control token in the text": 2,
+        "rows that cannot be read: too long": 1,
+    }
+
+
+def test_nothing_to_train_on_is_an_error(base, tmp_path):
+    for rows in ([], [example("p", ["x " * 150], [1.0])], [example("p", ["x"], [None], outcome=True)]):
+        with pytest.raises(UsageError, match="nothing to train on"):
+            trained(trainer_for(base, tmp_path), rows)
+    with pytest.raises(UsageError, match="nothing to train on"):
+        trained(
+            trainer_for(base, tmp_path, objective=Outcome()), branching(0) or [example("p", ["x"], [1.0])]
+        )
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_it_spreads(base, tmp_path):
+    trainer = trainer_for(base, tmp_path)
+    with torch.no_grad():
+        trainer.net.head.bias.fill_(math.nan)
+    kept = [m.clone() for m in trainer.masters[:-1]]
+    with pytest.raises(CheckpointError, match="the loss of step 1 is nan; lower the learning rate"):
+        trained(trainer, branching(1))
+    same(trainer.masters[:-1], kept)
+
+
+# Evaluations and stopping
+
+
+def steps_of(count, epochs=1):
+    """Rows that make `count` steps an epoch: of each problem a tree of more than half the budget."""
+    text = "y = 1, " * 4
+    return [example(f"p{i}", [f"{text} {i}"], [float(i % 2)]) for i in range(count)]
+
+
+SINGLE = {"token_budget": 40}
+
+
+@pytest.mark.parametrize(
+    ("steps", "evaluations", "wanted"),
+    [
+        (12, 4, [3, 6, 9, 12]),
+        (12, 5, [2, 5, 7, 10, 12]),
+        (5, 9, [1, 2, 3, 4, 5]),
+        (7, 1, [7]),
+    ],
+)
+def test_held_out_problems_are_measured_evenly_and_at_the_end(base, tmp_path, steps, evaluations, wanted):
+    trainer = trainer_for(base, tmp_path, epochs=1, evaluations=evaluations, **SINGLE)
+    told = trained(trainer, steps_of(steps), steps_of(2))
+    assert [p.step for p, _ in told] == list(range(1, steps + 1))
+    assert {p.steps for p, _ in told} == {steps}
+    assert [p.step for p, _ in told if p.held_out is not None] == wanted
+
+
+def test_what_is_measured_is_the_network_at_that_step(base, tmp_path):
+    """Held-out loss, accuracy and AUC from scores worked out row by row, by transformers' own attention."""
+    trainer = trainer_for(base, tmp_path, objective=Soft(), epochs=1, evaluations=1)
+    held = branching(3, seed=5, make=lambda dice: counted(dice.choice([0, 1, 4]), 4))
+    told = trained(trainer, branching(3), held)
+    found = told[-1][0].held_out
+    net = trainer.net
+    net.train(False)
+    net.backbone.set_attn_implementation("sdpa")
+    pairs = []
+    for e in held:
+        encoded = net.encoder.encode(e.solution)
+        with torch.no_grad():
+            ids = torch.from_numpy(encoded.ids)[None]
+            states = net.model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        for read, target in zip(encoded.reads, e.targets, strict=True):
+            if target is not None:
+                pairs.append((net.head(states[read]).item(), target.value))
+    losses = [v * math.log1p(math.exp(-z)) + (1 - v) * math.log1p(math.exp(z)) for z, v in pairs]
+    assert found.labels == len(pairs)
+    assert found.loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert found.accuracy == pytest.approx(sum((z > 0) == (v > 0.5) for z, v in pairs) / len(pairs))
+    right = [z for z, v in pairs if v > 0.5]
+    wrong = [z for z, v in pairs if v < 0.5]
+    wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in right for b in wrong)
+    assert found.auc == pytest.approx(wins / (len(right) * len(wrong)), abs=1e-6)
+
+
+def opposed():
+    """Held-out labels that say the opposite of the training labels: the more is learnt, the worse."""
+    rows = [example(f"p{i}", ["y = 1, " * 4 + "ab"[i % 2]], [float(i % 2)]) for i in range(12)]
+    against = [example(f"h{i}", ["y = 1, " * 4 + "ab"[i % 2]], [1.0 - i % 2]) for i in range(4)]
+    return rows, against
+
+
+def test_early_stopping_keeps_the_best_weights_and_stops(base, tmp_path):
+    rows, against = opposed()
+    patient = trainer_for(base, tmp_path / "a", epochs=2, evaluations=12, patience=3, **SINGLE)
+    told = trained(patient, rows, against)
+    measured = [(p.step, p.held_out.loss, weights) for p, weights in told if p.held_out is not None]
+    losses = [loss for _, loss, _ in measured]
+    best = min(range(len(losses)), key=losses.__getitem__)
+    # Three evaluations in a row without a better one, and not a step more.
+    assert len(losses) == best + 4 < 12
+    assert told[-1][0].step == measured[-1][0]
+    same(patient.masters, measured[best][2])
+    assert any(not torch.equal(a, b) for a, b in zip(measured[-1][2], patient.masters, strict=True))
+    assert patient.measured(by_problem(against)).loss == pytest.approx(losses[best], rel=1e-6)
+    same([p.detach() for p in patient.parameters], patient.masters)
+    # Without patience it runs to its end and keeps the last.
+    whole = trainer_for(base, tmp_path / "b", epochs=2, evaluations=12, **SINGLE)
+    told = trained(whole, rows, against)
+    assert told[-1][0].step == 24
+    same(whole.masters, told[-1][1])
+    # A run that stopped and is started again does nothing and ends alike.
+    again = trainer_for(base, tmp_path / "a", epochs=2, evaluations=12, patience=3, **SINGLE)
+    assert trained(again, rows, against) == []
+    same(again.masters, patient.masters)
+
+
+def test_patience_that_is_not_used_up_keeps_the_best_too(base, tmp_path):
+    rows, against = opposed()
+    trainer = trainer_for(base, tmp_path, epochs=1, evaluations=4, patience=9, **SINGLE)
+    told = trained(trainer, rows, against)
+    measured = [(p.held_out.loss, weights) for p, weights in told if p.held_out is not None]
+    assert len(measured) == 4
+    same(trainer.masters, min(measured, key=lambda m: m[0])[1])
+
+
+def test_patience_with_nothing_to_watch_is_refused(base, tmp_path):
+    with pytest.raises(UsageError, match="patience watches held-out problems, and none are held out"):
+        trained(trainer_for(base, tmp_path, patience=2), branching(2))
+
+
+# Interrupted runs
+
+RESUMED = {"epochs": 3, "token_budget": 100, "coarsen": 0.5, "save_every": 3, "evaluations": 4}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_interrupted_run_ends_as_if_it_had_not_been(base, tmp_path, dtype):
+    rows, held = branching(4), branching(2, seed=7)
+
+    def run(name, stop=None, **more):
+        trainer = trainer_for(base, tmp_path / name, weights={"dtype": dtype}, **RESUMED, **more)
+        return trainer, trained(trainer, rows, held, stop=stop)
+
+    whole, told = run("whole")
+    steps = [p.step for p, _ in told]
+    due = [p.step for p, _ in told if p.held_out is not None]
+    assert len(steps) >= 12
+    assert steps == list(range(1, len(steps) + 1))
+    run("cut", stop=1)  # before the first state
+    run("cut", stop=5)  # in the middle
+    run("cut", stop=due[2])  # just after an evaluation, whose state is not there yet
+    resumed, rest = run("cut", stop=due[2] + 1)  # after the state of an evaluation
+    assert rest[-1][0].step == due[2] + 1
+    resumed, rest = run("cut")
+    saved = {s for s in steps if s % 3 == 0} | set(due)
+    assert rest[0][0].step == max(s for s in saved if s <= due[2] + 1) + 1
+    same(resumed.masters, whole.masters)
+    same([p.detach() for p in resumed.parameters], [p.detach() for p in whole.parameters])
+    for (a, _), (b, _) in zip(rest, told[-len(rest) :], strict=True):
+        assert (a.step, a.loss, a.gradient, a.held_out) == (b.step, b.loss, b.gradient, b.held_out)
+    assert [f.name for f in (tmp_path / "cut").iterdir()] == ["state.pt"]
+
+
+def test_an_interrupted_run_with_patience_keeps_the_same_best(base, tmp_path):
+    rows, against = opposed()
+    chosen = {"epochs": 2, "evaluations": 12, "patience": 3, "save_every": 100} | SINGLE
+
+    def run(name, stop=None):
+        trainer = trainer_for(base, tmp_path / name, **chosen)
+        return trainer, trained(trainer, rows, against, stop=stop)
+
+    whole, told = run("whole")
+    for stop in (2, 3, 4, 5):
+        run("cut", stop=stop)
+    resumed, rest = run("cut")
+    assert rest[-1][0].step == told[-1][0].step
+    assert (resumed.best[0], resumed.waited) == (whole.best[0], whole.waited)
+    same(resumed.best[1], whole.best[1])
+    same(resumed.masters, whole.masters)
+
+
+def test_a_state_of_another_run_is_refused(base, tmp_path):
+    rows = branching(4)
+    trained(trainer_for(base, tmp_path, **RESUMED), rows, stop=4)
+    with pytest.raises(UsageError, match=r"state\.pt is of a run with other settings"):
+        trained(trainer_for(base, tmp_path, **RESUMED, seed=7), rows)
+    with pytest.raises(UsageError, match=r"state\.pt is of a run with .*other rows"):
+        trained(trainer_for(base, tmp_path, **RESUMED), branching(5))
+    # Other labels, and nothing else.
+    turned = [
+        replace(e, targets=tuple(None if t is None else counted(1, 2) for t in e.targets)) for e in rows
+    ]
+    with pytest.raises(UsageError, match=r"other rows"):
+        trained(trainer_for(base, tmp_path, **RESUMED), turned)
+    with pytest.raises(UsageError, match=r"other settings"):
+        trained(trainer_for(base, tmp_path, objective=Hard(above=0.5), **RESUMED), rows)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_others(base, tmp_path):
+    rows = branching(3)
+    ends = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trainer = trainer_for(base, tmp_path / name, seed=seed)
+        trained(trainer, rows)
+        ends.append(trainer.masters)
+    same(ends[0], ends[1])
+    assert any(not torch.equal(a, b) for a, b in zip(ends[0], ends[2], strict=True))
+
+
+# What is learnt
+
+QUICK = {"token_budget": 1000, "epochs": 80, "learning_rate": 2e-2, "save_every": 1000}
+SHARES = {"w": 0, "x": 1, "y": 3, "z": 4}
+
+
+@pytest.mark.parametrize("objective", [Soft(), SquaredError(), BetaBinomial()], ids=lambda o: o.name)
+def test_soft_labels_are_learnt_as_such(base, tmp_path, objective):
+    """0, 0.25, 0.75 and 1: as shares, and not as what rounding or flooring makes of them."""
+    rows = [
+        example(f"p{i}", [f"{said} {i}"], [counted(s, 4)]) for i in range(3) for said, s in SHARES.items()
+    ]
+    trainer = trainer_for(base, tmp_path, objective=objective, **QUICK)
+    trained(trainer, rows)
+    graded, _, _ = trainer.graded(by_problem(rows))
+    assert len(graded) == 12
+    for one in graded:
+        (target,) = one.example.targets
+        assert one.scores[0] == pytest.approx(target.value, abs=0.03)
+
+
+def test_counts_weigh_as_they_were_counted(base, tmp_path):
+    """1 of 2 and 8 of 32 on the same text: 9 of 34 is likeliest, and not the mean of the shares, 0.375."""
+    rows = [example("p", ["x", "a"], [counted(1, 2), None]), example("p", ["x", "b"], [counted(8, 32), None])]
+    trainer = trainer_for(base, tmp_path, objective=BetaBinomial(), **QUICK)
+    trained(trainer, rows)
+    graded, _, _ = trainer.graded(by_problem(rows))
+    assert graded[0].scores[0] == pytest.approx(9 / 34, abs=0.03)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("epochs", 0, "epochs must be at least 1, found 0"),
+        ("learning_rate", -1e-4, "learning_rate must be above 0, found -0.0001"),
+        ("learning_rate", 0.0, "learning_rate must be above 0"),
+        ("learning_rate", math.nan, "learning_rate must be above 0"),
+        ("learning_rate", math.inf, "learning_rate must be above 0"),
+        ("warmup", 1.5, "warmup must be from 0 to 1"),
+        ("weight_decay", -0.1, "weight_decay must be at least 0"),
+        ("clip", 0.0, "clip must be above 0"),
+        ("token_budget", 0, "token_budget must be at least 1"),
+        ("rows_per_step", 0, "rows_per_step must be at least 1"),
+        ("limit_tokens", 0, "limit_tokens must be at least 1"),
+        ("max_tokens", 0, "max_tokens must be at least 1"),
+        ("coarsen", 1.1, "coarsen must be from 0 to 1"),
+        ("held_out", 1.0, "held_out must be from 0 to under 1"),
+        ("held_out", -0.1, "held_out must be from 0 to under 1"),
+        ("evaluations", 0, "evaluations must be at least 1"),
+        ("patience", 0, "patience must be at least 1"),
+        ("save_every", 0, "save_every must be at least 1"),
+        ("seed", -1, "seed must be at least 0"),
+    ],
+)
+def test_settings_of_a_run_that_cannot_be_are_refused(name, value, message):
+    with pytest.raises(UsageError, match=message):
+        Train(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rank", 0, "the LoRA rank must be at least 1, found 0"),
+        ("alpha", 0.0, "alpha must be above 0"),
+        ("frozen_layers", -1, "frozen_layers must be at least 0"),
+        ("dtype", "float16", "the dtype must be auto, float32 or bfloat16, found 'float16'"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(name, value, message):
+    with pytest.raises(UsageError, match=message):
+        Weights(**{name: value})

@@ -1,0 +1,216 @@
+"""Examples as packed trees, and trees as forward passes and optimizer steps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepmark.errors import InputError
+from stepmark.models.encoding import Encoder
+from stepmark.training.examples import Dropped, Target, by_problem
+from stepmark.training.items import batches, items_of, packed
+from tiny_base import LAYOUT, branching, example, tokenizer
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return Encoder(tokenizer(), LAYOUT, max_tokens=100)
+
+
+def trees(rows, encoder, *, budget=10_000, dropped=None, **more):
+    dropped = Dropped() if dropped is None else dropped
+    return [
+        item
+        for group in by_problem(rows)
+        for item in items_of(group, encoder, budget=budget, dropped=dropped, **more)
+    ]
+
+
+def labels_of(encoder, rows):
+    """How often (ids up to the step end, target) is labelled, each example encoded alone."""
+    found = Counter()
+    for e in rows:
+        encoded = encoder.encode(e.solution)
+        for read, target in zip(encoded.reads, e.targets, strict=True):
+            if target is not None:
+                found[tuple(encoded.ids[: read + 1].tolist()), target] += 1
+    return found
+
+
+def labels_of_trees(items):
+    """The same of trees, walking up from each read."""
+    found = Counter()
+    for item in items:
+        for read, target, weight in zip(item.reads, item.targets, item.weights, strict=True):
+            ids, at = [], read
+            while at >= 0:
+                ids.append(int(item.tree.ids[at]))
+                at = int(item.tree.parents[at])
+            found[tuple(ids[::-1]), target] += weight
+    return found
+
+
+@pytest.mark.parametrize("budget", [60, 90, 10_000])
+def test_trees_keep_every_label_at_its_step_as_often_as_rows_say_it(encoder, budget):
+    rows = branching()
+    dropped = Dropped()
+    items = trees(rows, encoder, budget=budget, dropped=dropped)
+    wanted = labels_of(encoder, rows)
+    assert labels_of_trees(items) == wanted
+    assert max(wanted.values()) >= 2
+    assert sum(item.labels for item in items) == sum(wanted.values())
+    assert dropped.counts == {}
+    assert all(len(item.tree) <= budget for item in items)
+    assert {item.problem for item in items} == {f"problem {p}" for p in range(5)}
+    assert len(items) == 5 if budget == 10_000 else len(items) > 5
+
+
+def test_a_prefix_of_several_examples_stands_once(encoder):
+    rows = [example("p", ["x = 1"], [1.0]), example("p", ["x = 1", "y = 2"], [1.0, 0.0])]
+    (item,) = trees(rows, encoder)
+    assert len(item.tree) == len(encoder.encode(rows[1].solution).ids)
+    assert dict(zip([t.value for t in item.targets], item.weights, strict=True)) == {1.0: 2.0, 0.0: 1.0}
+
+
+def test_a_step_with_two_targets_is_read_for_each(encoder):
+    """Rows that say different things of one step each have their own term in the loss."""
+    rows = [
+        example("p", ["x", tail], [value, None]) for tail, value in (("a", 0.25), ("b", 0.75), ("c", 0.25))
+    ]
+    (item,) = trees(rows, encoder)
+    assert len(set(item.reads)) == 1
+    assert dict(zip([t.value for t in item.targets], item.weights, strict=True)) == {0.25: 2.0, 0.75: 1.0}
+
+
+def test_every_pair_of_branches_meets_where_the_texts_do(encoder):
+    """Nothing of one branch is on the path of another: paths share exactly the common tokens."""
+    rows = branching(1, rows=8)
+    (item,) = trees(rows, encoder)
+    ids = [tuple(encoder.encode(e.solution).ids.tolist()) for e in rows]
+    assert len(item.tree) == len({i[:n] for i in ids for n in range(1, len(i) + 1)})
+    paths = {tuple(item.tree.ids[p].tolist()): set(p.tolist()) for p in item.tree.paths}
+    for a, b in combinations(set(ids), 2):
+        common = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        assert len(paths[a] & paths[b]) == common
+
+
+def test_rows_know_their_place_in_the_tree(encoder):
+    rows = branching(2)
+    for item in trees(rows, encoder, every_step=True):
+        for row in item.rows:
+            encoded = encoder.encode(row.example.solution)
+            assert item.tree.ids[row.path].tolist() == encoded.ids.tolist()
+            assert row.answer == encoded.answer
+            # Every step is read, labelled or not, and where it is labelled with its own target.
+            assert [item.reads[place] for place in row.reads] == [int(row.path[r]) for r in encoded.reads]
+            assert [item.targets[place] for place in row.reads] == list(row.example.targets)
+
+
+def test_what_cannot_be_encoded_is_counted_by_reason(encoder):
+    bad = [
+        example("p", ["a <file_sep> b"], [1.0], where="f:1"),
+        example("p", ["x " * 200], [1.0], where="f:2"),
+        example("p", [" "], [1.0], where="f:3"),
+        example("p", ["x"], [None], outcome=True, where="f:4"),
+        example("p", ["x = 1"], [1.0], where="f:5"),
+    ]
+    dropped = Dropped()
+    (item,) = trees(bad, encoder, dropped=dropped)
+    assert item.targets == (Target(value=1.0),)
+    assert dropped.first == {
+        "rows that cannot be read: a marker or control token in the text": "f:1",
+        "rows that cannot be read: too long": "f:2",
+        "rows that cannot be read: not encodable": "f:3",
+        "rows without a label that this objective fits": "f:4",
+    }
+    assert set(dropped.counts.values()) == {1}
+    assert trees(bad[:4], encoder) == []
+    # An objective that fits outcomes keeps the row that has one.
+    assert [e.where for i in trees(bad, encoder, outcomes=True) for r in i.rows for e in [r.example]] == [
+        "f:4",
+        "f:5",
+    ]
+
+
+TEXTS = st.sampled_from(["x", "y = 1", "a <file_sep> b", "z " * 60, "<|im_end|>"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(TEXTS, min_size=1, max_size=3), st.integers(0, 7)), max_size=8))
+def test_every_example_is_in_a_tree_or_counted(encoder, drawn):
+    rows = [
+        example(f"p{i % 2}", steps, [1.0 if mask >> n & 1 else None for n in range(len(steps))])
+        for i, (steps, mask) in enumerate(drawn)
+    ]
+    dropped = Dropped()
+    items = trees(rows, encoder, budget=120, dropped=dropped)
+    kept = [row.example for item in items for row in item.rows]
+    assert len(kept) + sum(dropped.counts.values()) == len(rows)
+    assert sum(item.labels for item in items) == sum(t is not None for e in kept for t in e.targets)
+
+
+def test_one_example_larger_than_the_budget_is_an_error(encoder):
+    with pytest.raises(InputError, match=r"big: .*a batch holds 5; raise the token budget"):
+        trees([example("p", ["x = 1"], [1.0], where="big")], encoder, budget=5)
+
+
+# Passes and steps
+
+
+def size(part):
+    return sum(len(item.tree) for item in part)
+
+
+def test_passes_fill_the_budget_with_whole_trees(encoder):
+    items = trees(branching(12), encoder, budget=90)
+    made = batches(items, budget=200, rng=random.Random(1))
+    assert all(len(step) == 1 for step in made)
+    parts = [step[0] for step in made]
+    assert sorted(id(item) for part in parts for item in part) == sorted(id(item) for item in items)
+    assert max(map(size, parts)) <= 200
+    assert len(parts) < len(items)
+    # A pass ended because the next tree did not fit.
+    for part, after in pairwise(parts):
+        assert size(part) + len(after[0].tree) > 200
+
+    def order(seed):
+        return [i.problem for s in batches(items, budget=200, rng=random.Random(seed)) for p in s for i in p]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+@pytest.mark.parametrize("wanted", [1, 10, 25])
+def test_steps_take_as_many_rows_as_wanted_over_passes_of_the_budget(encoder, wanted):
+    items = trees(branching(12), encoder, budget=90)
+    made = batches(items, budget=200, rng=random.Random(1), rows=wanted)
+    flat = [item for step in made for part in step for item in part]
+    assert sorted(map(id, flat)) == sorted(map(id, items))
+    assert all(part and size(part) <= 200 for step in made for part in step)
+    for step in made[:-1]:
+        counts = [len(item.rows) for part in step for item in part]
+        assert sum(counts) >= wanted > sum(counts[:-1])  # the last tree filled it
+    if wanted == 25:
+        assert max(len(step) for step in made) > 1
+
+
+def test_batches_of_nothing_are_none():
+    assert batches([], budget=10, rng=random.Random(0)) == []
+
+
+def test_trees_laid_one_after_the_other(encoder):
+    items = trees(branching(3), encoder, budget=10_000)
+    ids, depths, reads = packed(items)
+    at = 0
+    for item in items:
+        assert ids[at : at + len(item.tree)].tolist() == item.tree.ids.tolist()
+        assert depths[at : at + len(item.tree)].tolist() == item.tree.depths.tolist()
+        at += len(item.tree)
+    marker = tokenizer().convert_tokens_to_ids("<file_sep>")
+    assert len(reads) == sum(len(item.reads) for item in items)
+    assert set(ids[reads].tolist()) == {marker}
