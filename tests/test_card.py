@@ -74,10 +74,10 @@ def test_what_is_in_the_record_is_said():
         "Trained in an hour.",
         "Made with stepmark 0.1.0.",
         "`apache-2.0`. The base and the data have licences of their own.",
-        "sigmoid(1.25 × logit -0.5)",
+        "sigmoid(1.25 × logit - 0.5)",
         "`<extra_0>`",
         "A step under 0.5 is taken for an error. One number of a whole solution: `min` over its steps.",
-        "torch.sigmoid(1.25 * logits[:, 0] + -0.5)",
+        "torch.sigmoid(1.25 * logits[:, 0] - 0.5)",
     ):
         assert said in text, said
     assert text.index("## Data") < text.index("## Measured") < text.index("## Licence")
@@ -221,4 +221,4 @@ def test_a_card_says_what_stands_in_the_folder_now(tmp_path):
     (tmp_path / "stepmark.json").write_text(json.dumps(asdict(later)))
     path = write_card(replace(FULL, written=replace(WRITTEN, folder=tmp_path)))
     assert path == tmp_path / "README.md"
-    assert "sigmoid(3.5 × logit -0.5)" in path.read_text(encoding="utf-8")
+    assert "sigmoid(3.5 × logit - 0.5)" in path.read_text(encoding="utf-8")

@@ -206,6 +206,29 @@ def test_a_checkpoint_is_read_as_it_was_trained(bases, tmp_path, kind, layout, a
     assert json.loads((written.folder / "train.json").read_text()) == {"seed": 0}
 
 
+@pytest.mark.parametrize(("kind", "rope"), [("llama", "llama3"), ("qwen2", "default")])
+def test_a_config_of_transformers_5_also_says_what_older_readers_look_for(bases, tmp_path, kind, rope):
+    base = bases[kind, False]
+    new = tmp_path / "new"
+    base.network.save_pretrained(new)
+    base.tokenizer.save_pretrained(new)
+    held = json.loads((new / "config.json").read_text())
+    assert "rope_theta" not in held
+    assert held["rope_parameters"]["rope_type"] == rope
+    head = base.head(1)
+    how = {"spec": ONE, "head": head, "dtype": torch.float32, "base": new}
+    written = write_merged(tmp_path / "prm", backbone=base.backbone, **how)
+    config = json.loads((written.folder / "config.json").read_text())
+    assert config["rope_theta"] == held["rope_parameters"]["rope_theta"]
+    assert config["rope_parameters"] == held["rope_parameters"]
+    assert ("rope_scaling" in config) == (rope != "default")
+    close(graded(written.folder), truth(base, ONE, head))
+    # What such a reader sees: the new key means nothing to it.
+    del config["rope_parameters"]
+    (written.folder / "config.json").write_text(json.dumps(config))
+    close(graded(written.folder), truth(base, ONE, head))
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("labels", [1, 2, 3])

@@ -213,7 +213,7 @@ def _reading(spec: ScoringSpec | None) -> list[str]:
     )
     if (readout.scale, readout.shift) != (1.0, 0.0):
         said.append(
-            f"Calibrated: a score is sigmoid({readout.scale:.4g} × logit {readout.shift:+.4g}). stepmark applies that; logits from "
+            f"Calibrated: a score is sigmoid({readout.scale:.4g} × logit {'-' if readout.shift < 0 else '+'} {abs(readout.shift):.4g}). stepmark applies that; logits from "
             "other readers are without it."
         )
     return said

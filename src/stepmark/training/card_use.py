@@ -90,18 +90,22 @@ def _probability(spec: ScoringSpec) -> str:
     readout = spec.readout
     mapped = (readout.scale, readout.shift) != (1.0, 0.0)
     if readout.activation == "sigmoid":
-        inner = f"{readout.scale:.6g} * logits[:, 0] + {readout.shift:.6g}" if mapped else "logits[:, 0]"
+        inner = f"{readout.scale:.6g} * logits[:, 0] {_signed(readout.shift)}" if mapped else "logits[:, 0]"
         return f"The score of a step is `torch.sigmoid({inner})` at its end."
     if readout.activation == "softmax" and readout.neutral is None:
         good, other = readout.good, 1 - readout.good
         above = f"logits[:, {good}] - logits[:, {other}]"
         if mapped:
-            return f"The score of a step is `torch.sigmoid({readout.scale:.6g} * ({above}) + {readout.shift:.6g})` at its end."
+            return f"The score of a step is `torch.sigmoid({readout.scale:.6g} * ({above}) {_signed(readout.shift)})` at its end."
         return f"The score of a step is `logits.softmax(-1)[:, {good}]` at its end."
     if readout.activation == "softmax":
         return f"Label {readout.good} means right and label {readout.neutral} neutral, after `logits.softmax(-1)`."
     head = "the two layers" if isinstance(readout.head, MlpHead) else "the layer"
     return f"The activation of {head} is `{readout.activation}`."
+
+
+def _signed(number: float) -> str:
+    return f"{'-' if number < 0 else '+'} {abs(number):.6g}"
 
 
 def _console(line: str) -> str:

@@ -231,7 +231,7 @@ def _config(
     labels: Sequence[str],
     tokens: Any,
 ) -> dict[str, Any]:
-    """The base's own config with what is new. Its other entries stay: older readers look for rope_theta at the top."""
+    """The base's own config with what is new; its other entries stay."""
     drop = (
         "auto_map",
         "quantization_config",
@@ -242,6 +242,12 @@ def _config(
         "problem_type",
     )
     config = {key: value for key, value in read_config(base).items() if key not in drop}
+    rope = config.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        # Transformers 4 and tools of its time read these and would silently turn by the default angles without them.
+        config.setdefault("rope_theta", rope["rope_theta"])
+        if rope.get("rope_type", "default") != "default":
+            config.setdefault("rope_scaling", {k: v for k, v in rope.items() if k != "rope_theta"})
     config["architectures"] = [architecture]
     config["vocab_size"] = _vocabulary(state)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
