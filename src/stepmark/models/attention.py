@@ -67,20 +67,32 @@ class Plan:
     @classmethod
     def of_chunk(cls, chunk: Chunk, device: str) -> Plan:
         """The plan of one chunk of a tree."""
-        return cls(pieces=_pieces(chunk.until, len(chunk.carried), device))
+        carried = len(chunk.carried)
+        return cls(pieces=_pieces(np.arange(len(chunk.until)) - carried, chunk.until, carried, device))
+
+    @classmethod
+    def of_cached(cls, since: Ints, until: Ints, carried: int, device: str) -> Plan:
+        """The plan of new tokens of many branches over keys that are at hand.
+
+        Args:
+            since: [carried + queries]: the first query that looks at a key; for a query's own key, itself.
+            until: [carried + queries]: one past the last such query.
+            carried: how many keys are at hand; they stand before those of the queries.
+            device: where the piece masks go.
+        """
+        return cls(pieces=_pieces(since, until, carried, device))
 
     @classmethod
     def of_trees(cls, trees: Sequence[PackedTree], device: str) -> Plan:
         """The training plan of whole trees laid one after the other."""
         starts = np.cumsum([0, *(len(tree) for tree in trees)])
         until = np.concatenate([tree.ends + start for tree, start in zip(trees, starts[:-1], strict=True)])
-        return cls(pieces=_pieces(until, 0, device), train=True)
+        return cls(pieces=_pieces(np.arange(len(until)), until, 0, device), train=True)
 
 
-def _pieces(until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
-    """Cut queries into runs, each with its keys. `until` is [carried + queries], as in `Chunk`."""
+def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
+    """Cut queries into runs, each with its keys: query q looks at key k where since[k] <= q < until[k]. Both are [carried + queries]."""
     width = _WIDTH.get(device.partition(":")[0], _WIDE)
-    since = np.arange(len(until)) - carried
     queries = len(until) - carried
     pieces = []
     for start in range(0, queries, width):

@@ -23,6 +23,8 @@ class Ledger:
     """Distinct prefix tokens among solutions that were scored together."""
     tokens_computed: int = 0
     """Tokens that went through the network. Equal to `tokens_distinct` when nothing is computed twice."""
+    tokens_again: int = 0
+    """Of those computed, tokens that a session had forgotten for want of memory and read once more."""
     tokens_written: int = 0
     """Tokens that a generative PRM wrote."""
 

@@ -1,0 +1,249 @@
+"""Scoring sessions against whole-prefix scoring, in every family with a head; memory, branches, what is counted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from stepmark import load_prm
+from stepmark.errors import InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.pool import KeyValuePool
+from stepmark.models.session import CachedSession, Extended, WholePrefixSession, session_of
+from stepmark.records import Problem, Step
+
+torch.set_num_threads(1)
+
+HEADS = {
+    "qwen-prm": None,
+    "skywork": None,
+    "math-shepherd": "math-shepherd",
+    "rlhflow": "rlhflow",
+    "token-classification": None,
+    "token-classification-bos": None,
+    "versaprm": "versaprm",
+    "reasoneval": None,
+    "reasoneval-34b": "reasoneval-34b",
+    "actprm": None,
+    "three-class": "three-class",
+}
+WORDS = ["12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30", "Let x be 4.\n\nThen 2x = 8", "é is 1", "the train needs 4 hours"]
+
+
+def load(zoo, name):
+    return load_prm(str(zoo[name].folder), family=HEADS.get(name), dtype="float32", device="cpu")
+
+
+def step(rng, number):
+    return Step(text=f"{rng.choice(WORDS)} ({number})")
+
+
+def grow(session, seed, *, rounds=5, width=6, keep=3, problems=2):
+    """A search at random: extend, keep some, drop the others; every (problem, steps, score) that it was told."""
+    rng = random.Random(seed)
+    beams = [[session.open(Problem(text=f"How many pens are left of {p}?"))] for p in range(problems)]
+    told = []
+    for number in range(rounds):
+        asked = [
+            (place, step(rng, number if rng.random() < 0.7 else 0))
+            for places in beams
+            for place in places
+            for _ in range(width // len(places))
+        ]
+        found = session.extend(asked)
+        assert len(found) == len(asked)
+        for (place, added), result in zip(asked, found, strict=True):
+            assert isinstance(result, Extended)
+            assert result.place.solution.steps == (*place.solution.steps, added)
+            told.append((result.place.solution.problem.text, result.place.solution.texts, result.score))
+        session.drop(place for places in beams for place in places)
+        beams = []
+        for p in range(problems):
+            mine = [r.place for r in found if r.place.solution.problem.text.endswith(f" {p}?")]
+            rng.shuffle(mine)
+            beams.append(mine[:keep])
+            session.drop(mine[keep:])
+    session.drop(place for places in beams for place in places)
+    return told
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_session_scores_as_whole_prefixes_do(zoo, name):
+    prm = load(zoo, name)
+    session = session_of(prm)
+    assert session.incremental
+    told = grow(session, seed=1)
+    assert len(told) == 5 * 2 * 6
+    fresh = load(zoo, name)
+    for problem, steps, score in told:
+        assert score == pytest.approx(fresh.score(problem, list(steps))[-1], abs=1e-4, rel=0)
+    scores = {round(score, 6) for _, _, score in told}
+    assert len(scores) > 20  # they differ, so that parity means something
+
+
+@pytest.mark.parametrize("name", ["qwen-prm", "math-shepherd"])
+def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
+    prm = load(zoo, name)
+    session = session_of(prm)
+    told = grow(session, seed=2)
+    prefixes = set()
+    whole = 0
+    for problem, steps, _ in told:
+        ids = prm.encoder.encode(_solution(problem, steps)).ids.tolist()
+        whole += len(ids)
+        prefixes |= {tuple(ids[:n]) for n in range(1, len(ids) + 1)}
+    assert prm.ledger.tokens_in == whole
+    assert prm.ledger.tokens_again == 0
+    assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct
+    # A branch may be dropped and asked for again, which costs again; so at least the distinct prefixes, and little more.
+    assert len(prefixes) <= prm.ledger.tokens_computed <= 1.1 * len(prefixes)
+    assert session.pool.held == 0
+    assert session._child == {}
+    assert session._scores == {}
+
+
+def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
+    roomy, tight = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
+    expected = grow(session_of(roomy), seed=3, rounds=6, problems=3)
+    session = session_of(tight, memory_tokens=roomy.encoder.encode(_solution(*expected[-1][:2])).ids.size + 40)
+    found = grow(session, seed=3, rounds=6, problems=3)
+    assert [f[:2] for f in found] == [e[:2] for e in expected]
+    assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-4)
+    assert tight.ledger.tokens_again > 0
+    assert tight.ledger.tokens_computed == tight.ledger.tokens_distinct + tight.ledger.tokens_again
+    assert session.pool.peak <= session.pool.capacity
+    assert session.pool.held <= session.pool.capacity
+
+
+def test_chunks_of_the_engine_change_nothing(zoo):
+    whole, cut = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
+    cut.engine.token_budget = 7
+    expected, found = (grow(session_of(prm), seed=4) for prm in (whole, cut))
+    assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-5)
+    assert cut.ledger.tokens_computed == whole.ledger.tokens_computed
+
+
+def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
+    prm = load(zoo, "qwen-prm")
+    session = session_of(prm)
+    root = session.open(Problem(text="p"))
+    one, other = session.extend([(root, Step(text="x = 6")), (root, Step(text="x = 6"))])
+    assert one.score == other.score
+    computed = prm.ledger.tokens_computed
+    (third,) = session.extend([(root, Step(text="x = 6"))])
+    assert third.score == one.score
+    assert prm.ledger.tokens_computed == computed
+    session.drop([one.place, other.place])
+    assert session.pool.held > 0
+    (longer,) = session.extend([(third.place, Step(text="so 2x = 12"))])
+    assert isinstance(longer, Extended)
+    session.drop([third.place])
+    assert session.pool.held > 0
+    session.drop([longer.place])
+    assert session.pool.held == 0
+
+
+def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
+    prm = load(zoo, "qwen-prm")
+    session = session_of(prm)
+    root = session.open(Problem(text="p"))
+    found = session.extend(
+        [
+            (root, Step(text="x = 6")),
+            (root, Step(text="<extra_0>")),
+            (root, Step(text="  ")),
+            (root, Step(text="word " * 5000)),
+            (root, Step(text="x = 7")),
+        ]
+    )
+    assert [type(f) for f in found] == [Extended, MarkerInTextError, InputError, TooLongError, Extended]
+    assert found[0].score == pytest.approx(prm.score("p", ["x = 6"])[0], abs=1e-5)
+    with pytest.raises(UsageError, match="at least one token"):
+        CachedSession(prm, memory_tokens=0)
+    (small,) = CachedSession(prm, memory_tokens=3).extend([(root, Step(text="x = 6"))])
+    assert isinstance(small, TooLongError)
+    assert "give it more memory" in str(small)
+
+
+def test_what_a_tool_answered_is_read_before_the_next_step(zoo):
+    prm = load(zoo, "qwen-prm")
+    session = session_of(prm)
+    (first,) = session.extend([(session.open(Problem(text="p")), Step(text="look", observation="it is 5"))])
+    (second,) = session.extend([(first.place, Step(text="so 5"))])
+    (whole,) = load(zoo, "qwen-prm").score_many([second.place.solution])
+    assert [first.score, second.score] == pytest.approx(list(whole.scores), abs=1e-4)
+
+
+def test_three_classes_come_along(zoo):
+    prm = load(zoo, "reasoneval")
+    session = session_of(prm)
+    (found,) = session.extend([(session.open(Problem(text="p")), Step(text="x = 6"))])
+    (whole,) = load(zoo, "reasoneval").score_many([found.place.solution])
+    assert found.classes == pytest.approx(whole.classes[0], abs=1e-5)
+
+
+class Counting:
+    """A PRM that scores a step by its length, or gives too few scores."""
+
+    name, score_kind, default_aggregate, default_threshold = "counting", "unbounded", "min", None
+
+    def __init__(self, short=False):
+        self.read, self.short = 0, short
+
+    def score_many(self, solutions, *, keep_going=False):
+        from stepmark.records import StepScores
+
+        for solution in solutions:
+            self.read += len(solution.steps)
+            scores = tuple(float(len(t)) for t in solution.texts)
+            yield StepScores(scores=scores[: -1 if self.short else None], kind="unbounded")
+
+
+def test_others_read_whole_prefixes_and_say_so():
+    prm = Counting()
+    session = session_of(prm)
+    assert isinstance(session, WholePrefixSession)
+    assert not session.incremental
+    (first,) = session.extend([(session.open(Problem(text="p")), Step(text="abc"))])
+    (second,) = session.extend([(first.place, Step(text="de"))])
+    assert (first.score, second.score) == (3.0, 2.0)
+    assert prm.read == 3
+    session.drop([first.place, second.place])
+    broken = session_of(Counting(short=True))
+    (found,) = broken.extend([(broken.open(Problem(text="p")), Step(text="abc"))])
+    assert isinstance(found, InputError)
+    assert "0 scores for 1 steps" in str(found)
+
+
+def test_the_pool_keeps_what_is_written_while_it_grows():
+    pool = KeyValuePool(5000)
+    held = {}
+    rng = random.Random(0)
+    for round_ in range(200):
+        if held and rng.random() < 0.4:
+            slot = rng.choice(list(held))
+            pool.give([slot])
+            del held[slot]
+            continue
+        slots = pool.take(rng.randint(1, 60))
+        assert not set(slots.tolist()) & set(held)
+        values = torch.full((1, 2, len(slots), 3), float(round_)) + torch.arange(len(slots))[None, None, :, None] / 100
+        pool.write(slots, {0: (values, -values)})
+        held |= {int(s): float(values[0, 0, i, 0]) for i, s in enumerate(slots)}
+        assert pool.held == len(held)
+    import numpy as np
+
+    slots = np.asarray(sorted(held))
+    key, value = pool.read(slots)[0]
+    assert key.shape == (1, 2, len(slots), 3)
+    torch.testing.assert_close(key[0, 1, :, 2], torch.tensor([held[s] for s in slots.tolist()]))
+    torch.testing.assert_close(value, -key)
+    with pytest.raises(ValueError, match="has room for"):
+        pool.take(5001)
+
+
+def _solution(problem, steps):
+    from stepmark.records import Solution
+
+    return Solution.of(problem, tuple(steps))
