@@ -245,8 +245,8 @@ def separate(net, name, objective, rows):
     net.backbone.set_attn_implementation("sdpa")
     words = net.tokenizer
     loss, labels = 0.0, 0
-    for given in rows:
-        row = objective.wanted(given)
+    for one_row in rows:
+        row = objective.wanted(one_row)
         encoded = net.encoder.encode(row.solution)
         states = net.model(input_ids=torch.from_numpy(encoded.ids)[None], use_cache=False)
         states = states.last_hidden_state[0]
