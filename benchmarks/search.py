@@ -1,0 +1,206 @@
+"""Scoring during a step-level search: a session against whole-prefix rescoring, on the same PRM in the same process.
+
+`python -m benchmarks.search [--quick] [--dtype float32|bfloat16] [--beams N]`
+
+A beam search whose candidates are given (no policy runs): each round every beam is one step longer, a quarter of them is kept, and each
+of these goes on in four ways. Three ways to score a round:
+
+- whole prefixes: every beam's whole text, in padded batches through transformers' own class; what search libraries do;
+- whole prefixes by our engine, which shares what the texts of one round have in common;
+- a session, which keeps keys and values from round to round.
+
+All three must give the same scores, and that is checked. `--quick` takes half of the beams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.common import finish, seconds
+from benchmarks.grade import Plain, distinct_prefixes
+from stepmark import Solution, load_prm
+from stepmark.models.local import HeadPRM
+from stepmark.models.session import CachedSession, Extended, Place
+from stepmark.records import Problem, Step, StepScores
+
+_PROBLEM = " ".join(
+    f"On day {day} the shop sells {7 * day % 90 + 3} apples and buys {day * 13 % 50 + 1} pears for {day} coins."
+    for day in range(1, 7)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Candidates of one round: the kept beam that each continues, and its new step."""
+
+    parents: tuple[int, ...]
+    """Index of the candidate of the round before; -1 at the first."""
+    steps: tuple[Step, ...]
+
+
+def plan(beams: int, rounds: int, seed: int) -> list[Round]:
+    """A search's candidates, drawn beforehand: each round keeps a quarter of the beams, which go on in four ways."""
+    rng = random.Random(seed)
+    result = []
+    for number in range(rounds):
+        kept = [-1] if number == 0 else rng.sample(range(beams), max(1, beams // 4))
+        result.append(
+            Round(
+                parents=tuple(kept[i * len(kept) // beams] for i in range(beams)),
+                steps=tuple(_step(rng, number) for _ in range(beams)),
+            )
+        )
+    return result
+
+
+def _step(rng: random.Random, number: int) -> Step:
+    a, b, c = (rng.randint(11, 999) for _ in range(3))
+    return Step(
+        text=f"Step {number + 1}: the shop has {a} apples and {b} pears, so together that makes {a} + {b} = {a + b} pieces of fruit; "
+        f"{c} of them are sold on the next day."
+    )
+
+
+def solutions(rounds: Sequence[Round]) -> list[list[Solution]]:
+    """Every candidate of every round as a whole text."""
+    problem = Problem(text=_PROBLEM)
+    result: list[list[Solution]] = []
+    for one in rounds:
+        above = [() if p < 0 else result[-1][p].steps for p in one.parents]
+        result.append(
+            [
+                Solution(problem=problem, steps=(*before, step))
+                for before, step in zip(above, one.steps, strict=True)
+            ]
+        )
+    return result
+
+
+def by_session(prm: HeadPRM, rounds: Sequence[Round]) -> tuple[list[list[float]], CachedSession]:
+    """Scores of each round's candidates, dropping what is not kept."""
+    session = CachedSession(prm, memory_tokens=32_768)
+    places: list[Place] = []
+    scores = []
+    root = session.open(Problem(text=_PROBLEM))
+    for one in rounds:
+        asked = [(root if p < 0 else places[p], step) for p, step in zip(one.parents, one.steps, strict=True)]
+        found = session.extend(asked)
+        session.drop(places)
+        places, row = [], []
+        for result in found:
+            if not isinstance(result, Extended):
+                raise result
+            places.append(result.place)
+            row.append(result.score)
+        scores.append(row)
+    return scores, session
+
+
+def by_engine(prm: HeadPRM, texts: Sequence[Sequence[Solution]]) -> list[list[float]]:
+    """Whole prefixes by our engine."""
+    result = []
+    for one in texts:
+        row = []
+        for scored in prm.score_many(one):
+            if not isinstance(scored, StepScores):
+                raise scored.error
+            last = scored.scores[-1]
+            assert last is not None
+            row.append(last)
+        result.append(row)
+    return result
+
+
+def by_batches(plain: Plain, texts: Sequence[Sequence[Solution]]) -> tuple[list[list[float]], int]:
+    """Whole prefixes in padded batches of four, and the tokens computed."""
+    result, computed = [], 0
+    for one in texts:
+        rows, tokens = plain.padded(one, 4)
+        result.append([row[-1] for row in rows])
+        computed += tokens
+    return result, computed
+
+
+def compare(beams: int, depth: int, prm: HeadPRM, plain: Plain, dtype: torch.dtype) -> dict[str, float]:
+    """The three ways on one search."""
+    rounds = plan(beams, depth, seed=depth)
+    texts = solutions(rounds)
+    sequences = [prm.encoder.encode(s).ids.tolist() for one in texts for s in one]
+    flat, distinct = sum(map(len, sequences)), distinct_prefixes(sequences)
+    before = prm.ledger.tokens_computed
+    ours, (scores, session) = seconds(lambda: by_session(prm, rounds))
+    computed = prm.ledger.tokens_computed - before
+    theirs, (whole, padded) = seconds(lambda: by_batches(plain, texts))
+    shared, again = seconds(lambda: by_engine(prm, texts))
+    worst = max(
+        abs(a - b)
+        for others in (whole, again)
+        for mine, other in zip(scores, others, strict=True)
+        for a, b in zip(mine, other, strict=True)
+    )
+    allowed = 1e-4 if dtype == torch.float32 else 0.1
+    if worst > allowed:
+        raise SystemExit(f"the three ways differ by {worst:.4f}, more than {allowed:g}")
+    per_token = session.pool.bytes / max(1, session.pool.peak)
+    print(
+        f"{beams} beams, {depth} steps: {flat:,} tokens as whole prefixes ({padded:,} with padding), {distinct:,} distinct, {computed:,} computed; "
+        f"session {ours:.2f} s, whole prefixes {theirs:.2f} s, by our engine {shared:.2f} s; scores differ by {worst:.1e} at most; "
+        f"the session held {session.pool.peak:,} tokens, {session.pool.bytes / 2**20:.1f} MiB ({per_token / 1024:.0f} KiB a token)"
+    )
+    longest = max(map(len, sequences))
+    return {
+        f"fewer_tokens_at_{depth}_steps": flat / computed,
+        f"speedup_at_{depth}_steps": theirs / ours,
+        f"speedup_over_our_engine_at_{depth}_steps": shared / ours,
+        f"tokens_computed_over_distinct_at_{depth}_steps": computed / distinct,
+        f"session_mebibytes_at_{depth}_steps": session.pool.bytes / 2**20,
+        f"padded_batch_mebibytes_at_{depth}_steps": 4 * longest * per_token / 2**20,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="half of the beams")
+    parser.add_argument("--beams", type=int, default=16)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--depths", type=int, nargs="+", default=[10, 20])
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    dtype = getattr(torch, options.dtype)
+    prm = load_prm(dtype=options.dtype)
+    assert isinstance(prm, HeadPRM)
+    plain = Plain(prm, dtype)
+    beams = options.beams // 2 if options.quick else options.beams
+    compare(4, 2, prm, plain, dtype)
+    figures: dict[str, float] = {}
+    for depth in options.depths:
+        figures |= compare(beams, depth, prm, plain, dtype)
+    figures["tokens_computed_over_distinct"] = max(
+        v for k, v in figures.items() if k.startswith("tokens_computed_over")
+    )
+    finish(
+        "search",
+        figures,
+        {
+            "tokens_computed_over_distinct": 1.0,
+            "fewer_tokens_at_10_steps": 7.8,
+            "fewer_tokens_at_20_steps": 12.5,
+            "speedup_at_10_steps": 5.0,
+            "speedup_at_20_steps": 8.0,
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
