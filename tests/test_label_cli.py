@@ -374,13 +374,14 @@ def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, 
     first, last = lines[0], lines[-1]
     assert first.startswith("labelled 0 of 6 solutions, ")  # before any is done
     assert "rollouts" in first
-    pattern = r"labelled 6 of 6 solutions, .*solutions?.*, [\d,]+ tokens/s, ([\d,]+) rollouts, ([\d,.]+) rollouts a label, ([\d,]+) tokens a label, 0:00 left"
+    pattern = r"labelled 6 of 6 solutions, .*solutions?.*, [\d,]+ tokens/s, ([\d,]+) rollouts, ([\d,]+) tokens, ([\d,.]+) rollouts a label, ([\d,]+) tokens a label, 0:00 left"
     told = re.fullmatch(pattern, last)
     assert told, last
     manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
     assert int(told[1].replace(",", "")) == manifest["rollouts"]
-    assert float(told[2]) == round(manifest["rollouts"] / 6, 1)
-    assert int(told[3].replace(",", "")) == round(manifest["tokens"] / 6)
+    assert int(told[2].replace(",", "")) == manifest["tokens"]
+    assert float(told[3]) == round(manifest["rollouts"] / 6, 1)
+    assert int(told[4].replace(",", "")) == round(manifest["tokens"] / 6)
 
 
 def test_blank_lines_are_no_solutions_that_were_left(tmp_path, capsys):

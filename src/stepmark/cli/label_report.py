@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepmark.batching import Answerer
+from stepmark.batching import Answerer, Written
 from stepmark.store import atomic_write, encode_row
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Counted:
     def __init__(self, tally: Tally, texts: str) -> None:
         self._tally = tally
         self._texts = texts
-        self._rollouts = 0
+        self._rollouts = self._tokens = 0
 
     def counting(self, answerer: Answerer, tick: Callable[[], None]) -> Answerer:
         """The same answerer; its texts are counted as they come."""
@@ -70,21 +70,28 @@ class Counted:
             def heard(number: int, reply: Reply) -> None:
                 ready(number, reply)
                 reported.add(number)
-                self._rollouts += len(reply) if isinstance(reply, Sequence) else 0
+                self._count(reply)
                 tick()
 
             replies = answerer.answer(requests, heard)
             for number, reply in enumerate(replies):
                 if number not in reported:
-                    self._rollouts += len(reply) if isinstance(reply, Sequence) else 0
+                    self._count(reply)
             return replies
 
         return Answerer(identity=answerer.identity, answer=answer)
+
+    def _count(self, reply: Reply) -> None:
+        if isinstance(reply, Sequence):
+            self._rollouts += len(reply)
+            self._tokens += sum(one.tokens or 0 for one in reply if isinstance(one, Written))
 
     def facts(self) -> list[str]:
         """How many were written in this run, and what a label has cost so far, earlier runs included."""
         tally = self._tally
         said = [f"{self._rollouts:,} {self._texts}"]
+        if self._tokens:  # none are told where the policy does not count them
+            said.append(f"{self._tokens:,} tokens")
         labels = tally.solutions + tally.others
         if labels:
             said.append(f"{tally.rollouts / labels:,.1f} {self._texts} a label")

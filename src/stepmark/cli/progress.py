@@ -94,10 +94,12 @@ class Progress:
         of = "" if self._total is None else f" of {max(self._total, self._done):,}"
         parts = [f"{self._verb} {self._done:,}{of} solutions"]
         fresh = self._done - self._first
-        rate = fresh / self.seconds if self.seconds > 0 else 0
+        seconds, tokens = self.seconds, self._tokens()
+        rate = fresh / seconds if seconds > 0 else 0
         if rate:
-            each = f"{rate:,.1f} solutions/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a solution"
-            parts += [each, f"{self._tokens() / self.seconds:,.0f} tokens/s"]
+            parts.append(f"{rate:,.1f} solutions/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a solution")
+        if seconds > 0 and (rate or tokens):
+            parts.append(f"{tokens / seconds:,.0f} tokens/s")
         parts += self._facts()
         if rate and self._total is not None and self._total >= self._done:
             parts.append(f"{_clock_face((self._total - self._done) / rate)} left")

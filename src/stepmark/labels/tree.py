@@ -60,6 +60,7 @@ from stepmark.labels.labelling import (
     Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
 )
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
+from stepmark.labels.tree_nodes import Candidate, Path, State
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
 from stepmark.solutions.segmentation import check_way
 
@@ -254,37 +255,6 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
     return value + settings.c_puct * sqrt(total) / (1 + visits)
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class _State:
-    """A prefix that was rolled out."""
-
-    steps: tuple[Step, ...]
-    found: Probe
-    visits: int = 0
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Path:
-    """A solution or a rollout, from the problem to its end."""
-
-    solution: Solution
-    texts: tuple[str, ...]
-    """The prefix of each number of steps, from none to all."""
-    own: Verdict
-    """On its own answer."""
-    first_error: int | None = None
-    abstained: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
-    """A wrong rollout of a state, not yet searched."""
-
-    state: _State
-    path: _Path
-    length: int
-
-
 @final
 class _Tree:
     """The states, the pool, and the operations of one search."""
@@ -294,12 +264,12 @@ class _Tree:
         self._problem = problem
         self._way = way_of(settings.split_rollouts, given)
         self._id = given[0].id if given and given[0].id else problem.id
-        self._states: dict[str, _State] = {}
-        self._pool: list[_Candidate] = []
+        self._states: dict[str, State] = {}
+        self._pool: list[Candidate] = []
         # Before any rollout: one that repeats a given solution must not enter the pool.
         self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in given}
         self._begun: set[str] = set()
-        self.paths: list[_Path] = []
+        self.paths: list[Path] = []
         """Rollouts that were selected."""
         self.searched = 0
         self.cost = Cost()
@@ -319,7 +289,7 @@ class _Tree:
         tokens = self.cost.tokens or 0
         return self.searched >= self._settings.searches or (most is not None and tokens >= most)
 
-    def state(self, steps: tuple[Step, ...]) -> Method[_State]:
+    def state(self, steps: tuple[Step, ...]) -> Method[State]:
         """The state of a prefix, rolled out if it is new; its wrong rollouts then join the pool."""
         text = prefixes(steps)[-1]
         if text not in self._states:
@@ -327,16 +297,16 @@ class _Tree:
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
             found = yield from self._settings.try_prefix(holder, len(steps))
             self.cost += found.cost
-            self._states[text] = _State(steps=steps, found=found)
+            self._states[text] = State(steps=steps, found=found)
             if 0 < found.successes < found.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
 
-    def begin(self, solution: Solution) -> Method[_Path]:
+    def begin(self, solution: Solution) -> Method[Path]:
         """Take in a given solution, and search it if it is wrong."""
         own = yield own_answer(solution)
         steps = on_lines(solution.steps)
-        path = _Path(solution=solution, texts=prefixes(steps), own=own)
+        path = Path(solution=solution, texts=prefixes(steps), own=own)
         root = self._states[""]
         if own.correct:
             return path
@@ -355,7 +325,7 @@ class _Tree:
         yield from self._search(path, steps, low=0)
         return path
 
-    def select(self) -> _Candidate | None:
+    def select(self) -> Candidate | None:
         """Take the best candidate out of the pool; the earliest of equals."""
         if not self._pool:
             return None
@@ -373,7 +343,7 @@ class _Tree:
         self._pool.remove(best)
         return best
 
-    def search(self, chosen: _Candidate) -> Method[None]:
+    def search(self, chosen: Candidate) -> Method[None]:
         """Find the first error of a selected rollout; one that the policy cannot read again is abstained from."""
         self.searched += 1
         chosen.state.visits += 1
@@ -383,7 +353,7 @@ class _Tree:
         except InputError:
             chosen.path.abstained = True
 
-    def conclude(self, path: _Path) -> Searched:
+    def conclude(self, path: Path) -> Searched:
         """A path with all evidence that now stands on its way."""
         values: dict[int, Probe | Verdict] = (
             {} if path.own.correct is None else {len(path.texts) - 1: path.own}
@@ -397,7 +367,7 @@ class _Tree:
             abstained=path.abstained,
         )
 
-    def _search(self, path: _Path, steps: tuple[Step, ...], *, low: int) -> Method[None]:
+    def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> Method[None]:
         def at(middle: int) -> Method[Probe]:
             return (yield from self.state(steps[:middle])).found
 
@@ -405,7 +375,7 @@ class _Tree:
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 
-    def _add_wrong(self, state: _State) -> None:
+    def _add_wrong(self, state: State) -> None:
         begun, found = prefixes(state.steps)[-1], state.found
         for text, verdict, count in zip(found.texts, found.verdicts, found.tokens, strict=True):
             whole = (begun + text).rstrip()
@@ -416,8 +386,8 @@ class _Tree:
             steps, way = cut_branch(state.steps, text, self._way)
             name = f"{self._id}/rollout-{len(self._texts)}" if self._id else None
             solution = Solution(problem=self._problem, steps=steps, id=name, split=way)
-            path = _Path(solution=solution, texts=prefixes(steps), own=verdict)
-            self._pool.append(_Candidate(state=state, path=path, length=self._length(text, count)))
+            path = Path(solution=solution, texts=prefixes(steps), own=verdict)
+            self._pool.append(Candidate(state=state, path=path, length=self._length(text, count)))
 
     def _length(self, text: str, tokens: int | None) -> int:
         if self._settings.length == "words":
