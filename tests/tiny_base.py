@@ -23,9 +23,9 @@ def tokenizer():
     return made
 
 
-def write_base(folder, *, tied=True, hidden=32, layers=2):
+def write_base(folder, *, tied=True, hidden=32, layers=2, context=256, words=None):
     """A Llama with random weights, wide enough apart that there is something to learn from."""
-    words = tokenizer()
+    words = words or tokenizer()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(words),
@@ -34,7 +34,7 @@ def write_base(folder, *, tied=True, hidden=32, layers=2):
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         initializer_range=0.25,
         pad_token_id=None,
         tie_word_embeddings=tied,

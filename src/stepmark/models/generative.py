@@ -160,6 +160,33 @@ def generative_prm(
     return GenerativePRM(settings, policy, aggregate=aggregate, store=store, in_flight=in_flight)
 
 
+def check(solution: Solution, markers: Sequence[str]) -> None:
+    """Refuse a solution that a critic cannot read.
+
+    Raises:
+        InputError: a blank problem or step, or none.
+        MarkerInTextError: a control token of a chat template or one of the family's markers in a text.
+    """
+    if not solution.problem.text.strip():
+        raise InputError("expected a problem, found none", field="problem")
+    if not solution.steps:
+        raise InputError("expected at least one step, found none", field="steps")
+    refuse_markers(solution.problem.text, "problem", markers)
+    for t, step in enumerate(solution.steps):
+        if not step.text.strip():
+            raise InputError("expected text in every step, found a blank one", field=f"steps[{t}]")
+        refuse_markers(step.text, f"steps[{t}]", markers)
+        refuse_markers(step.observation, f"steps[{t}].observation", markers)
+
+
+def context_of(solution: Solution) -> tuple[str, ...]:
+    """Each step as the later ones see it: with what the world answered after it."""
+    return tuple(
+        step.text + (f"\n{step.observation.strip()}" if step.observation.strip() else "")
+        for step in solution.steps
+    )
+
+
 @final
 class GenerativePRM:
     """A critic and the policy that writes for it; a `models.prm.PRM`.
@@ -262,26 +289,10 @@ class GenerativePRM:
     ) -> Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]:
         """Grade one solution; its own error is its result, so that it does not cost the others."""
         try:
-            self._check(solution)
-            context = tuple(
-                step.text + (f"\n{step.observation.strip()}" if step.observation.strip() else "")
-                for step in solution.steps
-            )
-            return (yield from self.critic.grade(solution.problem.text, solution.texts, context))
+            check(solution, self.critic.markers)
+            return (yield from self.critic.grade(solution.problem.text, solution.texts, context_of(solution)))
         except InputError as error:
             return error.at(solution.id) if solution.id is not None else error
-
-    def _check(self, solution: Solution) -> None:
-        if not solution.problem.text.strip():
-            raise InputError("expected a problem, found none", field="problem")
-        if not solution.steps:
-            raise InputError("expected at least one step, found none", field="steps")
-        refuse_markers(solution.problem.text, "problem", self.critic.markers)
-        for t, step in enumerate(solution.steps):
-            if not step.text.strip():
-                raise InputError("expected text in every step, found a blank one", field=f"steps[{t}]")
-            refuse_markers(step.text, f"steps[{t}]", self.critic.markers)
-            refuse_markers(step.observation, f"steps[{t}].observation", self.critic.markers)
 
     def _counted(
         self, write: Callable[[Sequence[Write], Ready], Sequence[Reply]]

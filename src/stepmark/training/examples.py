@@ -40,6 +40,8 @@ class Example:
     """Whether its final answer is right; None when nobody says."""
     where: str = ""
     """Where it was read, for messages."""
+    critiques: tuple[tuple[str, ...], ...] = ()
+    """What was written of each step, where somebody wrote critiques: one list a step. Those of the whole solution stand at its last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +197,11 @@ def examples(
         if why:
             dropped.note(why, row.where)
         elif example is not None:
-            same = (_prefixes(example.solution)[-1], tuple(t is None for t in example.targets))
+            same = (
+                _prefixes(example.solution)[-1],
+                tuple(t is None for t in example.targets),
+                example.critiques,
+            )
             if same in result:
                 dropped.note("rows that say the same as another", row.where)
             result.setdefault(same, example)
@@ -254,9 +260,38 @@ def _example(
         # A wrong step that only another row judged is wrong here too.
         first = next((place[kind] for kind in _kinds(rules) if place.get(kind) is not None), None)
         wrong = wrong or (isinstance(first, Target) and first.value == 0.0)
-    if not any(t is not None for t in targets) and outcome is None:
+    critiques = _critiques(row)
+    if not any(t is not None for t in targets) and outcome is None and not critiques:
         return None, "rows without a step to train on"
-    return Example(solution=row.solution, targets=tuple(targets), outcome=outcome, where=row.where), ""
+    example = Example(
+        solution=row.solution,
+        targets=tuple(targets),
+        outcome=outcome,
+        where=row.where,
+        critiques=critiques,
+    )
+    return example, ""
+
+
+def _critiques(row: LabelledRow) -> tuple[tuple[str, ...], ...]:
+    """A row's `meta.critiques`: a list of texts for each step, or one list of texts on the whole solution."""
+    given = row.meta.get("critiques")
+    if given is None:
+        return ()
+    steps = len(row.solution.steps)
+    if isinstance(given, list) and all(isinstance(one, str) for one in given):
+        return (*((),) * (steps - 1), tuple(given))
+    if (
+        isinstance(given, list)
+        and len(given) == steps
+        and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in given)
+    ):
+        return tuple(tuple(one) for one in given)
+    raise InputError(
+        f"expected a list of texts for each of the {steps} steps, or one list of texts on the whole solution",
+        where=row.where,
+        field="critiques",
+    )
 
 
 def coarsen(example: Example, share: float, seed: int) -> Example:
@@ -271,7 +306,11 @@ def coarsen(example: Example, share: float, seed: int) -> Example:
         example: what to coarsen.
         share: probability that a border between two steps goes, in [0, 1].
         seed: another seed, other borders.
+
+    An example with critiques stays as it is: they speak of its steps.
     """
+    if example.critiques:
+        return example
     steps: list[Step] = []
     targets: list[Target | None] = []
     text = ""

@@ -28,6 +28,8 @@ class Row:
     """Index into `path` of the first token of its first step."""
     reads: tuple[int | None, ...]
     """For each step, its index into `Item.reads`; None for a step that is not read."""
+    weight: float = 1.0
+    """Of each token from `answer` on, where an objective fits tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,24 +88,38 @@ def items_of(
         try:
             encoded.append((encoder.encode(example.solution), example))
         except InputError as error:
-            dropped.note(f"rows that cannot be read: {_kind(error)}", example.where or str(error))
+            dropped.note(f"rows that cannot be read: {kind_of(error)}", example.where or str(error))
     encoded.sort(key=lambda pair: pair[0].ids.tolist())
+    for start, end in cut([e.ids for e, _ in encoded], [example for _, example in encoded], budget):
+        yield _item(encoded[start:end], every_step=every_step)
+
+
+def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> Iterator[tuple[int, int]]:
+    """Where to cut sorted sequences so that each part, as a tree, has at most `budget` tokens: [start, end) of each.
+
+    Args:
+        sequences: token ids, sorted.
+        examples: what each is of, for the message.
+        budget: distinct tokens a tree.
+
+    Raises:
+        InputError: one sequence alone is larger than the budget.
+    """
     start = 0
-    while start < len(encoded):
+    while start < len(sequences):
         end = start + 1
-        size, before = len(encoded[start][0].ids), encoded[start][0].ids
+        size, before = len(sequences[start]), sequences[start]
         if size > budget:
             raise InputError(
                 f"one example has {size} tokens and a batch holds {budget}; raise the token budget or lower max_tokens",
-                where=encoded[start][1].where or encoded[start][1].solution.id,
+                where=examples[start].where or examples[start].solution.id,
             )
-        while end < len(encoded):
-            ids = encoded[end][0].ids
-            size += len(ids) - common_prefix(ids, before)
+        while end < len(sequences):
+            size += len(sequences[end]) - common_prefix(sequences[end], before)
             if size > budget:
                 break
-            before, end = ids, end + 1
-        yield _item(encoded[start:end], every_step=every_step)
+            before, end = sequences[end], end + 1
+        yield start, end
         start = end
 
 
@@ -135,7 +151,8 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Item:
     )
 
 
-def _kind(error: InputError) -> str:
+def kind_of(error: InputError) -> str:
+    """Why a row cannot be read, in words that many rows share."""
     return {"TooLongError": "too long", "MarkerInTextError": "a marker or control token in the text"}.get(
         type(error).__name__, "not encodable"
     )

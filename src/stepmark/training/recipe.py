@@ -97,6 +97,10 @@ def train(
     folder = Path(recipe.base).expanduser()
     base_name = str(folder.resolve()) if folder.is_dir() else recipe.base
     spec = recipe.objective.spec(layout, base_name)
+    if recipe.adapter and not isinstance(spec, ScoringSpec):
+        raise UsageError(
+            "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
+        )
     calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
     dropped = Dropped()
     counted = _Counted(rows)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stepmark.batching import Method
+from stepmark.batching import Method, Prompt
 from stepmark.errors import InputError, MarkerInTextError
 
 # Control tokens of chat templates (ChatML, Llama, DeepSeek): `<|im_end|>`, `<｜Assistant｜>`. At least three
@@ -30,6 +30,35 @@ class Critiqued:
     """All critiques of each step, those without a verdict too."""
     without_verdict: int
     """Verdicts that were asked for and are missing, over all steps and critiques."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Text that a critic is to learn, in the place where grading will want it."""
+
+    prefill: str
+    """What stands before it in the reply, given."""
+    text: str
+    chosen: bool = False
+    """Grading reads its probability after the prefill (`batching.Choose`) instead of having it written (`batching.Write`)."""
+    ends: bool = False
+    """The model is to stop after it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """One critique as training text: what a critic asks when it grades this step, and what it should be told."""
+
+    prompt: Prompt
+    parts: tuple[Part, ...]
+    reply: str
+    """The whole reply, as a later turn's history has it."""
+    verdict: bool
+    """What it says in the end."""
+    whole: bool
+    """Whether that is said of all steps so far, or of this one alone."""
+    said: tuple[bool | None, ...]
+    """What it says of single steps on the way; None where nothing."""
 
 
 class Critic(Protocol):

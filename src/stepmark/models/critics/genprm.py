@@ -26,13 +26,14 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepmark.batching import Choose, Message, Request, Write, Written
 from stepmark.errors import UsageError
-from stepmark.models.critics import Critiqued, mean_verdict, probability_of_first
+from stepmark.models.critics import Critiqued, Lesson, Part, mean_verdict, probability_of_first
 
 _SYSTEM = {
     "analyze": "You are a math teacher. Your task is to review and critique the paragraphs in solution step by step.",
@@ -44,6 +45,7 @@ _ANALYZE = "<analyze>\nLet's analyze the Paragraph {step} step by step: "
 _ANALYZED = "</analyze>\n"
 _OUTPUT = "<output>\n**Judgement**: $\\boxed{"
 _CLOSE = "}$\n</output>\n"
+_BOXED = re.compile(r"\\boxed\{\s*(Yes|No)\s*\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +83,11 @@ class GenPRM:
         self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]
     ) -> Generator[Request | tuple[Request, ...], Any, Critiqued]:
         """Grade one solution, step after step; see `Critic.grade`."""
-        turns = [Message(role="system", content=_SYSTEM[self.mode])]
         scores: list[float | None] = []
         kept: list[tuple[str, ...]] = []
         missing = 0
         for t, step in enumerate(steps):
-            before = f"{problem}\n" if t == 0 else ""
-            prompt = (*turns, Message(role="user", content=before + step))
+            prompt = self._prompt(problem, context[:t], step, tuple(critiques[0] for critiques in kept))
             begun = yield from self._critiques(prompt, t + 1)
             odds: tuple[tuple[float, ...], ...]
             odds = yield tuple(Choose(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun)
@@ -111,11 +111,71 @@ class GenPRM:
                 )
             )
             kept.append(critiques)
-            turns += [
-                Message(role="user", content=before + context[t]),
-                Message(role="assistant", content=critiques[0]),
-            ]
         return Critiqued(scores=tuple(scores), critiques=tuple(kept), without_verdict=missing)
+
+    def lesson(
+        self,
+        problem: str,
+        steps: tuple[str, ...],
+        context: tuple[str, ...],
+        step: int,
+        critique: str,
+        earlier: tuple[str, ...],
+    ) -> Lesson | None:
+        r"""A critique of one step as training text.
+
+        Its analysis runs to `</analyze>`, where it has that; code and its output, which are never run here, are left out. Its
+        verdict is its last `\boxed{Yes}` or `\boxed{No}`.
+
+        Args:
+            problem, steps, context: as for `grade`.
+            step: 0-based.
+            critique: with the given beginning of the reply or without it.
+            earlier: the replies to the steps before (`Lesson.reply`), `step` of them.
+
+        Returns:
+            None if it gives no verdict.
+        """
+        found = _BOXED.findall(critique)
+        if not found:
+            return None
+        parts = []
+        begun = _OUTPUT
+        if self.mode == "analyze":
+            begin = _ANALYZE.format(step=step + 1)
+            analysis = critique.removeprefix(begin)
+            for border in (_ANALYZED.strip(), "<verify>", "<output>", "\\boxed{"):
+                if border in analysis:
+                    analysis = analysis.partition(border)[0]
+                    break
+            parts.append(Part(prefill=begin, text=analysis + _ANALYZED))
+            begun = begin + analysis + _ANALYZED + _OUTPUT
+        parts.append(Part(prefill=begun, text=found[-1], chosen=True))
+        verdict = found[-1] == "Yes"
+        return Lesson(
+            prompt=self._prompt(problem, context[:step], steps[step], earlier),
+            parts=tuple(parts),
+            reply=begun + found[-1] + _CLOSE,
+            verdict=verdict,
+            whole=False,
+            said=(*(None,) * step, verdict),
+        )
+
+    def judged(self, right: bool) -> str:
+        """The reply of `direct` to a step that is right or wrong: it needs no critique."""
+        return _OUTPUT + ("Yes" if right else "No") + _CLOSE
+
+    def _prompt(
+        self, problem: str, before: tuple[str, ...], step: str, replies: tuple[str, ...]
+    ) -> tuple[Message, ...]:
+        """The conversation up to a step: the steps before it, each with what was replied."""
+        turns = [Message(role="system", content=_SYSTEM[self.mode])]
+        for paragraph, reply in zip((*before, step), (*replies, None), strict=True):
+            opening = f"{problem}\n" if len(turns) == 1 else ""
+            turns.append(Message(role="user", content=opening + paragraph))
+            if reply is not None:
+                turns.append(Message(role="assistant", content=reply))
+        return tuple(turns)
 
     def _critiques(
         self, prompt: tuple[Message, ...], number: int

@@ -24,14 +24,16 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
 from stepmark.batching import Choose, Request, Write, Written
-from stepmark.models.critics import Critiqued, mean_verdict, probability_of_first
+from stepmark.models.critics import Critiqued, Lesson, Part, mean_verdict, probability_of_first
 
 _QUESTION = "Is the step correct (Yes/No)?"
+_ANSWER = re.compile(r"\s*(Yes|No)\b")
 _NO_STEPS = "Since the Now Step is the first step, there are no Previous Steps."
 _TASK = """\
 <|im_start|>system
@@ -128,6 +130,41 @@ class RPRM:
         )
         return Critiqued(
             scores=scores, critiques=critiques, without_verdict=sum(found.count(None) for found in verdicts)
+        )
+
+    def lesson(
+        self,
+        problem: str,
+        steps: tuple[str, ...],
+        context: tuple[str, ...],
+        step: int,
+        critique: str,
+        earlier: tuple[str, ...] = (),
+    ) -> Lesson | None:
+        """An analysis of one step as training text: up to the answer to its first question.
+
+        Args:
+            problem, steps, context: as for `grade`.
+            step: 0-based.
+            critique: the analysis.
+            earlier: unused; other critics see their critiques of the steps before.
+
+        Returns:
+            None if the question is not in it, or not answered.
+        """
+        before, asked, after = critique.partition(_QUESTION)
+        answer = _ANSWER.match(after)
+        if not asked or answer is None:
+            return None
+        verdict = answer[1] == "Yes"
+        text = f"{before}{_QUESTION} {answer[1]}"
+        return Lesson(
+            prompt=self._prompt(problem, context[:step], steps[step]),
+            parts=(Part(prefill="", text=text, ends=True),),
+            reply=text,
+            verdict=verdict,
+            whole=False,
+            said=(*(None,) * step, verdict),
         )
 
     def _prompt(self, problem: str, previous: tuple[str, ...], step: str) -> str:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepmark.batching import Choose, Message, Method, Request, Write, Written
-from stepmark.models.critics import Critiqued, mean_verdict, probability_of_first
+from stepmark.models.critics import Critiqued, Lesson, Part, mean_verdict, probability_of_first
 
 _INSTRUCTION = (
     "Review and critique each step in the proposed solution to determine whether each step is correct. "
@@ -46,6 +46,7 @@ _DECISION = "\nIs the solution correct?"
 _LABEL = re.compile(r"\s*Step \d+:")
 _HEADING = re.compile(r"Step (\d+):")
 _TEXT = re.compile(r"\\text\{([^}]*)\}")
+_DECIDED = re.compile(r"\s*(yes|no)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\\boxed\{\s*(correct|incorrect)\s*\}")
 
 
@@ -83,6 +84,55 @@ class ThinkPRM:
         if self.per_step == "verdicts":
             return self._by_verdicts(problem, steps, context)
         return self._by_prefix(problem, steps, context)
+
+    def lesson(
+        self,
+        problem: str,
+        steps: tuple[str, ...],
+        context: tuple[str, ...],
+        step: int,
+        critique: str,
+        earlier: tuple[str, ...] = (),
+    ) -> Lesson | None:
+        """A critique of the steps up to `step` as training text.
+
+        The decision is what the critique itself answers to "Is the solution correct?", else what its verdicts on the steps come to.
+
+        Args:
+            problem, steps, context: as for `grade`.
+            step: 0-based.
+            critique: with the given beginning of the reply or without it.
+            earlier: unused; other critics see their critiques of the steps before.
+
+        Returns:
+            None if it comes to no decision, or, with `verdicts`, is not of the whole solution.
+        """
+        if self.per_step == "verdicts" and step != len(steps) - 1:
+            return None
+        count = step + 1
+        bare = critique.lstrip().removeprefix(_PREFILL.lstrip())
+        body, _, decided = bare.partition(_DECISION.strip())
+        body = body.partition("</think>")[0].rstrip()
+        body = body if body[:1].isspace() else f"\n\n{body}"
+        said = step_verdicts(body, count)
+        answer = _DECIDED.match(decided)
+        if answer is None and not (False in said or all(said)):
+            return None
+        verdict = answer[1].lower() == "yes" if answer is not None else False not in said
+        begun = _PREFILL + body + _DECISION
+        option = self.options[0 if verdict else 1]
+        # Every stop string comes after something that must not stand before the decision: the critique ends itself.
+        parts = [Part(prefill=_PREFILL, text=body, ends=True)]
+        if self.per_step == "prefix":
+            parts.append(Part(prefill=begun, text=option, chosen=True))
+        return Lesson(
+            prompt=self._prompt(problem, (*context[:step], steps[step])),
+            parts=tuple(parts),
+            reply=begun + option,
+            verdict=verdict,
+            whole=True,
+            said=tuple(said),
+        )
 
     def _by_prefix(
         self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]

@@ -68,6 +68,24 @@ class PromptEncoder:
             )
         return before[:shared], [ids[shared:] for ids in whole]
 
+    def continuation(self, prompt: Prompt, prefill: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens of prompt and prefill as `ids` gives them, and those of a text written after them.
+
+        Where tokenising all of it together would change the tokens of the prompt (a prefill that ends in a space), the text is
+        tokenised alone, as a model has to write it.
+        """
+        before = self.ids(prompt, prefill)
+        raw = isinstance(prompt, str)
+        whole = self._encode(self._rendered(prompt) + prefill + text, raw=raw)
+        if whole[: len(before)] == before:
+            return before, whole[len(before) :]
+        # Behind a line break, because many tokenizers put a space before a lone first word.
+        line = list(self._tokenizer("\n", add_special_tokens=False)["input_ids"])
+        behind = list(self._tokenizer("\n" + text, add_special_tokens=False)["input_ids"])
+        if behind[: len(line)] == line:
+            return before, behind[len(line) :]
+        return before, list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def text(self, before: Sequence[int], new: Sequence[int]) -> str:
         """The text of new tokens that follow others; control tokens give no text."""
         tail = list(before[-_TAIL:])

@@ -13,6 +13,9 @@ OBJECTIVES = Catalog(
         "three-class": "stepmark.training.objectives.steps:ThreeClass",
         "target-tokens": "stepmark.training.objectives.steps:TargetTokens",
         "outcome": "stepmark.training.objectives.outcome:Outcome",
+        "implicit-ce": "stepmark.training.objectives.implicit:ImplicitCrossEntropy",
+        "implicit-dpo": "stepmark.training.objectives.implicit:ImplicitDPO",
+        "generative": "stepmark.training.objectives.generative:Generative",
     },
 )
 """Name: the frozen dataclass of its settings. "package.module:Class" names one of your own."""

@@ -1,0 +1,251 @@
+"""The generative PRM: a language model fitted to critiques that end in a verdict.
+
+What it reads in training is what its critic (`models/critics/`) asks when it grades: the critic makes the prompt, the given beginning of
+the reply and the place of the verdict, here as there. Loss is on the written text alone. Kept are critiques that say what the labels say,
+as ThinkPRM (Khalifa et al. 2025, arXiv:2504.16828) and GenPRM (Zhao et al. 2025, arXiv:2504.00891) keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepmark.errors import InputError, UsageError
+from stepmark.models.critics import Lesson, refuse_markers
+from stepmark.models.critics.genprm import GenPRM
+from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.generative import GENERATIVE, CriticSpec, Settings, check, context_of
+from stepmark.models.policies.prompts import PromptEncoder
+from stepmark.models.spec import Layout
+from stepmark.models.tree import Ints, pack
+from stepmark.training.examples import Dropped, Example
+from stepmark.training.items import Item, Row, cut, kind_of
+from stepmark.training.logprobs import answer_tokens, token_logprobs
+from stepmark.training.net import Net
+from stepmark.training.objectives.base import Fitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generative:
+    """Cross-entropy of the tokens of critiques; each is a label.
+
+    Measured is the loss alone: how well such a PRM grades is only known when it writes its own critiques (`stepmark evaluate`).
+    """
+
+    name: str = "generative"
+    critic: Settings = field(default_factory=ThinkPRM)
+    """Whose format, with the settings that the checkpoint is to grade with."""
+    keep_all: bool = False
+    """Train on critiques that contradict the labels, or are of steps without one, too."""
+    weighting: Literal["token", "critique"] = "token"
+    """`token`: every token weighs the same, as in ordinary fine-tuning; `critique`: every critique does, be it long or short."""
+    above: float = 0.0
+    """A share of successful rollouts above this is right."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.above < 1:
+            raise UsageError(f"above must be from 0 to under 1, found {self.above}")
+        if self.weighting not in ("token", "critique"):
+            raise UsageError(f"weighting must be token or critique, found {self.weighting!r}")
+
+    @classmethod
+    def of(cls, family: str) -> Generative:
+        """For a family of `GENERATIVE` with its default settings.
+
+        Raises:
+            UsageError: no such family.
+        """
+        if family not in GENERATIVE:
+            raise UsageError(f"expected a critic of {', '.join(GENERATIVE)}, found {family!r}")
+        return cls(critic=GENERATIVE[family].settings())
+
+    @property
+    def outcomes(self) -> bool:
+        """Critiques are fitted."""
+        return False
+
+    @property
+    def marked(self) -> bool:
+        """Prompts have no marks."""
+        return False
+
+    def spec(self, layout: Layout, base: str) -> CriticSpec:
+        """The critic and its settings."""
+        return CriticSpec(settings=self.critic)
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """The language-model head, which is the network's own."""
+        # Now, so that rows of its own are among the parameters when the optimizer takes them.
+        net.output()
+        return torch.nn.Identity()
+
+    def wanted(self, example: Example) -> Example:
+        """The example as it is; which critiques are kept is told by `lessons`."""
+        return example
+
+    def items(
+        self, group: Sequence[Example], net: Net, *, budget: int, dropped: Dropped, every_step: bool
+    ) -> Iterator[Item]:
+        """Trees of conversations: one path for each text that is written, and one for each verdict that is chosen."""
+        encoder = PromptEncoder(net.tokenizer, str(net.base))
+        found: list[tuple[Ints, int, float, Example]] = []
+        seen: set[tuple[object, ...]] = set()
+        for example in group:
+            for lesson in self.lessons(example, dropped):
+                # A prefix has the same critiques in every solution that begins with it.
+                if (lesson.prompt, lesson.parts) in seen:
+                    dropped.note("critiques that another row has too", example.where)
+                    continue
+                seen.add((lesson.prompt, lesson.parts))
+                try:
+                    texts = _encoded(lesson, encoder, net.tokenizer.eos_token_id)
+                except InputError as error:
+                    dropped.note(
+                        f"critiques that cannot be read: {kind_of(error)}", example.where or str(error)
+                    )
+                    continue
+                if net.max_tokens is not None and max(len(a) + len(b) for a, b in texts) > net.max_tokens:
+                    dropped.note("critiques that are too long with their prompt", example.where)
+                    continue
+                share = 1.0 if self.weighting == "token" else 1.0 / sum(len(new) for _, new in texts)
+                for before, new in texts:
+                    found.append((np.asarray(before + new, dtype=np.int64), len(before), share, example))
+        found.sort(key=lambda one: one[0].tolist())
+        for start, end in cut([ids for ids, *_ in found], [one[3] for one in found], budget):
+            yield _item(found[start:end])
+
+    def lessons(self, example: Example, dropped: Dropped) -> Iterator[Lesson]:
+        """The critiques of an example that are trained on, as training text.
+
+        A critique is kept if its verdict, and each verdict on a step on the way to it, is what the labels say.
+
+        Args:
+            example: with critiques; `GenPRM(mode="direct")` needs none, its replies are the labels.
+            dropped: takes note of those that are not kept.
+        """
+        solution, critic = example.solution, self.critic
+        by_step = self._critiques(example)
+        if not any(by_step):
+            dropped.note("rows without critiques", example.where)
+            return
+        try:
+            check(solution, critic.markers)
+        except InputError as error:
+            dropped.note(f"rows that cannot be read: {kind_of(error)}", example.where or str(error))
+            return
+        history: list[str] = []
+        for step, critiques in enumerate(by_step):
+            kept: list[Lesson] = []
+            for critique in critiques:
+                why, lesson = self._lesson(example, step, critique, tuple(history))
+                if lesson is None:
+                    dropped.note(why, example.where)
+                else:
+                    kept.append(lesson)
+            yield from kept
+            if isinstance(critic, GenPRM):
+                if not kept and critic.mode == "direct":
+                    # Nobody judged it, and a later step is only judged where this one is no error.
+                    history.append(critic.judged(True))
+                    continue
+                if not kept:
+                    left = sum(map(len, by_step[step + 1 :]))
+                    dropped.note("critiques after a step that has none to be kept", example.where, left)
+                    return
+                history.append(kept[0].reply)
+
+    def _critiques(self, example: Example) -> tuple[tuple[str, ...], ...]:
+        critic, given = self.critic, example.critiques
+        if isinstance(critic, GenPRM) and critic.mode == "direct":
+            truths = [self._truth(example, step, whole=False) for step in range(len(example.targets))]
+            return tuple(() if truth is None else (critic.judged(truth),) for truth in truths)
+        # ThinkPRM that grades by verdicts writes of the whole solution, and the same texts stand at each of its steps.
+        if isinstance(critic, ThinkPRM) and len(given) > 1 and len(set(given)) == 1:
+            return (*((),) * (len(given) - 1), given[-1])
+        return given
+
+    def _lesson(
+        self, example: Example, step: int, critique: str, history: tuple[str, ...]
+    ) -> tuple[str, Lesson | None]:
+        """The lesson, or why there is none."""
+        solution = example.solution
+        try:
+            refuse_markers(critique.replace("</think>", ""), "critiques", ())
+        except InputError:
+            return "critiques with a control token", None
+        lesson = self.critic.lesson(
+            solution.problem.text, solution.texts, context_of(solution), step, critique, history
+        )
+        if lesson is None:
+            return "critiques without a verdict", None
+        if self.keep_all:
+            return "", lesson
+        truth = self._truth(example, step, whole=lesson.whole)
+        if truth is None:
+            return "critiques of steps without a label", None
+        on_the_way = (
+            said == known
+            for i, said in enumerate(lesson.said)
+            if said is not None and (known := self._truth(example, i, whole=False)) is not None
+        )
+        if lesson.verdict != truth or not all(on_the_way):
+            return "critiques that contradict the labels", None
+        return "", lesson
+
+    def _truth(self, example: Example, step: int, *, whole: bool) -> bool | None:
+        """What the labels say of a step, or of all steps up to it; None where nothing."""
+        values = [None if t is None else t.value > self.above for t in example.targets[: step + 1]]
+        # A step is labelled right only where nothing before it is known to be wrong.
+        return False if whole and False in values else values[-1]
+
+    def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
+        """Forward pass and loss."""
+        wanted = answer_tokens(batch)
+        logprobs = token_logprobs(net.hidden(batch), net.output(), batch, wanted)
+        weights = np.zeros(len(logprobs))
+        at = 0
+        for item in batch:
+            for row in item.rows:
+                weights[at + row.path[row.answer :]] += row.weight
+            at += len(item.tree)
+        weigh: Tensor = torch.from_numpy(weights).to(logprobs)
+        return Fitted(loss=-(logprobs * weigh).sum(), labels=float(weights.sum()), scores=())
+
+
+def _encoded(lesson: Lesson, encoder: PromptEncoder, end: int | None) -> list[tuple[list[int], list[int]]]:
+    """For each part, what stands before it and what is learned, as grading tokenises them."""
+    texts = []
+    for part in lesson.parts:
+        if part.chosen:
+            before, rests = encoder.options(lesson.prompt, part.prefill, [part.text])
+            new = rests[0]
+        else:
+            before, new = encoder.continuation(lesson.prompt, part.prefill, part.text)
+        texts.append((before, new + ([end] if part.ends and end is not None else [])))
+    return texts
+
+
+def _item(part: Sequence[tuple[Ints, int, float, Example]]) -> Item:
+    tree = pack([ids for ids, *_ in part])
+    return Item(
+        tree=tree,
+        reads=(),
+        targets=(),
+        weights=(),
+        rows=tuple(
+            Row(
+                example=example,
+                path=path,
+                answer=answer,
+                reads=(None,) * len(example.targets),
+                weight=share,
+            )
+            for (_, answer, share, example), path in zip(part, tree.paths, strict=True)
+        ),
+        problem=part[0][3].solution.problem.text,
+    )
