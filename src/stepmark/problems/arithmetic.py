@@ -41,7 +41,8 @@ _SIGN_OF: dict[str, Sign] = {
     "lose": "-",
     "sale": "*",
 }
-_LARGEST = 999
+LARGEST = 999
+"""No quantity of these problems is larger."""
 SOURCE = "arithmetic"
 """`Problem.source` of these problems."""
 
@@ -195,6 +196,7 @@ def arithmetic_problems(
     steps: tuple[int, int] = (4, 16),
     surface: Literal["formula", "story", "both"] = "both",
     distractors: int = 2,
+    largest: int = LARGEST,
 ) -> Iterator[ArithmeticProblem]:
     """Make problems; number i depends on the settings and on i alone, so more of them begin with the same.
 
@@ -205,10 +207,13 @@ def arithmetic_problems(
             to 16.
         surface: bare operations, stories, or either with equal chances.
         distractors: most numbers in a text that nothing depends on; each number of them from 0 up is as likely.
+        largest: no quantity is larger; from 99 to 999.
 
     Raises:
         UsageError: a setting out of its range.
     """
+    if not 99 <= largest <= LARGEST:
+        raise UsageError(f"largest: expected a number from 99 to {LARGEST}, found {largest}")
     if not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1:
         raise UsageError(
             f"steps: expected least and most within 2 to {len(ORDINALS) + 1}, found {steps[0]} and {steps[1]}"
@@ -223,22 +228,22 @@ def arithmetic_problems(
         dice = random.Random(f"arithmetic world 1/{seed}/{number}")
         formula = surface == "formula" or (surface == "both" and dice.random() < 0.5)
         domain = FORMULA if formula else dice.choice(STORIES)
-        text = _tell(dice, domain, dice.randint(*steps) - 1, dice.randint(0, distractors))
+        text = _tell(dice, domain, dice.randint(*steps) - 1, dice.randint(0, distractors), largest)
         yield read_arithmetic(text, id=f"{SOURCE}-{seed}-{number}")
 
 
-def _tell(dice: random.Random, domain: Domain, operations: int, distractors: int) -> str:
+def _tell(dice: random.Random, domain: Domain, operations: int, distractors: int, largest: int) -> str:
     """A problem's text with as many operations."""
     start = running = dice.randint(5, 60)
     sentences: list[str] = []
     left, stage = operations, 0
     while left:
         if left == 1 and domain.sale is not None and dice.random() < 0.5:
-            prices = [price for price in range(2, 10) if running * price <= _LARGEST]
+            prices = [price for price in range(2, 10) if running * price <= largest]
             if prices:
                 sentences += [domain.sale.format(k=dice.choice(prices)), str(domain.sale_question)]
                 break
-        kind, numbers, running = _event(dice, running, left)
+        kind, numbers, running = _event(dice, running, left, largest)
         sentences.append(domain.sentence(kind, ORDINALS[stage], **numbers))
         left -= 1 if "g" not in numbers else 2
         stage += 1
@@ -249,17 +254,17 @@ def _tell(dice: random.Random, domain: Domain, operations: int, distractors: int
     return " ".join((domain.opening.format(n=start), *sentences))
 
 
-def _event(dice: random.Random, running: int, left: int) -> tuple[str, dict[str, int], int]:
-    """An event that can happen to this quantity: its kind, its numbers, the quantity after it (in 2 … 999)."""
+def _event(dice: random.Random, running: int, left: int, largest: int) -> tuple[str, dict[str, int], int]:
+    """An event that can happen to this quantity: its kind, its numbers, the quantity after it (in 2 … `largest`)."""
     options: list[tuple[str, dict[str, int], int]] = []
-    more, less = min(99, _LARGEST - running), min(99, running - 2)
+    more, less = min(99, largest - running), min(99, running - 2)
     if more >= 2:
         k = dice.randint(2, more)
         options += [("add", {"k": k}, running + k)] * 2
     if less >= 2:
         k = dice.randint(2, less)
         options += [("subtract", {"k": k}, running - k)] * 2
-    factors = [k for k in range(2, 7) if running * k <= _LARGEST]
+    factors = [k for k in range(2, 7) if running * k <= largest]
     if factors:
         k = dice.choice(factors)
         options += [("multiply", {"k": k}, running * k)] * (2 if running < 100 else 1)
@@ -269,7 +274,7 @@ def _event(dice: random.Random, running: int, left: int) -> tuple[str, dict[str,
         options += [("divide", {"k": k}, running // k)] * 2
     if left >= 2:
         g, k = dice.randint(2, 9), dice.randint(3, 12)
-        if running + g * k <= _LARGEST:
+        if running + g * k <= largest:
             options.append(("gain", {"g": g, "k": k}, running + g * k))
         if running - g * k >= 2:
             options.append(("lose", {"g": g, "k": k}, running - g * k))

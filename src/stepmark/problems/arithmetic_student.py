@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stepmark.errors import UsageError
-from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
+from stepmark.problems.arithmetic import LARGEST, ArithmeticProblem, arithmetic_problems
 from stepmark.problems.arithmetic_solver import Solver, SolverSettings, State
 
 
@@ -29,31 +29,21 @@ class StudentSettings:
         UsageError: a rate outside [0, 1].
     """
 
-    divide_as_subtract: float = 0.6
+    divide_as_subtract: float = 0.65
     """Takes the number of a division away."""
-    smaller_from_larger: float = 0.6
-    """In the units of a subtraction that needs a borrow, from a number of 100 or more."""
-    smaller_from_larger_short: float = 0.25
-    """The same, from a number below 100."""
-    forgotten_carry: float = 0.45
-    """The units of an addition make ten or more, to a number of 100 or more."""
-    forgotten_carry_short: float = 0.1
-    """The same, to a number below 100."""
+    smaller_from_larger: float = 0.25
+    """In the units of a subtraction that needs a borrow."""
+    forgotten_carry: float = 0.1
+    """The units of an addition make ten or more."""
     solver: SolverSettings = field(
         default_factory=lambda: SolverSettings(
-            error_rate=0.02, noise=0.0, verbosity=0.0, repair_rate=0.15, repair_decay=0.7
+            error_rate=0.01, noise=0.0, verbosity=0.0, repair_rate=0.15, repair_decay=0.7
         )
     )
     """Random errors, and how often an error is noticed and corrected."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "divide_as_subtract",
-            "smaller_from_larger",
-            "smaller_from_larger_short",
-            "forgotten_carry",
-            "forgotten_carry_short",
-        ):
+        for name in ("divide_as_subtract", "smaller_from_larger", "forgotten_carry"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise UsageError(f"StudentSettings: {name} must be in [0, 1], found {value!r}")
@@ -72,16 +62,13 @@ def misconception(
     left, sign, right = solver.due(state, solver.problem.operations[state.place])
     if not isinstance(left, int) or not isinstance(right, int) or left < 2 or right < 1:
         return None
-    short = left < 100
     if sign == "/" and left > right:
         return settings.divide_as_subtract, *solver.line(state, state.place, sign="-")
     if sign == "-" and left > right and left % 10 < right % 10:
-        rate = settings.smaller_from_larger_short if short else settings.smaller_from_larger
         result = 10 * (left // 10 - right // 10) + right % 10 - left % 10
-        return rate, *solver.line(state, state.place, result=result)
+        return settings.smaller_from_larger, *solver.line(state, state.place, result=result)
     if sign == "+" and left % 10 + right % 10 >= 10:
-        rate = settings.forgotten_carry_short if short else settings.forgotten_carry
-        return rate, *solver.line(state, state.place, result=left + right - 10)
+        return settings.forgotten_carry, *solver.line(state, state.place, result=left + right - 10)
     return None
 
 
@@ -102,12 +89,17 @@ def student_solution(
 
 
 def student_solutions(
-    count: int, *, seed: int = 0, steps: tuple[int, int] = (3, 8), settings: StudentSettings = STUDENT
+    count: int,
+    *,
+    seed: int = 0,
+    steps: tuple[int, int] = (3, 8),
+    largest: int = LARGEST,
+    settings: StudentSettings = STUDENT,
 ) -> Iterator[tuple[ArithmeticProblem, tuple[str, ...]]]:
     """Problems (those of `arithmetic_problems`) with one solution of the student each; row i depends on the settings and on i alone.
 
     Raises:
         UsageError: as `arithmetic_problems`.
     """
-    for number, problem in enumerate(arithmetic_problems(count, seed=seed, steps=steps)):
+    for number, problem in enumerate(arithmetic_problems(count, seed=seed, steps=steps, largest=largest)):
         yield problem, student_solution(problem, random.Random(f"student 1/{seed}/{number}"), settings)

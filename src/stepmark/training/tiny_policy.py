@@ -26,11 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stepmark.errors import UsageError
-from stepmark.problems.arithmetic_student import student_solutions
+from stepmark.models.backbone import quiet_loading
+from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
+from stepmark.problems.arithmetic_solver import SolverSettings
+from stepmark.problems.arithmetic_student import StudentSettings, student_solutions
 from stepmark.solutions.sampling import Sampling
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")
-"""Padding, the beginning and the end of a turn, and the marker of our own PRMs (`training.recipe.MARKER_SPEC`); the first
+"""Padding, the beginning and the end of a turn, and the marker that a PRM made from it has (`training.layouts`); the first
 token ids, in this order."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -39,8 +42,17 @@ CHAT_TEMPLATE = (
 # A word, a digit or a sign takes the space before it along, so that there are few tokens; a line end stands alone, so that
 # a solution cut after any step has the tokens that it had.
 _PIECES = r" ?[A-Za-z]+| ?[0-9]|\n| ?[^\sA-Za-z0-9]|[^\S\n]+"
+_REPORT_EVERY = 50
+# Whose texts the vocabulary is learnt from. Any student would do; its rates stand here so that another one to learn from
+# does not change the tokens.
+_TALKER = StudentSettings(
+    divide_as_subtract=0.6,
+    smaller_from_larger=0.5,
+    forgotten_carry=0.3,
+    solver=SolverSettings(error_rate=0.02, noise=0.0, verbosity=0.0, repair_rate=0.15),
+)
 _SHAPES = ((True, True), (True, False), (False, True), (False, False))
-_SHARES = (0.4, 0.2, 0.2, 0.2)
+_SHARES = (0.25, 0.3, 0.15, 0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +61,28 @@ class TinyPolicy:
 
     width: int = 128
     """Of the hidden state."""
-    layers: int = 4
+    layers: int = 3
     heads: int = 4
     inner: int = 384
     """Width inside the feed-forward blocks."""
     context: int = 1024
     """Most tokens that it reads."""
-    solutions: int = 100_000
-    """Solutions that it learns from, each seen once."""
+    spread: float = 0.08
+    """Standard deviation of the weights at the beginning; a narrow network with the usual 0.02 stands still for long."""
+    drills: int = 20_000
+    """Texts of `drill_lines` calculations, rightly done, that it learns from first."""
+    drill_lines: int = 8
+    student: int = 8_000
+    """Solutions of the student that it learns from last, while the learning rate falls."""
     steps: tuple[int, int] = (3, 8)
     """Least and most steps of the true solutions, the answer line among them."""
-    batch_tokens: int = 4096
+    largest: int = 99
+    """No quantity of its problems is larger."""
+    batch_tokens: int = 1024
     """Tokens a step, padding included."""
     learning_rate: float = 3e-3
-    """Peak of a linear warm-up and a cosine decay to a fiftieth."""
-    warmup: int = 100
+    """After a linear warm-up; it falls, linearly, over the student's solutions."""
+    warmup: int = 50
     """Steps of the warm-up."""
     weight_decay: float = 0.05
     seed: int = 20
@@ -71,12 +90,26 @@ class TinyPolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    phase: str
+    """"drills" or "student"."""
+    seen: float
+    """Share of the phase's texts, in [0, 1]."""
+    loss: float
+    """Mean cross-entropy of the learnt tokens of the last steps, in nats."""
+    seconds: float
+    """Since the beginning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
     """One training text."""
 
     ids: list[int]
-    prompt: int
-    """Tokens at its beginning that are read and not learnt."""
+    learnt: list[bool]
+    """For each token whether it is learnt, and not only read. The first one is not: nothing stands before it."""
 
 
 def world_tokenizer(texts: Sequence[str]) -> Any:
@@ -117,10 +150,12 @@ def world_tokenizer(texts: Sequence[str]) -> Any:
     )
 
 
-def world_texts(count: int, *, seed: int, steps: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    """Prompts and solutions to learn from, in the shapes in which `solutions.sampling` and `labels.labelling` ask."""
+def prompts_and_solutions(
+    rows: Iterator[tuple[ArithmeticProblem, Sequence[str]]], *, seed: int
+) -> Iterator[tuple[str, str]]:
+    """Texts to learn from: prompts in the shapes in which `solutions.sampling` and `labels.labelling` ask, and what follows."""
     instruction = Sampling().instruction
-    for number, (problem, lines) in enumerate(student_solutions(count, seed=seed, steps=steps)):
+    for number, (problem, lines) in enumerate(rows):
         dice = random.Random(f"shape of the prompt/{seed}/{number}")
         [(chat, instructed)] = dice.choices(_SHAPES, _SHARES)
         asked = f"{problem.text}\n\n{instruction}" if instructed else problem.text
@@ -128,13 +163,34 @@ def world_texts(count: int, *, seed: int, steps: tuple[int, int]) -> Iterator[tu
         yield prompt, "\n".join(lines)
 
 
-def encode(texts: Iterator[tuple[str, str]], tokenizer: Any) -> Iterator[Text]:
-    """Token ids, the solution closed by the end of its turn."""
+def encoded_texts(texts: Iterator[tuple[str, str]], tokenizer: Any) -> Iterator[Text]:
+    """Token ids, the solution closed by the end of its turn; only the solution is learnt."""
     while block := list(islice(texts, 1000)):
         prompts = tokenizer([prompt for prompt, _ in block])["input_ids"]
         solutions = tokenizer([solution for _, solution in block])["input_ids"]
         for prompt, solution in zip(prompts, solutions, strict=True):
-            yield Text(ids=[*prompt, *solution, tokenizer.eos_token_id], prompt=len(prompt))
+            ids = [*prompt, *solution, tokenizer.eos_token_id]
+            yield Text(ids=ids, learnt=[place >= len(prompt) for place in range(len(ids))])
+
+
+def encoded_drills(
+    count: int, tokenizer: Any, *, seed: int, steps: tuple[int, int], largest: int, lines: int
+) -> Iterator[Text]:
+    """Calculations of the world, rightly done, many in a text; only their results are learnt."""
+    calculations = (
+        (*problem.calculation(place), problem.values[place])
+        for problem in arithmetic_problems(count * lines, seed=seed, steps=steps, largest=largest)
+        for place in range(len(problem.operations))
+    )
+    equals = tokenizer.encode(" =")[-1]
+    line_end = tokenizer.encode("\n")[-1]
+    for _ in range(count):
+        text = "".join(f"Result: {a} {sign} {b} = {c}\n" for a, sign, b, c in islice(calculations, lines))
+        ids, learnt, result = tokenizer(text)["input_ids"], [], False
+        for token in ids:
+            learnt.append(result)
+            result = token == equals or (result and token != line_end)
+        yield Text(ids=ids, learnt=learnt)
 
 
 def batches(texts: Iterator[Text], *, tokens: int, dice: random.Random) -> Iterator[list[Text]]:
@@ -150,16 +206,14 @@ def batches(texts: Iterator[Text], *, tokens: int, dice: random.Random) -> Itera
         yield from found
 
 
-def solution_loss(model: Any, batch: Sequence[Text]) -> Tensor:
-    """Mean cross-entropy of the solutions' tokens, in nats."""
+def language_loss(model: Any, batch: Sequence[Text]) -> Tensor:
+    """Mean cross-entropy of the learnt tokens, in nats."""
     width = max(len(text.ids) for text in batch)
     ids = torch.tensor([text.ids + [0] * (width - len(text.ids)) for text in batch])
+    learnt = torch.tensor([text.learnt + [False] * (width - len(text.ids)) for text in batch])
     # A token is predicted at the place before it. Padding stands at the end, where nothing that is learnt looks.
-    reads = torch.zeros(len(batch), width, dtype=torch.bool)
-    for row, text in enumerate(batch):
-        reads[row, text.prompt - 1 : len(text.ids) - 1] = True
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[reads]
-    return F.cross_entropy(model.lm_head(hidden).float(), ids.roll(-1, dims=1)[reads])
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learnt[:, 1:]]
+    return F.cross_entropy(model.lm_head(hidden).float(), ids[learnt])
 
 
 def new_model(tokenizer: Any, settings: TinyPolicy) -> Any:
@@ -176,6 +230,7 @@ def new_model(tokenizer: Any, settings: TinyPolicy) -> Any:
             num_attention_heads=settings.heads,
             num_key_value_heads=settings.heads,
             max_position_embeddings=settings.context,
+            initializer_range=settings.spread,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
@@ -184,7 +239,7 @@ def new_model(tokenizer: Any, settings: TinyPolicy) -> Any:
     )
 
 
-def train_tiny_policy(out: Path, settings: TinyPolicy, *, report: Callable[[dict[str, float]], None]) -> None:
+def train_tiny_policy(out: Path, settings: TinyPolicy, *, report: Callable[[Progress], None]) -> None:
     """Make tokenizer and weights (bfloat16 safetensors) in a new folder, which is whole or absent.
 
     Equal settings give equal weights on one kind of processor with one version of torch and one thread.
@@ -192,7 +247,7 @@ def train_tiny_policy(out: Path, settings: TinyPolicy, *, report: Callable[[dict
     Args:
         out: the checkpoint's folder.
         settings: see `TinyPolicy`.
-        report: receives step, share of the data seen, loss (mean of the last steps, nats a token) and tokens a second, now and then.
+        report: called now and then.
 
     Raises:
         UsageError: `out` exists.
@@ -201,11 +256,11 @@ def train_tiny_policy(out: Path, settings: TinyPolicy, *, report: Callable[[dict
         raise UsageError(f"{out} exists; delete it or choose another folder")
     tokenizer = world_tokenizer(list(_tokenizer_texts(settings)))
     model = new_model(tokenizer, settings).train()
-    learn(model, tokenizer, settings, report=report)
+    learn(model, optimizer_of(model, settings), tokenizer, settings, report=report)
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        model.to(torch.bfloat16).save_pretrained(work)
+        save_rounded(model, work)
         tokenizer.save_pretrained(work)
         (work / "train.json").write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
         work.rename(out)
@@ -213,51 +268,100 @@ def train_tiny_policy(out: Path, settings: TinyPolicy, *, report: Callable[[dict
         shutil.rmtree(work, ignore_errors=True)
 
 
-def learn(
-    model: Any, tokenizer: Any, settings: TinyPolicy, *, report: Callable[[dict[str, float]], None]
-) -> None:
-    """Train a model in place, one pass over fresh solutions."""
-    texts = world_texts(settings.solutions, seed=settings.seed, steps=settings.steps)
-    dice = random.Random(f"order of the batches/{settings.seed}")
-    optimizer = torch.optim.AdamW(
+def save_rounded(model: Any, folder: Path) -> None:
+    """Write weights in bfloat16, which halves the file, and a config that has them computed with in float32.
+
+    In bfloat16 what is written would depend on the processor and on what else is in the batch.
+    """
+    with quiet_loading():
+        model.to(torch.bfloat16).save_pretrained(folder)
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["dtype"] = "float32"
+    file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def optimizer_of(model: Any, settings: TinyPolicy) -> torch.optim.Optimizer:
+    """AdamW over all weights."""
+    return torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
     )
-    seen = tokens = 0
-    losses: list[float] = []
-    began = time.monotonic()
-    for step, batch in enumerate(
-        batches(encode(texts, tokenizer), tokens=settings.batch_tokens, dice=dice), 1
-    ):
-        rate = settings.learning_rate * _schedule(step, seen / settings.solutions, settings.warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        loss = solution_loss(model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        seen += len(batch)
-        tokens += sum(len(text.ids) for text in batch)
-        losses.append(loss.item())
-        if step % 50 == 0 or seen == settings.solutions:
-            report(
-                {
-                    "step": step,
-                    "seen": seen / settings.solutions,
-                    "loss": math.fsum(losses) / len(losses),
-                    "tokens_per_second": tokens / (time.monotonic() - began),
-                }
-            )
-            losses.clear()
 
 
-def _schedule(step: int, seen: float, warmup: int) -> float:
-    decay = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * seen))
-    return min(1.0, step / max(1, warmup)) * decay
+def phases(tokenizer: Any, settings: TinyPolicy) -> Iterator[tuple[str, int, Iterator[list[Text]]]]:
+    """What is learnt, one thing after the other: its name, how many texts, their batches. Their seeds are one apart."""
+    seed, steps, largest = settings.seed, settings.steps, settings.largest
+    sources = (
+        (
+            "drills",
+            settings.drills,
+            encoded_drills(
+                settings.drills,
+                tokenizer,
+                seed=seed,
+                steps=steps,
+                largest=largest,
+                lines=settings.drill_lines,
+            ),
+        ),
+        (
+            "student",
+            settings.student,
+            encoded_texts(
+                prompts_and_solutions(
+                    student_solutions(settings.student, seed=seed + 1, steps=steps, largest=largest),
+                    seed=seed,
+                ),
+                tokenizer,
+            ),
+        ),
+    )
+    for name, count, texts in sources:
+        dice = random.Random(f"order of the batches/{seed}/{name}")
+        yield name, count, batches(texts, tokens=settings.batch_tokens, dice=dice)
+
+
+def learn(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    tokenizer: Any,
+    settings: TinyPolicy,
+    *,
+    report: Callable[[Progress], None],
+) -> None:
+    """Train a model in place, one pass over fresh texts."""
+    step, began = 0, time.monotonic()
+    for name, count, stream in phases(tokenizer, settings):
+        seen = tokens = 0
+        losses: list[float] = []
+        for batch in stream:
+            step += 1
+            falling = 1 - 0.98 * seen / count if name == "student" else 1.0
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup)) * falling
+            loss = language_loss(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            seen += len(batch)
+            tokens += sum(len(text.ids) for text in batch)
+            losses.append(loss.item())
+            if len(losses) == _REPORT_EVERY or seen == count:
+                report(
+                    Progress(
+                        phase=name,
+                        seen=seen / count,
+                        loss=math.fsum(losses) / len(losses),
+                        seconds=time.monotonic() - began,
+                    )
+                )
+                losses.clear()
 
 
 def _tokenizer_texts(settings: TinyPolicy) -> Iterator[str]:
     """What the merges are learnt from: the same whatever is trained on, so that the vocabulary stays."""
     control = re.compile("|".join(map(re.escape, SPECIAL)))
-    for prompt, solution in world_texts(2000, seed=settings.seed, steps=(3, 8)):
+    rows = student_solutions(2000, seed=settings.seed, settings=_TALKER)
+    for prompt, solution in prompts_and_solutions(rows, seed=settings.seed):
         yield control.sub(" ", prompt) + solution
