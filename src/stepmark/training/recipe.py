@@ -18,6 +18,7 @@ from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.calibrate import calibrate, takes_a_map
 from stepmark.training.card import write_card
+from stepmark.training.checkpoint import check_base
 from stepmark.training.describe import card_of, notes_of
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
 from stepmark.training.layouts import LayoutName, layout_for
@@ -101,6 +102,9 @@ def train(
         raise UsageError(
             "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
         )
+    if not recipe.adapter and isinstance(spec, ScoringSpec):
+        # Known now, and not after hours of training.
+        check_base(base, spec)
     calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
     dropped = Dropped()
     counted = _Counted(rows)
