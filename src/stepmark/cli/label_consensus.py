@@ -79,11 +79,18 @@ def consensus_command(*files: str, labeller: ConsensusFlags = _CONSENSUS, option
             for view in dropped
         ],
     )
+    at_error = sum(view.kept and view.first_error not in (None, -1) for view in views)
+    clean = sum(view.kept and view.first_error == -1 for view in views)
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
     said = [
-        f"{len(views):,} solutions in {len(files)} files; sources: "
+        f"{len(views):,} solutions in {count}; sources: "
         + (", ".join(f"{name} ({count:,})" for name, count in sorted(sources.items())) or "none"),
-        f"kept {counts.kept:,} by {labeller.rule}: {sum(v.first_error not in (None, -1) for v in views):,} with a first "
-        f"error, {sum(v.first_error == -1 for v in views):,} without",
+        f"kept {counts.kept:,} by {labeller.rule}: {at_error:,} with a first error, {clean:,} without"
+        + (
+            f", {counts.kept - at_error - clean:,} where steps before it are open"
+            if counts.kept > at_error + clean
+            else ""
+        ),
     ]
     if dropped:
         said.append(f"dropped {len(dropped):,}, each with its reason in {beside}:")
