@@ -104,7 +104,7 @@ def solutions_of(graded: Sequence[Graded]) -> tuple[list[list[float]], list[int]
         wrong = next((i for i in labelled if _value(one.example, i) == 0.0), None)
         last = labelled[-1] if wrong is None else wrong
         if wrong is None and (
-            _value(one.example, last) < 0.5
+            _value(one.example, last) <= 0.5
             or (one.example.solution.problem.text, *one.example.solution.texts) in beginnings
         ):
             continue
