@@ -86,7 +86,7 @@ def test_thinkprm_learns_to_end_its_critique_and_then_to_decide():
 
 
 def test_genprm_learns_the_analysis_its_end_and_the_judgement():
-    found, _ = lessons(Generative.of("genprm"), with_critiques([[GEN[0]], [GEN[1]]]))
+    found, _ = lessons(Generative(critic=GenPRM()), with_critiques([[GEN[0]], [GEN[1]]]))
     first, second = (f"<analyze>\nLet's analyze the Paragraph {n} step by step: " for n in (1, 2))
     output = "</analyze>\n<output>\n**Judgement**: $\\boxed{"
     assert found[0].parts == (
@@ -103,7 +103,7 @@ def test_genprm_learns_the_analysis_its_end_and_the_judgement():
 
 
 def test_rprm_learns_up_to_the_answer():
-    found, _ = lessons(Generative.of("r-prm"), with_critiques([[R[0]], [R[1]]]))
+    found, _ = lessons(Generative(critic=RPRM()), with_critiques([[R[0]], [R[1]]]))
     assert [lesson.parts for lesson in found] == [
         (Part(prefill="", text=f"It is {n}. Verification: Is the step correct (Yes/No)? {said}", ends=True),)
         for n, said in ((6, "Yes"), (7, "No"))
@@ -301,7 +301,7 @@ def test_critiques_that_contradict_the_labels_are_counted_and_left_out():
 
 
 def test_a_conversation_goes_on_only_after_what_is_kept():
-    gen = Generative.of("genprm")
+    gen = Generative(critic=GenPRM())
     no = GEN[0].replace("Yes", "No")
     assert kept(gen, [[no, GEN[0]], [GEN[1]]]) == (
         [True, False],
@@ -331,8 +331,6 @@ def test_critiques_of_the_whole_solution(base):
 
 
 def test_settings_that_cannot_work():
-    with pytest.raises(UsageError, match="expected a critic of thinkprm, genprm, r-prm, found 'other'"):
-        Generative.of("other")
     with pytest.raises(UsageError, match="above"):
         Generative(above=1.0)
     with pytest.raises(UsageError, match="weighting must be token or critique, found 'both'"):

@@ -107,6 +107,8 @@ def train_command(
     out: Path,
     objective: str = "hard",
     candidates: tuple[str, ...] = (),
+    critic: Literal["thinkprm", "genprm", "r-prm"] | None = None,
+    keep_all: Flag = False,
     labels: Labels = Labels(),
     network: Network = Network(),
     running: Running = Running(),
@@ -123,6 +125,8 @@ def train_command(
         objective: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo, generative, or
             "package.module:Class".
         candidates: of target-tokens, from wrong to right.
+        critic: of generative, whose format it writes in. Left out: thinkprm.
+        keep_all: of generative, train on critiques that contradict the labels too.
         labels: which labels.
         network: which weights.
         running: how long.
@@ -133,7 +137,7 @@ def train_command(
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
 
-    recipe = _recipe(_objective(objective, candidates), labels, network, running)
+    recipe = _recipe(_objective(objective, candidates, critic, keep_all), labels, network, running)
     state = out.with_name(f"{out.name}.run")
     history = state.with_name(f"{out.name}.history.jsonl")
     monitors: list[Monitor] = []
@@ -177,7 +181,7 @@ def _finish(
     print(f"{done.folder}: {done.examples:,} examples of {done.problems:,} problems")
     found = done.held_out
     if found is not None:
-        parts = [f"{found.labels:,} steps", f"loss {found.loss:.3f}"]
+        parts = [f"{found.labels:,} labels", f"loss {found.loss:.3f}"]
         parts += [f"accuracy {found.accuracy:.3f}"] if found.accuracy is not None else []
         parts += [f"AUC {found.auc:.3f}"] if found.auc is not None else []
         print("held out: " + ", ".join(parts))
@@ -202,7 +206,7 @@ def _flat(recipe: Recipe) -> Mapping[str, object]:
     }
 
 
-def _objective(name: str, candidates: tuple[str, ...]) -> Objective:
+def _objective(name: str, candidates: tuple[str, ...], critic: str | None, keep_all: bool) -> Objective:
     from stepmark.training.objectives import OBJECTIVES
     from stepmark.training.objectives.steps import TargetTokens
 
@@ -211,6 +215,15 @@ def _objective(name: str, candidates: tuple[str, ...]) -> Objective:
         if not isinstance(made, TargetTokens):
             raise UsageError(f"--candidates are of --objective target-tokens, found {name}")
         made = replace(made, candidates=candidates)
+    if critic is not None or keep_all:
+        from stepmark.models.generative import GENERATIVE
+        from stepmark.training.objectives.generative import Generative
+
+        if not isinstance(made, Generative):
+            raise UsageError(f"--critic and --keep-all are of --objective generative, found {name}")
+        if critic is not None:
+            made = replace(made, critic=GENERATIVE[critic].settings())
+        made = replace(made, keep_all=keep_all)
     return made
 
 

@@ -56,7 +56,11 @@ def use(written: Written, base: str) -> str:
     """The section of the card."""
     spec = written.spec
     if spec is None:
-        return f"With stepmark, naming the family whose prompts it was trained on:\n\n{_console(f'stepmark grade solutions.jsonl --prm {FOLDER} --family NAME')}"
+        return (
+            "With stepmark, which asks for critiques as `stepmark.json` says:\n\n"
+            + _console(f"stepmark grade solutions.jsonl --prm {FOLDER}")
+            + "\n\nElsewhere it is an ordinary language model (`AutoModelForCausalLM`, any server)."
+        )
     said = [
         "With stepmark, which finds step ends by construction and applies everything in `stepmark.json`:",
         _console(f"stepmark grade solutions.jsonl --prm {FOLDER}"),

@@ -75,13 +75,15 @@ def card_of(
     kept = sum(map(len, training)) + sum(map(len, measured_on))
     figures = []
     if found is not None:
-        steps = f"{found.labels:,} steps of {len(measured_on):,} held-out problems"
+        labels = f"{found.labels:,} labels on {len(measured_on):,} held-out problems"
+        threshold = 0.5 if written.spec is None else written.spec.threshold
+        scores = "last scores against outcomes" if recipe.objective.outcomes else "step scores"
         named = (
             ("loss a label", found.loss),
-            ("accuracy at 0.5, not calibrated", found.accuracy),
-            ("AUC of step scores", found.auc),
+            (f"accuracy of {scores} at {threshold:g}, not calibrated", found.accuracy),
+            (f"AUC of {scores}", found.auc),
         )
-        figures = [Figure(what=what, on=steps, value=value) for what, value in named if value is not None]
+        figures = [Figure(what=what, on=labels, value=value) for what, value in named if value is not None]
         if first is not None:
             figures.append(
                 Figure(

@@ -19,7 +19,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.models.critics import Lesson, refuse_markers
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
-from stepmark.models.generative import GENERATIVE, CriticSpec, Settings, check, context_of
+from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
@@ -52,17 +52,6 @@ class Generative:
             raise UsageError(f"above must be from 0 to under 1, found {self.above}")
         if self.weighting not in ("token", "critique"):
             raise UsageError(f"weighting must be token or critique, found {self.weighting!r}")
-
-    @classmethod
-    def of(cls, family: str) -> Generative:
-        """For a family of `GENERATIVE` with its default settings.
-
-        Raises:
-            UsageError: no such family.
-        """
-        if family not in GENERATIVE:
-            raise UsageError(f"expected a critic of {', '.join(GENERATIVE)}, found {family!r}")
-        return cls(critic=GENERATIVE[family].settings())
 
     @property
     def outcomes(self) -> bool:
