@@ -12,14 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepmark import load_prm
 from stepmark.evaluation.prmbench import CATEGORIES
-from stepmark.training.publish import write_checkpoint
-from stepmark.training.recipe import MARKER_SPEC
-from stepmark.training.train import Train, Trainer
-from tiny_language_model import tiny_tokenizer
+from stepmark.models.backbone import load_tokenizer
+from stepmark.training.layouts import layout_for
+from stepmark.training.net import Net, Weights
+from stepmark.training.objectives.steps import Hard
+from stepmark.training.write import write_trained
+from tiny_base import write_base
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the repository and is not installed
@@ -133,27 +134,15 @@ def test_help_is_there():
 def tiny(tmp_path_factory):
     """A base of two layers and an adapter with a head over it, both random: (base folder, PRM folder)."""
     base, out = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("out")
-    words = tiny_tokenizer()
-    words.add_special_tokens({"additional_special_tokens": ["<file_sep>"]})
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.25,
-        pad_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(base)
-    words.save_pretrained(base)
-    trainer = Trainer(base, MARKER_SPEC, Train(rank=2, frozen_layers=0), out, dtype=torch.float32)
+    write_base(base, context=1024)
+    spec = Hard().spec(layout_for(load_tokenizer(base)), str(base))
+    weights = Weights(rank=2, dtype="float32", device="cpu")
+    net = Net(base, spec, weights, max_tokens=None, seed=0)
+    net.set_head(Hard().head(net))
     with torch.no_grad():
-        for parameter in trainer.parameters:
-            parameter.copy_(0.2 * torch.randn(parameter.shape))
-    write_checkpoint(trainer, out / "prm", base_name=str(base))
+        for parameter in net.named_parameters.values():
+            parameter.copy_(0.1 * torch.randn(parameter.shape))
+    write_trained(out / "prm", net, adapter=True, base_name=str(base), notes={})
     return base, out / "prm"
 
 
