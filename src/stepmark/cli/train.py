@@ -86,6 +86,8 @@ class Running:
     """Rows an optimizer step, at least. Left out: one forward pass a step."""
     limit_tokens: int | None = None
     """Distinct tokens an epoch, the same number from each source."""
+    language_weight: float = 0.0
+    """Weight of a language-modelling loss on right steps beside the objective's (Cobbe et al. 2021); 0: none."""
     weight_decay: float = 0.0
     """Of AdamW."""
     held_out: float = 0.06
@@ -137,7 +139,8 @@ def train_command(
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
 
-    recipe = _recipe(_objective(objective, candidates, critic, keep_all), labels, network, running)
+    made = _joint(_objective(objective, candidates, critic, keep_all), running.language_weight)
+    recipe = _recipe(made, labels, network, running)
     state = out.with_name(f"{out.name}.run")
     history = state.with_name(f"{out.name}.history.jsonl")
     monitors: list[Monitor] = []
@@ -225,6 +228,18 @@ def _objective(name: str, candidates: tuple[str, ...], critic: str | None, keep_
             made = replace(made, critic=GENERATIVE[critic].settings())
         made = replace(made, keep_all=keep_all)
     return made
+
+
+def _joint(objective: Objective, weight: float) -> Objective:
+    """The objective with the language-modelling loss beside it, where that has a weight."""
+    if not weight:
+        return objective
+    from stepmark.training.objectives.base import StepObjective
+    from stepmark.training.objectives.joint import Joint
+
+    if not isinstance(objective, StepObjective):
+        raise UsageError(f"--language-weight goes with objectives of labelled steps, not with {objective.name}")
+    return Joint(objective=objective, weight=weight)
 
 
 def _recipe(objective: Objective, labels: Labels, network: Network, running: Running) -> Recipe:

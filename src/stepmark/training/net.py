@@ -186,9 +186,12 @@ class Net:
 
     def read(self, batch: Sequence[Item]) -> Tensor:
         """The head's logits at the step ends of a batch: [reads, classes], float32."""
+        return self.read_hidden(self.hidden(batch), batch)
+
+    def read_hidden(self, hidden: Tensor, batch: Sequence[Item]) -> Tensor:
+        """The head's logits at the step ends, from the hidden states of the batch."""
         _, _, reads = packed(batch)
-        rows = self.hidden(batch)[torch.from_numpy(reads).to(self.device)]
-        logits: Tensor = self.head(rows.float())
+        logits: Tensor = self.head(hidden[torch.from_numpy(reads).to(self.device)].float())
         return logits
 
     @property

@@ -132,7 +132,10 @@ class StepObjective(ABC):
 
     def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
         """Forward pass and loss."""
-        logits = net.read(batch)
+        return self.fit_logits(net.read(batch), batch)
+
+    def fit_logits(self, logits: Tensor, batch: Sequence[Item]) -> Fitted:
+        """The loss of a batch's logits, [reads, classes]."""
         places = [
             (at, target, weight)
             for at, (target, weight) in enumerate(
