@@ -72,7 +72,7 @@ class TinyPolicy:
     drills: int = 20_000
     """Texts of `drill_lines` calculations, rightly done, that it learns from first."""
     drill_lines: int = 8
-    student: int = 8_000
+    student: int = 28_000
     """Solutions of the student that it learns from last, while the learning rate falls."""
     steps: tuple[int, int] = (3, 8)
     """Least and most steps of the true solutions, the answer line among them."""
