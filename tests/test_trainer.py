@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from transformers import Phi3Config, Phi3ForCausalLM
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.records import Problem
@@ -18,7 +19,7 @@ from stepmark.training.objectives.outcome import Outcome
 from stepmark.training.objectives.steps import BetaBinomial, Hard, Soft, SquaredError
 from stepmark.training.settings import Train
 from stepmark.training.trainer import Trainer, schedule
-from tiny_base import branching, counted, example, net_for, write_base
+from tiny_base import branching, counted, example, net_for, tokenizer, write_base
 
 torch.set_num_threads(1)
 
@@ -169,6 +170,29 @@ def test_all_weights_are_all_of_them(base, tmp_path):
     assert changed == set(trained_)
     assert "embed_tokens.weight" in changed
     assert {n.split(".")[1] for n in changed if n.startswith("layers")} == {"0", "1"}
+
+
+def test_lora_is_on_every_linear_layer_whatever_its_name(tmp_path):
+    """Phi 3 joins projections that Llama has apart; an adapter of half of the layers would say nothing."""
+    words = tokenizer()
+    config = Phi3Config(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        pad_token_id=None,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    Phi3ForCausalLM(config).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    net = net_for(tmp_path, Hard())
+    names = {n.split(".lora_")[0].split("layers.")[1] for n in net.named_parameters if "lora_" in n}
+    kinds = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+    assert names == {f"{layer}.{kind}" for layer in (0, 1) for kind in kinds}
 
 
 def test_freezing_every_layer_is_refused(base):

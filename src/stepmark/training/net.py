@@ -23,8 +23,6 @@ from stepmark.models.heads import output_rows
 from stepmark.models.spec import ScoringSpec
 from stepmark.training.items import Item, packed
 
-_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
@@ -225,6 +223,18 @@ class Net:
     def _with_adapter(self, layers: int) -> Any:
         from peft import LoraConfig, get_peft_model
 
+        # By kind and not by the names that Llama has: peft adapts those that it finds and says nothing of the others.
+        linear = sorted(
+            {
+                name.rsplit(".", 1)[-1]
+                for name, module in self.backbone.named_modules()
+                if isinstance(module, torch.nn.Linear)
+            }
+        )
+        if not linear:
+            raise UsageError(
+                f"{self.base}: {type(self.backbone).__name__} has no linear layer for LoRA; train all weights (--full)"
+            )
         with warnings.catch_warnings():
             # peft 0.21 asks transformers a question that transformers means to rename.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
@@ -233,7 +243,7 @@ class Net:
                 LoraConfig(
                     r=self.weights.rank,
                     lora_alpha=self.weights.alpha,
-                    target_modules=_LINEAR,
+                    target_modules=linear,
                     layers_to_transform=list(range(self.weights.frozen_layers, layers)),
                     layers_pattern="layers",
                 ),
