@@ -11,6 +11,8 @@ from stepmark.catalog import unknown_name
 from stepmark.errors import StepmarkError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
+    "sample": ("stepmark.cli.sample:sample_command", "Sample solutions of problems from a policy."),
     "grade": ("stepmark.cli.grade:grade_command", "Grade solutions step by step with a PRM."),
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),

@@ -6,10 +6,10 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from stepmark.batching import Message, ReplyStore, Write, Written, run
+from stepmark.batching import Message, Method, ReplyStore, Verify, Write, Written, run
 from stepmark.errors import InputError
 from stepmark.models.policies import Policy, answerers
-from stepmark.records import Problem
+from stepmark.records import Problem, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +69,50 @@ def sample(
     methods = (_one(problem, settings) for problem in problems)
     for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
         yield result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """Samples of one problem and the verdict on each."""
+
+    samples: tuple[Written, ...]
+    """Empty when the problem was refused."""
+    verdicts: tuple[Verdict | None, ...]
+    """One a sample; None where none was asked for, or nothing was written."""
+    refused: str | None = None
+    """Why the policy cannot answer this problem."""
+
+
+def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Judged]:
+    """Sample solutions of one problem and have each final answer compared with the reference.
+
+    Args:
+        problem: with a reference answer, if it is to be judged.
+        settings: how; `greedy` is not looked at.
+        judged: whether verdicts are asked for.
+    """
+    asked = Write(
+        prompt=prompt_of(problem, settings),
+        n=settings.n,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        first=0,
+    )
+    try:
+        samples: tuple[Written, ...] = yield asked
+    except InputError as error:
+        return Judged(samples=(), verdicts=(), refused=str(error))
+    if not judged or problem.answer is None:
+        return Judged(samples=samples, verdicts=(None,) * len(samples))
+    there = [i for i, written in enumerate(samples) if written.text.strip()]
+    verdicts: list[Verdict | None] = [None] * len(samples)
+    if there:
+        found = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
+        for i, verdict in zip(there, found, strict=True):
+            verdicts[i] = verdict
+    return Judged(samples=samples, verdicts=tuple(verdicts))
 
 
 def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]:

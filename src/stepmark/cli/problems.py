@@ -1,0 +1,91 @@
+"""`stepmark problems`: files of problems: made with known truth, or read from others' files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cyclopts import App
+
+from stepmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepmark.records import Problem
+
+app = App(name="problems", help="Make or read problems.", help_format="plaintext")
+app.command(
+    "stepmark.cli.problems:arithmetic_command",
+    name="arithmetic",
+    help="Make problems of the arithmetic world, whose true steps are known.",
+)
+app.command(
+    "stepmark.cli.problems:read_command",
+    name="read",
+    help="Read problems of any known layout; write them in ours.",
+)
+
+
+def arithmetic_command(
+    *,
+    out: Path,
+    count: int = 100,
+    steps: tuple[int, int] = (4, 16),
+    surface: Literal["formula", "story", "both"] = "both",
+    distractors: int = 2,
+    largest: int = 999,
+    seed: int = 0,
+) -> int:
+    """Make problems of the arithmetic world.
+
+    Args:
+        out: the file of problems: {"problem", "answer", "id"} a line.
+        count: how many.
+        steps: least and most steps of the true solution.
+        surface: bare operations, stories, or both.
+        distractors: most numbers in a text that nothing depends on.
+        largest: no quantity is larger; from 99 to 999.
+        seed: another seed, other problems.
+    """
+    from stepmark.problems.arithmetic import arithmetic_problems
+
+    made = arithmetic_problems(
+        count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
+    )
+    return _write((one.problem for one in made), out)
+
+
+def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
+    """Read problems of any known layout (problem or question; answer, gold or target; GSM8K's worked answers) and write them in ours.
+
+    Args:
+        files: JSON lines, plain or gzip.
+        out: the file of problems: {"problem", "answer", "id"} a line.
+        limit: take only so many, evenly spaced over the files.
+    """
+    from stepmark.problems.sources import read_problems
+
+    if not files:
+        raise UsageError("expected files of problems")
+    found = [problem for file in files for problem in read_problems(file)]
+    if limit is not None:
+        if limit < 1:
+            raise UsageError(f"--limit {limit}: expected 1 or more")
+        count = min(limit, len(found))
+        found = [found[i * len(found) // count] for i in range(count)]
+    return _write(found, out)
+
+
+def _write(problems: Iterable[Problem], out: Path) -> int:
+    from stepmark.store import atomic_write, check_writable, encode_row
+
+    check_writable(out)
+    count = 0
+    with atomic_write(out) as file:
+        for problem in problems:
+            row = {"problem": problem.text, "answer": problem.answer, "id": problem.id}
+            file.write(encode_row({key: value for key, value in row.items() if value is not None}).decode())
+            count += 1
+    print(f"{count:,} problems in {out}", file=sys.stderr)
+    return 0

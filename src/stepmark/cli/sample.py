@@ -1,0 +1,213 @@
+"""`stepmark sample`: solutions of problems from a policy, each with the verdict on its final answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+
+from stepmark.cli.paths import checked_input
+from stepmark.cli.progress import Progress
+from stepmark.errors import InputError, UsageError
+from stepmark.store import atomic_write, check_writable, encode_row, fingerprint, is_stream
+
+if TYPE_CHECKING:
+    from stepmark.records import Problem
+    from stepmark.solutions.sampling import Judged
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleOptions:
+    """How solutions are sampled."""
+
+    n: int = 8
+    """Solutions a problem."""
+    temperature: float = 0.8
+    """Of the samples; 0 with --n 1 is greedy."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together hold this share."""
+    max_tokens: int = 1024
+    """The longest solution."""
+    prompt: Literal["chat", "text"] = "chat"
+    """Ask as the user's turn of a chat, or as plain text (base models)."""
+    instruction: str | None = None
+    """What is said after the problem. Left out: to go step by step and to box the answer."""
+    verifier: str = "math"
+    """What compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Whether 10% is 1/10 only, or 10 too."""
+    seed: int = 0
+    """Another seed, other samples."""
+    in_flight: int = 64
+    """Problems that are asked about at once."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of a local policy."""
+    device: str = "auto"
+    """Where a local policy runs: auto, cpu, cuda."""
+
+
+_ANYWAY = ("in_flight",)
+
+
+def sample_command(file: str, /, *, policy: str, out: str, options: SampleOptions = SampleOptions()) -> int:
+    """Sample solutions of problems, and compare each final answer with the problem's.
+
+    A row of the output is a solution that every command reads: problem, solution, answer (the reference), id, source (the policy) and
+    meta {"outcome"}: true, false, or null where there is no verdict. Interrupted, the same command goes on; the output is whole or absent.
+
+    Args:
+        file: problems, as JSON lines: {"problem" or "question", "answer"}.
+        policy: a model's folder or hub name, a built-in one, http://HOST/v1#MODEL, or "package.module:factory".
+        out: the file of solutions.
+        options: the flags.
+    """
+    from stepmark.batching import run
+    from stepmark.models import policies
+    from stepmark.models.replies import ReplyFile
+    from stepmark.problems import answers
+    from stepmark.problems.sources import read_problems
+    from stepmark.solutions.sampling import sample_and_judge
+
+    _check(file, out, options)
+    problems = list(read_problems(file))
+    sampling = _sampling(options)
+    tally = _Tally()
+    judge = (
+        None
+        if options.verifier == "none"
+        else answers.load_verifier(options.verifier, percent=options.percent)
+    )
+    writer = policies.load_policy(policy, dtype=options.dtype, device=options.device)
+    try:
+        found = {**policies.answerers(writer), **({} if judge is None else answers.answerers(judge))}
+        with closing(ReplyFile(Path(out + ".replies.sqlite"))) as store, atomic_write(out) as handle:
+            progress = Progress(
+                len(problems), tokens=lambda: writer.tokens_written, verb="asked", facts=tally.facts
+            )
+            methods = (sample_and_judge(problem, sampling, judge is not None) for problem in problems)
+            with progress:
+                for number, judged in run(methods, found, store=store, in_flight=options.in_flight):
+                    for row in _rows(problems[number], judged, policy, tally):
+                        handle.write(encode_row(row).decode())
+                    progress.advance()
+            if not tally.written:
+                raise InputError(
+                    "no solution was written" + (f": {tally.why[0]}" if tally.why else ""), where=file
+                )
+    finally:
+        if judge is not None:
+            judge.close()
+    with atomic_write(out + ".manifest.json") as handle:
+        json.dump(_manifest(file, policy, options) | asdict(tally), handle, ensure_ascii=False, indent=2)
+        handle.write("\n")
+    for line in tally.lines():
+        print(line, file=sys.stderr)
+    return 0
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    problems: int = 0
+    written: int = 0
+    right: int = 0
+    wrong: int = 0
+    without_verdict: int = 0
+    blank: int = 0
+    solved: int = 0
+    why: list[str] = field(default_factory=list)
+
+    def facts(self) -> list[str]:
+        judged = self.right + self.wrong
+        return [f"{self.right / judged:.0%} right"] if judged else []
+
+    def lines(self) -> Iterator[str]:
+        judged = self.right + self.wrong
+        yield f"{self.written:,} solutions of {self.problems:,} problems"
+        if judged:
+            yield (
+                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {self.solved:,} problems solved at least once, "
+                f"{self.without_verdict:,} without a verdict"
+            )
+        if self.blank:
+            yield f"left out: {self.blank:,} x the policy wrote nothing"
+        for why in self.why[:3]:
+            yield f"left out: {why}"
+        if len(self.why) > 3:
+            yield f"left out: {len(self.why) - 3:,} more problems"
+
+
+def _rows(problem: Problem, judged: Judged, policy: str, tally: _Tally) -> Iterator[dict[str, Any]]:
+    tally.problems += 1
+    if judged.refused is not None:
+        tally.why.append(f"{problem.id}: {judged.refused}")
+        return
+    tally.solved += any(verdict is not None and verdict.correct for verdict in judged.verdicts)
+    for number, (written, verdict) in enumerate(zip(judged.samples, judged.verdicts, strict=True)):
+        if not written.text.strip():
+            tally.blank += 1
+            continue
+        correct = None if verdict is None else verdict.correct
+        tally.written += 1
+        tally.right += correct is True
+        tally.wrong += correct is False
+        tally.without_verdict += correct is None
+        yield {
+            "problem": problem.text,
+            "solution": written.text,
+            "answer": problem.answer,
+            "id": f"{problem.id}#{number}",
+            "source": policy,
+            "meta": {
+                "outcome": correct,
+                "tokens": written.tokens,
+                "finish": written.finish,
+                "logprob": written.logprob,
+                "note": None if verdict is None else verdict.note,
+            },
+        }
+
+
+def _sampling(options: SampleOptions) -> Any:
+    from stepmark.solutions.sampling import Sampling
+
+    default = Sampling()
+    return Sampling(
+        n=options.n,
+        greedy=False,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        prompt=options.prompt,
+        instruction=default.instruction if options.instruction is None else options.instruction,
+    )
+
+
+def _check(file: str, out: str, options: SampleOptions) -> None:
+    checked_input(file)
+    if is_stream(out):
+        raise UsageError(f"--out {out}: expected a file's name")
+    check_writable(out)
+    if Path(out).resolve() == Path(file).resolve():
+        raise UsageError(f"--out {out} is the input: it would be replaced; choose another")
+    if options.in_flight < 1:
+        raise UsageError(f"--in-flight {options.in_flight}: expected 1 or more")
+
+
+def _manifest(file: str, policy: str, options: SampleOptions) -> dict[str, Any]:
+    known = fingerprint(file)
+    assert known is not None
+    settings = {key: value for key, value in asdict(options).items() if key not in _ANYWAY}
+    return {
+        "command": "sample",
+        "input": {"name": Path(file).name, "bytes": known.bytes, "sha256": known.sha256},
+        "policy": policy,
+        "settings": settings,
+    }
