@@ -118,7 +118,7 @@ def test_a_forgotten_mask_would_be_seen():
     tree = pack(sequences)
 
     def forget(plan):
-        plan.pieces = tuple(replace(piece, unseen=None) for piece in plan.pieces)
+        plan.pieces = tuple(replace(piece, mask=None) for piece in plan.pieces)
 
     with torch.inference_mode():
         hidden = in_chunks(model, tree, 1000, spoil=forget)
@@ -218,8 +218,9 @@ def test_each_piece_holds_the_keys_that_it_needs_and_no_other(width, budget, mon
             rows = sees[chunk.start + piece.start : chunk.start + piece.end]
             keys = torch.from_numpy(at)[piece.keys]
             assert keys.tolist() == rows.any(0).nonzero()[:, 0].tolist()
-            unseen = torch.zeros(rows.shape[0], len(keys)).bool() if piece.unseen is None else piece.unseen
-            assert torch.equal(~unseen, rows[:, keys])
+            mask = torch.zeros(rows.shape[0], len(keys)) if piece.mask is None else piece.mask
+            assert torch.equal(mask == 0, rows[:, keys])
+            assert torch.equal(mask == -torch.inf, ~rows[:, keys])
 
 
 @pytest.mark.parametrize("config_class", CONFIGS)
