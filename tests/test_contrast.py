@@ -1,0 +1,254 @@
+"""Right steps beside wrong ones: hand-worked dresses, true calculations, labels that the numbers confirm."""
+
+import os
+import random
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from stepmark.labels.contrast import contrasts
+from stepmark.labels.formulas import check
+from stepmark.labels.prose import Calculation, Style, digits, draw_style, parse, write, write_final
+from stepmark.problems.gsm8k import Worked, read_gsm8k
+from stepmark.records import Problem
+
+BAKER = Worked(
+    problem=Problem(
+        text="A baker fills 6 trays with 14 rolls each. She sells 50 rolls. Then she packs what is left into 2 equal boxes. How many rolls are in a box?",
+        answer="17",
+        id="hand:1",
+        source="GSM8K",
+    ),
+    lines=(
+        "She bakes 6*14 = <<6*14=84>>84 rolls.",
+        "After the sale 84-50 = <<84-50=34>>34 rolls are left.",
+        "So each box holds 34/2 = <<34/2=17>>17 rolls.",
+    ),
+)
+SEEDS = range(60)
+
+
+def rows(seed, **how):
+    return list(contrasts(BAKER, random.Random(seed), **how))
+
+
+def note(row):
+    return row.judgements[-1][0].note
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_read():
+    made = parse("He pays 3 * $1.50 = $<<3*1.50=4.5>>4.50 for pens.")
+    assert made == Calculation(
+        head="He pays ",
+        terms=(Fraction(3), "*", Fraction(3, 2)),
+        money=(False, False, True),
+        result=Fraction(9, 2),
+        paid=True,
+        tail=" for pens.",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "There are 5 pens.",
+        "He has 2+3 = <<2+3=5>>5 pens and 4+4 = <<4+4=8>>8 books.",
+        "He has 2+3 = <<2+3=6>>6 pens.",
+        "That is 3 boxes * 4 pens = <<3*4=12>>12 pens.",
+        "He is the 2+3 = <<2+3=5>>5th.",
+        "A third is 1/3 = <<1/3=0.333>>0.333 of it.",
+    ],
+)
+def test_lines_that_are_not_one_clear_calculation(line):
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        (Style(verbal=0.0), "After the sale 84-50 = 34 rolls are left."),
+        (
+            Style(verbal=0.0, maths="spaced", numbering="step"),
+            "Step 2: After the sale 84 - 50 = 34 rolls are left.",
+        ),
+        (
+            Style(verbal=0.0, maths="dollars", numbering="list"),
+            "2. After the sale $84 - 50 = 34$ rolls are left.",
+        ),
+        (
+            Style(verbal=0.0, maths="display", numbering="bold"),
+            "**Step 2:** After the sale 34 rolls are left.\n\\[ 84 - 50 = 34 \\]",
+        ),
+    ],
+)
+def test_dresses_by_hand(style, text):
+    made = parse(BAKER.lines[1])
+    assert write(made, style, 2, random.Random(1)) == text
+
+
+def test_said_in_words():
+    made = parse("She bakes 6*14 = <<6*14=84>>84 rolls.")
+    texts = {write(made, Style(verbal=1.0, maths="unicode"), 1, random.Random(seed)) for seed in SEEDS}
+    assert "We multiply 6 by 14: 6 × 14 = 84. So, she bakes 84 rolls." in texts
+
+
+def test_a_number_in_digits():
+    assert [digits(Fraction(n)) for n in ("3/2", "1500", "1/8", "1/3", "-2")] == [
+        "1.5",
+        "1500",
+        "0.125",
+        None,
+        None,
+    ]
+    assert digits(Fraction(3, 2), paid=True) == "1.50"
+    assert digits(Fraction(15000), commas=True) == "15,000"
+
+
+def test_the_answer_is_stated_as_given():
+    made = parse(BAKER.lines[2])
+    for seed in SEEDS:
+        style = draw_style(random.Random(seed))
+        text = write_final(Fraction(34), made, BAKER.problem.text, style, random.Random(seed))
+        assert "34" in text
+        assert "17" not in text
+
+
+# --- the tree ---------------------------------------------------------------------------------------------------------
+
+
+def test_equal_seeds_give_equal_rows():
+    assert rows(5) == rows(5)
+    assert len({str(rows(seed)) for seed in SEEDS}) == len(SEEDS)
+
+
+def test_judged_is_the_last_step_alone_and_nothing_follows_an_error():
+    for seed in SEEDS:
+        wrong = {row.solution.texts for row in rows(seed) if note(row)}
+        for row in rows(seed):
+            assert [len(j) for j in row.judgements] == [0] * (len(row.judgements) - 1) + [1]
+            assert row.judgements[-1][0].rating == (-1 if note(row) else 1)
+            assert not any(row.solution.texts[:n] in wrong for n in range(1, len(row.solution.texts)))
+
+
+def test_every_kind_is_made():
+    made = {note(row) for seed in SEEDS for row in rows(seed, changed=1.0)}
+    assert made >= {
+        None,
+        "value",
+        "operand",
+        "operation",
+        "skipped",
+        "surplus",
+        "misread",
+        "given",
+        "early stop",
+        "overshoot",
+        "question",
+    }
+
+
+def test_right_rows_hold_true_calculations_and_the_right_numbers():
+    results = {Fraction(84), Fraction(34), Fraction(17)}
+    for seed in SEEDS:
+        for row in rows(seed, changed=0.0):
+            if note(row) is None:
+                found = check(row.solution.texts[-1])
+                assert all(formula.truth != "wrong" for formula in found)
+                shown = {Fraction(m) for m in re.findall(r"= ([0-9]+)", row.solution.texts[-1])}
+                assert shown <= results
+
+
+def test_only_a_wrong_value_is_a_false_calculation():
+    found = 0
+    for seed in SEEDS:
+        for row in rows(seed):
+            false = [f for f in check(row.solution.texts[-1]) if f.truth == "wrong"]
+            if note(row) == "value" and "=" in row.solution.texts[-1]:
+                found += 1
+                assert len(false) == 1
+            else:
+                assert not false, row.solution.texts[-1]
+    assert found > 20
+
+
+def test_a_wrong_calculation_states_something_that_is_not_so():
+    """Of every wrong step but those that stop or read wrongly, the results shown are not all results of the right solution's."""
+    results = [{84}, {34}, {17}]
+    for seed in SEEDS:
+        for row in rows(seed, changed=0.0, joined=0.0):
+            if note(row) in ("value", "operand", "operation", "skipped", "surplus"):
+                shown = [int(m.replace(",", "")) for m in re.findall(r"= ([0-9,]+)", row.solution.texts[-1])]
+                before = sum("=" in t for t in row.solution.texts[:-1])
+                if shown:
+                    assert set(shown) != results[before]
+
+
+def test_the_changed_problem_by_its_numbers():
+    """The changed number stands in the problem, the right step uses it, the wrong one the old number."""
+    seen = 0
+    for seed in SEEDS:
+        mine = [row for row in rows(seed, changed=1.0) if row.solution.problem.text != BAKER.problem.text]
+        for row in mine:
+            if note(row) != "question":
+                continue
+            seen += 1
+            assert row.solution.problem.answer is None
+            old = set(re.findall("[0-9]+", BAKER.problem.text)) - set(
+                re.findall("[0-9]+", row.solution.problem.text)
+            )
+            assert len(old) == 1
+            assert old <= set(re.findall("[0-9]+", row.solution.texts[-1]))
+            twins = [r for r in mine if note(r) is None and r.solution.texts[:-1] == row.solution.texts[:-1]]
+            assert any(not old & set(re.findall("[0-9]+", twin.solution.texts[-1])) for twin in twins)
+    assert seen > 20
+
+
+def test_a_right_step_and_its_wrong_twin_differ_in_what_is_said_only():
+    """Without digits, signs and the words for them the two are the same text."""
+
+    def skeleton(text):
+        text = re.sub(r"\\times|\\div|[-+*/×÷=]|[0-9.,]", "", text)
+        text = re.sub(
+            r"\b(?:add|subtract|multiply|divide|by|and|from|calculate|compute|the following)\b", "", text
+        )
+        return " ".join(text.split())
+
+    checked = 0
+    for seed in SEEDS:
+        found = rows(seed, joined=0.0, changed=0.0)
+        for row in found:
+            if note(row) not in ("value", "operand", "skipped") or "=" not in row.solution.texts[-1]:
+                continue
+            twins = [r for r in found if note(r) is None and r.solution.texts[:-1] == row.solution.texts[:-1]]
+            assert skeleton(row.solution.texts[-1]) in {skeleton(t.solution.texts[-1]) for t in twins}
+            checked += 1
+    assert checked > 50
+
+
+def test_no_rows_where_the_last_line_does_not_give_the_answer():
+    other = Worked(problem=Problem(text=BAKER.problem.text, answer="18", id="x"), lines=BAKER.lines)
+    assert list(contrasts(other, random.Random(0))) == []
+    vague = Worked(problem=BAKER.problem, lines=("It is easy.", "Really.", BAKER.lines[2]))
+    assert list(contrasts(vague, random.Random(0))) == []
+
+
+def test_real_problems():
+    folder = Path(os.environ.get("STEPMARK_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    file = folder / "gsm8k" / "train.jsonl.gz"
+    if not file.is_file():
+        pytest.skip("no development data: set STEPMARK_DATA to a folder with gsm8k/train.jsonl.gz")
+    used = false = right = 0
+    for number, worked in zip(range(300), read_gsm8k(file), strict=False):
+        made = list(contrasts(worked, random.Random(number)))
+        used += bool(made)
+        for row in made:
+            if note(row) is None:
+                right += 1
+                false += any(f.truth == "wrong" for f in check(row.solution.texts[-1]))
+    assert used > 150
+    assert false <= right // 500
