@@ -23,6 +23,7 @@ from stepmark.training.examples import (
     split_problems,
     target_of,
 )
+from stepmark.training.objectives.steps import Hard, TargetTokens, ThreeClass, keeps_neutral
 from tiny_base import counted, example, rated
 
 
@@ -537,3 +538,23 @@ def test_two_labellers_of_the_same_step(tmp_path):
 def test_rules_that_cannot_be_are_refused(name):
     with pytest.raises(UsageError, match=f"{name}: expected .*found 'perhaps'"):
         LabelRules(**{name: "perhaps"})
+
+
+@pytest.mark.parametrize(
+    ("ratings", "expected"),
+    [((0,), (1.0, 0)), ((1,), (1.0, 1)), ((-1,), (0.0, -1)), ((0, 1), None), ((0, 0), (1.0, 0))],
+)
+def test_a_class_of_its_own_keeps_neutral_apart(ratings, expected):
+    judgements = [Judgement(kind="correctness", judge=f"human:{i}", rating=r) for i, r in enumerate(ratings)]
+    found = target_of(judgements, LabelRules(neutral="keep"), kind="correctness")
+    if expected is None:
+        assert found == "judges disagree on a step"
+    else:
+        assert (found.value, found.rating) == expected
+
+
+def test_which_objectives_keep_neutral():
+    assert keeps_neutral(ThreeClass())
+    assert keeps_neutral(TargetTokens(candidates=("-", "0", "+")))
+    assert not keeps_neutral(TargetTokens())
+    assert not keeps_neutral(Hard())

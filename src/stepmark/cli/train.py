@@ -38,6 +38,8 @@ class Labels:
     """What a neutral rating counts as; three classes keep it."""
     after_error: Literal["mask", "keep"] = "mask"
     """Steps after the first wrong one: masked, or trained as labelled."""
+    written: Literal["drop", "keep"] = "drop"
+    """Steps that a labeller of PRM800K wrote and nobody rated: left out, or right."""
     coarsen: float = 0.0
     """Share of step borders joined away, drawn anew each epoch, so that steps of many lengths are seen."""
     max_tokens: int = 1024
@@ -238,7 +240,9 @@ def _joint(objective: Objective, weight: float) -> Objective:
     from stepmark.training.objectives.joint import Joint
 
     if not isinstance(objective, StepObjective):
-        raise UsageError(f"--language-weight goes with objectives of labelled steps, not with {objective.name}")
+        raise UsageError(
+            f"--language-weight goes with objectives of labelled steps, not with {objective.name}"
+        )
     return Joint(objective=objective, weight=weight)
 
 
@@ -252,7 +256,11 @@ def _recipe(objective: Objective, labels: Labels, network: Network, running: Run
         base=network.base,
         objective=objective,
         rules=LabelRules(
-            labels=labels.labels, neutral=labels.neutral, judge=labels.judge, after_error=labels.after_error
+            labels=labels.labels,
+            neutral=labels.neutral,
+            judge=labels.judge,
+            after_error=labels.after_error,
+            written=labels.written,
         ),
         train=Train(
             weights=Weights(

@@ -51,9 +51,9 @@ class LabelRules:
     labels: Literal["auto", "correctness", "value"] = "auto"
     """`correctness`: ratings of people, judges, exact rules. `value`: shares of rollouts. `auto`: ratings where a row has
     any, else values."""
-    neutral: Literal["positive", "negative", "drop"] = "positive"
-    """What a neutral rating counts as where an objective knows right and wrong only. Positive as in Lightman et al. 2023
-    (section 2.6) and Qwen2.5-Math-7B-PRM800K."""
+    neutral: Literal["positive", "negative", "drop", "keep"] = "positive"
+    """What a neutral rating counts as. Positive as in Lightman et al. 2023 (section 2.6) and Qwen2.5-Math-7B-PRM800K. `keep`: a class
+    of its own, which objectives of three classes always take; where right and wrong are measured it counts as right."""
     judge: str | None = None
     """Only judgements of this judge ("human" takes "human:ann" too)."""
     after_error: Literal["mask", "keep"] = "mask"
@@ -66,7 +66,7 @@ class LabelRules:
     def __post_init__(self) -> None:
         choices = {
             "labels": ("auto", "correctness", "value"),
-            "neutral": ("positive", "negative", "drop"),
+            "neutral": ("positive", "negative", "drop", "keep"),
             "after_error": ("mask", "keep"),
             "written": ("drop", "keep"),
         }
@@ -115,7 +115,8 @@ def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) 
         ratings = {j.rating for j in chosen} - {None}
         if not ratings:
             return None
-        if len(ratings) > 1 and (rules.neutral == "drop" or {_as_value(r, rules) for r in ratings} != {1.0}):
+        apart = rules.neutral in ("drop", "keep")
+        if len(ratings) > 1 and (apart or {_as_value(r, rules) for r in ratings} != {1.0}):
             # Right and neutral agree where neutral counts as right; anything else is a disagreement.
             if {_as_value(r, rules) for r in ratings} == {0.0}:
                 return Target(value=0.0, rating=-1)
@@ -138,7 +139,7 @@ def target_of(judgements: Sequence[Judgement], rules: LabelRules, *, kind: str) 
 
 def _as_value(rating: int | None, rules: LabelRules) -> float | None:
     if rating == 0:
-        return {"positive": 1.0, "negative": 0.0, "drop": None}[rules.neutral]
+        return {"positive": 1.0, "negative": 0.0, "drop": None, "keep": 1.0}[rules.neutral]
     return 1.0 if rating == 1 else 0.0
 
 

@@ -25,7 +25,7 @@ from stepmark.training.layouts import LayoutName, layout_for
 from stepmark.training.measure import Graded, Measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
-from stepmark.training.objectives.steps import Hard
+from stepmark.training.objectives.steps import Hard, keeps_neutral
 from stepmark.training.trainer import Progress, Train, Trainer
 from stepmark.training.write import write_trained
 
@@ -176,11 +176,12 @@ def _split(
     calibrated: bool,
 ) -> tuple[list[list[Example]], list[list[Example]]]:
     settings, objective = recipe.train, recipe.objective
-    ready = examples(rows, recipe.rules, dropped=dropped)
+    rules = replace(recipe.rules, neutral="keep") if keeps_neutral(objective) else recipe.rules
+    ready = examples(rows, rules, dropped=dropped)
     if held_out is None:
         training, measured_on = split_problems(ready, settings.held_out, settings.seed)
     else:
-        others = examples(held_out, recipe.rules, dropped=dropped)
+        others = examples(held_out, rules, dropped=dropped)
         training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
         known = {group[0].solution.problem.text for group in training}
         shared = [g for g in measured_on if g[0].solution.problem.text in known]

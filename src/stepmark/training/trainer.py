@@ -159,7 +159,7 @@ class Trainer:
         steps = [step for epoch in plan for step in epoch]
         if not steps:
             raise UsageError("there is nothing to train on: no row that can be read has a labelled step")
-        run = self._identity(steps)
+        run = self._identity(steps, held_out if self.settings.patience is not None else ())
         self._resume(run)
         due = self._due(len(steps)) if held_out else set()
         began, tokens, rows, first = time.monotonic(), 0, 0, self.done
@@ -318,8 +318,13 @@ class Trainer:
     def _state(self) -> Path:
         return self.folder / "state.pt"
 
-    def _identity(self, steps: Sequence[Sequence[Sequence[Item]]]) -> str:
-        """What a run is told by: a state goes on with the same batches or with none."""
+    def _identity(
+        self, steps: Sequence[Sequence[Sequence[Item]]], held_out: Sequence[Sequence[Example]]
+    ) -> str:
+        """What a run is told by: a state goes on with the same batches or with none.
+
+        Held-out examples count where they decide when to stop.
+        """
         rows = hashlib.sha256()
         for item in (item for step in steps for part in step for item in part):
             for numbers in (item.tree.ids, item.tree.parents, item.reads, item.weights):
@@ -331,6 +336,9 @@ class Trainer:
             "objective": repr(self.objective),
             "base": str(self.net.base),
             "rows": rows.hexdigest(),
+            "held_out": hashlib.sha256(
+                repr([(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]).encode()
+            ).hexdigest(),
         }
         return json.dumps(facts, sort_keys=True)
 

@@ -306,6 +306,13 @@ class TargetTokens(StepObjective):
         return torch.softmax(logits, -1)[:, 1:].sum(-1)
 
 
+def keeps_neutral(objective: object) -> bool:
+    """Whether an objective has a class for neutral steps."""
+    return isinstance(objective, ThreeClass) or (
+        isinstance(objective, TargetTokens) and len(objective.candidates) == 3
+    )
+
+
 class _VocabRows(torch.nn.Module):
     """Some rows of the language-model head. It owns no parameters: the rows are the network's."""
 
