@@ -28,7 +28,14 @@ HEADS = {
     "actprm": None,
     "three-class": "three-class",
 }
-WORDS = ["12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30", "Let x be 4.\n\nThen 2x = 8", "é is 1", "the train needs 4 hours"]
+WORDS = [
+    "12 * 3 = 36 pens",
+    "so x = 6",
+    "36 - 6 = 30",
+    "Let x be 4.\n\nThen 2x = 8",
+    "é is 1",
+    "the train needs 4 hours",
+]
 
 
 def load(zoo, name):
@@ -106,7 +113,9 @@ def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
 def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
     roomy, tight = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
     expected = grow(session_of(roomy), seed=3, rounds=6, problems=3)
-    session = session_of(tight, memory_tokens=roomy.encoder.encode(_solution(*expected[-1][:2])).ids.size + 40)
+    session = session_of(
+        tight, memory_tokens=roomy.encoder.encode(_solution(*expected[-1][:2])).ids.size + 40
+    )
     found = grow(session, seed=3, rounds=6, problems=3)
     assert [f[:2] for f in found] == [e[:2] for e in expected]
     assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-4)
@@ -228,7 +237,10 @@ def test_the_pool_keeps_what_is_written_while_it_grows():
             continue
         slots = pool.take(rng.randint(1, 60))
         assert not set(slots.tolist()) & set(held)
-        values = torch.full((1, 2, len(slots), 3), float(round_)) + torch.arange(len(slots))[None, None, :, None] / 100
+        values = (
+            torch.full((1, 2, len(slots), 3), float(round_))
+            + torch.arange(len(slots))[None, None, :, None] / 100
+        )
         pool.write(slots, {0: (values, -values)})
         held |= {int(s): float(values[0, 0, i, 0]) for i, s in enumerate(slots)}
         assert pool.held == len(held)

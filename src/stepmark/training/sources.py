@@ -12,6 +12,7 @@ from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_la
 from stepmark.store import atomic_write
 
 _READING = Reading()
+_MADE = ".stepmark.jsonl"
 _FILES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 
 
@@ -82,7 +83,11 @@ def hub_files(name: str, split: str) -> list[Path]:
             f"{name}: there is no such file, and it could not be fetched from the hub as a data set "
             f"({type(error).__name__}: {error}); check the name and the network"
         ) from error
-    found = sorted(f for f in folder.rglob("*") if f.name.endswith(_FILES) and f.is_file())
+    found = sorted(
+        f
+        for f in folder.rglob("*")
+        if f.name.endswith(_FILES) and not f.name.endswith(_MADE) and f.is_file()
+    )
     chosen = [f for f in found if split in f.name] or found
     if not chosen:
         raise UsageError(f"{name}: the data set holds no {', '.join(_FILES)}")
@@ -91,7 +96,7 @@ def hub_files(name: str, split: str) -> list[Path]:
 
 def _as_lines(file: Path) -> Path:
     """A parquet file as JSON lines beside it; made once."""
-    lines = file.with_suffix(".stepmark.jsonl")
+    lines = file.with_suffix(_MADE)
     if lines.is_file():
         return lines
     try:

@@ -1,0 +1,217 @@
+"""Where training rows come from, and who is told how it goes: files, folders, the hub (replaced), histories, the page."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+from stepmark.errors import MissingExtraError, UsageError
+from stepmark.metrics.first_error import FirstErrors
+from stepmark.training.examples import Dropped
+from stepmark.training.measure import Measure
+from stepmark.training.monitor import History, TensorBoard, WandB, read_history, scalars
+from stepmark.training.recipe import Trained
+from stepmark.training.report import training_html
+from stepmark.training.sources import training_rows
+from stepmark.training.trainer import Progress
+
+ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}
+
+
+def write(file, *rows):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def problems(names, **settings):
+    return [
+        (row.solution.problem.text, row.solution.problem.source) for row in training_rows(names, **settings)
+    ]
+
+
+def test_files_and_folders_and_whose_they_are(tmp_path):
+    one = write(tmp_path / "one.jsonl", ROW)
+    folder = tmp_path / "more"
+    folder.mkdir()
+    write(folder / "b.jsonl", {**ROW, "prompt": "2 + 2?"})
+    write(folder / "a.jsonl", {**ROW, "prompt": "3 + 3?"})
+    (folder / "notes.txt").write_text("not rows")
+    found = problems([str(one), str(folder)])
+    # A problem that names no source is of its file, so that sources can be balanced.
+    assert found == [("1 + 1?", "one.jsonl"), ("3 + 3?", "more"), ("2 + 2?", "more")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no"):
+        problems([str(tmp_path / "empty")])
+
+
+def hub(monkeypatch, download):
+    module = types.ModuleType("huggingface_hub")
+    module.snapshot_download = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+
+def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
+    write(tmp_path / "train.jsonl", ROW)
+    write(tmp_path / "test.jsonl", {**ROW, "prompt": "held out"})
+    asked = []
+
+    def download(name, *, repo_type, allow_patterns):
+        asked.append((name, repo_type))
+        return str(tmp_path)
+
+    hub(monkeypatch, download)
+    assert [text for text, _ in problems(["owner/set"])] == ["1 + 1?"]
+    assert [text for text, _ in problems(["owner/set"], split="test")] == ["held out"]
+    # No file has the word: all of them.
+    assert len(problems(["owner/set"], split="validation")) == 2
+    assert asked[0] == ("owner/set", "dataset")
+
+
+def test_a_data_set_that_is_not_there(monkeypatch):
+    def download(name, **_):
+        raise OSError("no network")
+
+    hub(monkeypatch, download)
+    with pytest.raises(UsageError, match=r"owner/set: there is no such file.*no network"):
+        problems(["owner/set"])
+
+
+def test_parquet_is_read_once_made_lines(tmp_path, monkeypatch):
+    (tmp_path / "train-0.parquet").write_bytes(b"columns")
+    hub(monkeypatch, lambda name, **_: str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        problems(["owner/set"])
+    opened = []
+
+    class ParquetFile:
+        def __init__(self, file):
+            opened.append(file)
+
+        def iter_batches(self):
+            yield types.SimpleNamespace(to_pylist=lambda: [ROW, {**ROW, "prompt": "second"}])
+
+    arrow = types.ModuleType("pyarrow")
+    arrow.parquet = types.SimpleNamespace(ParquetFile=ParquetFile)
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
+    for _ in range(2):
+        assert [text for text, _ in problems(["owner/set"])] == ["1 + 1?", "second"]
+    assert len(opened) == 1
+
+
+def progress(step, *, held_out=None):
+    return Progress(
+        step=step,
+        steps=4,
+        loss=1.0 / step,
+        labels=10.0,
+        gradient=0.5,
+        learning_rate=0.1,
+        tokens_per_second=100.0,
+        rows_per_second=5.0,
+        seconds_left=1.0,
+        held_out=held_out,
+    )
+
+
+MEASURED = Measure(loss=0.4, labels=20, accuracy=0.8, auc=0.9, first_error_f1=None, solutions=7)
+
+
+def test_a_history_goes_on_where_a_run_was_cut(tmp_path):
+    file = tmp_path / "run" / "history.jsonl"
+    first = History(file)
+    for step in (1, 2, 3):
+        first.tell(progress(step, held_out=MEASURED if step == 2 else None))
+    first.close()
+    with file.open("a") as handle:
+        handle.write('{"step": 4, "lo')  # killed in the middle of a line
+    assert [row["step"] for row in read_history(file)] == [1, 2, 3]
+    # The state was saved after step 2: step 3 is done again and stands once.
+    second = History(file)
+    for step in (3, 4):
+        second.tell(progress(step))
+    second.close()
+    rows = read_history(file)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[1]["held_out"]["auc"] == 0.9
+    assert rows[3]["loss"] == 0.25
+    untouched = History(file)
+    untouched.close()
+    assert read_history(file) == rows
+
+
+def test_scalars_leave_out_what_is_not_known():
+    found = scalars(progress(2, held_out=MEASURED))
+    assert found["train/loss"] == 0.5
+    assert found["held_out/auc"] == 0.9
+    assert "held_out/first_error_f1" not in found
+    assert not any(name.startswith("held_out") for name in scalars(progress(2)))
+
+
+def test_loggers_that_are_not_installed_say_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match="pip install tensorboard"):
+        TensorBoard(tmp_path)
+    with pytest.raises(MissingExtraError, match="pip install wandb"):
+        WandB("run", {})
+
+
+def test_wandb_is_told_every_step(monkeypatch):
+    told = []
+
+    class Run:
+        def log(self, values, *, step):
+            told.append((step, values["train/loss"]))
+
+        def finish(self):
+            told.append("finished")
+
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda **settings: told.append(settings) or Run()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run = WandB("mine", {"rank": 4})
+    run.tell(progress(1))
+    run.tell(progress(2))
+    run.close()
+    assert told == [
+        {"name": "mine", "config": {"rank": 4}, "resume": "allow"},
+        (1, 1.0),
+        (2, 0.5),
+        "finished",
+    ]
+
+
+def test_the_page_of_a_run(tmp_path):
+    history = [
+        {
+            "step": s,
+            "loss": 1.0 / s,
+            "labels": 10.0,
+            "held_out": None
+            if s % 250
+            else {"loss": 0.4, "accuracy": 0.8, "auc": 0.9, "first_error_f1": None},
+        }
+        for s in range(1, 501)
+    ]
+    done = Trained(
+        folder=tmp_path,
+        held_out=MEASURED,
+        first_errors=FirstErrors(threshold=0.5, error_accuracy=0.5, correct_accuracy=0.5, f1=0.5),
+        examples=1234,
+        problems=56,
+        dropped=Dropped(counts={"steps after an error": 3}, first={"steps after an error": "a.jsonl:7"}),
+        first=True,
+    )
+    page = "".join(training_html(done, history, {"base": "<b>hostile</b>"}, title="Training of mine"))
+    assert "1,234 examples of 56 problems" in page
+    assert "left out: 3 x steps after an error (first: a.jsonl:7)" in page
+    assert "<b>hostile</b>" not in page
+    assert "&lt;b&gt;hostile" in page
+    assert "Loss a label" in page
+    assert "0.900" in page  # the AUC's tile
+    # 500 steps are drawn as 167 stretches of three, each the mean over its labels.
+    assert f"{(1 / 1 + 1 / 2 + 1 / 3) / 3:.3g}" in page
