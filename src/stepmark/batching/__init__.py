@@ -23,7 +23,12 @@ numbered under that key. `n` is not part of the key: asking for 16 where 8 are r
   samples.
 * `Write(first=0)` means *exactly* the samples 0..n-1: equal requests share them, within a run and between
   runs. A generative PRM asks so, because the score of a prefix must not depend on who else asked for it.
-* A `Choose` is a fact about the model, a `Verify` one about two answers; both are always shared.
+* A `Choose` is a fact about the model, a `Verify` one about two answers, a `Score` one about a PRM and a prefix; all are
+  always shared.
+* A `Release` asks for nothing: it says which prefixes of a problem will not be scored further.
+
+Where a round asks for scores and for other things, the PRM answers in a thread beside the others. (`search.run` lets half of
+its searches begin a round later, so that one half is scored while the other is written.)
 
 A method that has several questions at once yields them as a tuple; one that has several *methods* at once runs them
 `together`, and what they ask in a round is asked as one.
@@ -36,10 +41,13 @@ from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore,
 from stepmark.batching.requests import (
     Choose,
     Finish,
+    Graded,
     Message,
     Prompt,
+    Release,
     Request,
     Role,
+    Score,
     Verify,
     Write,
     Written,
@@ -53,15 +61,18 @@ __all__ = [
     "Answerer",
     "Choose",
     "Finish",
+    "Graded",
     "Message",
     "Method",
     "Prompt",
     "Ready",
+    "Release",
     "Reply",
     "ReplyStore",
     "Request",
     "Result",
     "Role",
+    "Score",
     "Verify",
     "Write",
     "Written",

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from stepmark.batching.requests import Request, Verify, Write, Written, content_key
+from stepmark.batching.requests import (
+    Graded,
+    Release,
+    Request,
+    Score,
+    Verify,
+    Write,
+    Written,
+    content_key,
+)
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import Verdict
 
 Result = TypeVar("Result")
 Method = Generator[Request | tuple[Request, ...], Any, Result]
 """Yield one request to be sent its reply, or a tuple of requests to be sent a tuple of replies. The reply to
-a `Write` is a tuple of `n` `Written`, that to a `Choose` a tuple of floats, that to a `Verify` a `Verdict`. A request that cannot be answered
-raises its `InputError` inside the method, at the `yield`."""
+a `Write` is a tuple of `n` `Written`, that to a `Choose` a tuple of floats, that to a `Verify` a `Verdict`, that to a `Score` a `Graded`, that to a `Release` None. A request
+that cannot be answered raises its `InputError` inside the method, at the `yield`."""
 
-Reply = Sequence[Written] | Sequence[float] | Verdict | InputError
-"""What an answerer gives for one request: samples, log-probabilities, a verdict, or why it cannot be answered."""
+Reply = Sequence[Written] | Sequence[float] | Verdict | Graded | InputError
+"""What an answerer gives for one request: samples, log-probabilities, a verdict, a score, or why it cannot be answered."""
 
 Ready = Callable[[int, Reply], None]
 """`ready(i, reply)`: the reply to request i is there; it is recorded at once."""
@@ -127,7 +138,8 @@ class _Desk:
         flat: list[Request] = []
         for ask in asked:
             flat.extend(ask if isinstance(ask, tuple) else (ask,))
-        wanted = [self._sample_keys(request) for request in flat]
+        # Nothing is recorded of a Release, so that it has no key.
+        wanted = [[] if isinstance(request, Release) else self._sample_keys(request) for request in flat]
         have: dict[str, Any] = self._recorded([key for keys in wanted for key in keys])
         by_kind: dict[type, list[tuple[Request, list[str]]]] = {}
         claimed = set(have)
@@ -138,8 +150,10 @@ class _Desk:
                 if isinstance(request, Write):
                     part = replace(request, n=end - start, first=int(keys[start].rpartition("/")[2]))
                 by_kind.setdefault(type(request), []).append((part, keys[start:end]))
-        for kind, parts in by_kind.items():
-            self._ask(self._answerer(kind), parts, have)
+        self._ask_all(by_kind, have)
+        released = [request for request in flat if isinstance(request, Release)]
+        if released and Release in self._answerers:
+            self._answerers[Release].answer(released, _nobody)
 
         replies = []
         rest = iter(zip(flat, wanted, strict=True))
@@ -174,6 +188,22 @@ class _Desk:
             return {}
         return {key: _unpack(text) for key, text in self._store.get(list(dict.fromkeys(keys))).items()}
 
+    def _ask_all(self, by_kind: dict[type, list[tuple[Request, list[str]]]], have: dict[str, Any]) -> None:
+        """Ask each kind's answerer; the PRM in a thread beside the others, so that it scores while the policy writes."""
+        scores = by_kind.pop(Score, None)
+        if scores is not None and not by_kind:
+            self._ask(self._answerer(Score), scores, have)
+        if scores is None or not by_kind:
+            for kind, parts in by_kind.items():
+                self._ask(self._answerer(kind), parts, have)
+            return
+        # Whichever fails, the other is waited for: what it answers is recorded.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            scoring = thread.submit(self._ask, self._answerer(Score), scores, have)
+            for kind, parts in by_kind.items():
+                self._ask(self._answerer(kind), parts, have)
+            scoring.result()
+
     def _ask(self, answerer: Answerer, parts: list[tuple[Request, list[str]]], have: dict[str, Any]) -> None:
         def ready(index: int, reply: Reply) -> None:
             request, keys = parts[index]
@@ -206,7 +236,13 @@ def _gaps(there: Sequence[bool]) -> Iterator[tuple[int, int]]:
             start = None
 
 
+def _nobody(index: int, reply: Reply) -> None:
+    """Nobody waits for the reply to a Release."""
+
+
 def _assemble(request: Request, keys: list[str], have: Mapping[str, object]) -> object:
+    if isinstance(request, Release):
+        return None
     got = [have[key] for key in keys]
     failed = next((part for part in got if isinstance(part, InputError)), None)
     return failed or (tuple(got) if isinstance(request, Write) else got[0])
@@ -218,6 +254,16 @@ def _check_reply(request: Request, reply: Reply, samples: int, identity: str) ->
         if not isinstance(reply, Verdict):
             raise BackendError(f"{identity}: a Verify got {reply!r} in reply, which is no verdict")
         return
+    if isinstance(request, Score):
+        if not isinstance(reply, Graded):
+            raise BackendError(f"{identity}: a Score got {reply!r} in reply, which is no score")
+        if not math.isfinite(reply.score):
+            raise BackendError(
+                f"{identity} gave the score {reply.score!r} to step {len(request.steps) - 1} (0-based), "
+                f"{request.steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
+            )
+        return
+    assert not isinstance(request, Release)
     fits = samples if isinstance(request, Write) else len(request.options)
     found = len(reply) if isinstance(reply, Sequence) else None
     if found != fits:
@@ -227,14 +273,19 @@ def _check_reply(request: Request, reply: Reply, samples: int, identity: str) ->
 def _pack(sample: object) -> str:
     if isinstance(sample, Verdict):
         return json.dumps({"verdict": asdict(sample)})
+    if isinstance(sample, Graded):
+        return json.dumps({"graded": asdict(sample)})
     return json.dumps(asdict(sample) if isinstance(sample, Written) else list(sample))  # type: ignore[call-overload]
 
 
-def _unpack(text: str) -> Written | Verdict | tuple[float, ...]:
+def _unpack(text: str) -> Written | Verdict | Graded | tuple[float, ...]:
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
             return tuple(float(value) for value in data)
+        if "graded" in data:
+            classes = data["graded"]["classes"]
+            return Graded(**{**data["graded"], "classes": None if classes is None else tuple(classes)})
         return Verdict(**data["verdict"]) if "verdict" in data else Written(**data)
     except (ValueError, TypeError) as error:
         raise InputError(f"a recorded reply cannot be read ({error}): {text[:80]!r}") from None

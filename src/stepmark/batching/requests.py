@@ -86,6 +86,8 @@ class Written:
     logprob: float | None = None
     """Sum of the natural-log probabilities of those tokens under the model itself (temperature 1, nothing
     cut off); None when not known."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt and prefill that it continues; None when the policy does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +129,56 @@ class Verify:
             raise UsageError("Verify: there is no reference answer to compare with")
 
 
-Request = Write | Choose | Verify
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """A request for a PRM's score of the last of some steps, after those before it; the reply is a `Graded`.
+
+    Raises:
+        UsageError: no steps.
+    """
+
+    problem: str
+    """The problem's text."""
+    steps: tuple[str, ...]
+    """The prefix: at least one step, the last of which is scored."""
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise UsageError("Score: there is no step to score")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graded:
+    """What a PRM says of the last step of a prefix, and what there was to read for it.
+
+    The counts are properties of the texts, so that what a search costs does not depend on batches, caches or replays.
+    """
+
+    score: float
+    """In the range of the PRM's `score_kind`; finite."""
+    tokens: int | None = None
+    """Tokens of this prefix that the prefix without its last step has not (the problem's own, for the first step); of a PRM
+    that reads whole prefixes every time, all of them. None when the PRM does not count."""
+    root: int | None = None
+    """Tokens of the problem and the template before the first step, to be counted once a problem; 0 where `tokens` holds them."""
+    classes: tuple[float, ...] | None = None
+    """Class probabilities, for PRMs with more than two classes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """Word that some prefixes of a problem will not be continued: what is kept of them may go.
+
+    It has no reply (a method is sent None), is never recorded, and changes no result.
+    """
+
+    problem: str
+    """The problem's text."""
+    prefixes: tuple[tuple[str, ...], ...]
+    """Each one's steps."""
+
+
+Request = Write | Choose | Verify | Score | Release
 """What a method may ask for."""
 
 

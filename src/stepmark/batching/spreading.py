@@ -19,7 +19,7 @@ from math import ceil
 from typing import Protocol, final
 
 from stepmark.batching.driver import Answerer, Ready, Reply
-from stepmark.batching.requests import Choose, Request, Verify, Write, Written
+from stepmark.batching.requests import Choose, Release, Request, Score, Verify, Write, Written
 from stepmark.errors import BackendError, InputError, StepmarkError
 
 DEATHS = 3
@@ -200,6 +200,8 @@ def _deadly(request: Request, why: str) -> BackendError:
 def _named(request: Request) -> str:
     if isinstance(request, Verify):
         return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
+    if isinstance(request, Score | Release):
+        return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
     many = f"{len(request.options)} options" if isinstance(request, Choose) else _many(request.n, "sample")
     after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""

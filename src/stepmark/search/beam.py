@@ -1,0 +1,104 @@
+"""Step-level beam search: k steps after each beam, the best b go on.
+
+Source: Snell et al. 2024, "Scaling LLM Test-Time Compute Optimally can be More Effective than Scaling Model Parameters" (arXiv
+2408.03314), section 5.1 (BFS-V), and its look-ahead search; as in Hugging Face's search-and-learn, whose N is b * k here.
+
+A round: every running beam is continued by k steps, the PRM scores them, and the b best of the new ones and of those finished earlier
+are kept. It ends when all that is kept is finished, or nothing is left.
+
+Deviations:
+
+* The first round writes b * k first steps, so that all rounds write equally many.
+* Steps that say the same (`meaning`) after one beam take one place. They are not scored, and not written anew.
+* Finished beams stay in the competition with the aggregate that they have, and take a place while they are in it. In search-and-learn
+  they leave it and are kept in the order of finishing, however bad.
+* Beams are compared by the aggregate of all steps so far, not by the last score alone; `aggregate="last"` gives that.
+* Look-ahead goes on from each new step greedily for some steps and compares by the aggregate at the end of that. search-and-learn's beam
+  search writes the look-ahead and then scores the text without it. A beam's own aggregate stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from stepmark.batching import Method
+from stepmark.records import Problem
+from stepmark.search.best_of_n import at_least
+from stepmark.search.choosing import check_choice, choose
+from stepmark.search.growing import Tree
+from stepmark.search.lookahead import look_ahead
+from stepmark.search.nodes import Node, ranked
+from stepmark.search.searching import Choice, Found, Searching
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeamSearch(Searching):
+    """Beam search over steps."""
+
+    name: str = "beam"
+    width: int = 4
+    """b: beams that are kept."""
+    expand: int = 4
+    """k: steps that are written after each."""
+    lookahead: int = 0
+    """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
+    choose: Choice = "best"
+    """How one of the finished beams is chosen."""
+
+    def __post_init__(self) -> None:
+        at_least("width", self.width, 1)
+        at_least("expand", self.expand, 1)
+        at_least("lookahead", self.lookahead, 0)
+        check_choice(self.choose, self.grading)
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name)
+        beams: list[Node] = [tree.root]
+        round_ = 0
+        while any(not beam.ended for beam in beams) and not tree.spent:
+            running = [beam for beam in beams if not beam.ended]
+            each = self.expand if round_ else self.width * self.expand
+            grown = yield from tree.grow([(beam, each) for beam in running], round_)
+            fresh = [node for some in grown for node in some]
+            if self.lookahead:
+                yield from look_ahead(tree, fresh, self.lookahead, round_)
+            # What was not continued, because the budget ended, is in it as it stands.
+            left = (
+                []
+                if not tree.spent
+                else [beam for beam, some in zip(running, grown, strict=True) if not some]
+            )
+            beams = best_of_round(tree, [*(beam for beam in beams if beam.ended), *left, *fresh], self.width)
+            round_ += 1
+        return (yield from choose(tree, [beam for beam in beams if beam.ended], self.choose))
+
+
+def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
+    """The best of some nodes, best first; the others are given up, and what the PRM keeps of them goes.
+
+    Args:
+        tree: whose nodes they are.
+        nodes: alive or the root.
+        width: how many are kept.
+    """
+    order = ranked(node for node in nodes if node.alive and node.parent is not None)
+    for place, node in enumerate(order[width:], start=width + 1):
+        node.prune(f"not among the {width} best of the round: {place} of {len(order)}")
+    tree.release_but(order[:width])
+    return order[:width]
+
+
+def best_of(nodes: Sequence[Node], count: int, why: str) -> list[Node]:
+    """The best of some nodes, best first; the others are given up for a reason."""
+    order = ranked(node for node in nodes if node.alive)
+    for node in order[count:]:
+        node.prune(why)
+    return order[:count]
+
+
+Searched = Generator[Any, Any, Found]
+"""What the body of a search is."""

@@ -1,0 +1,108 @@
+"""Whole solutions, and one of them: greedy, best-of-N, majority vote, PRM-weighted vote.
+
+Best-of-N with a process reward model: Lightman et al. 2023, "Let's Verify Step by Step" (arXiv 2305.20050), section 2. Majority and
+weighted votes: see `choosing`.
+
+The searches of this module write the same texts: with equal settings (`Steps`, N, budget) and one reply store, the second one is
+free. `Majority` and `Greedy` ask no PRM, and are charged for none.
+
+Deviation: under a budget that would not do for N solutions of the longest length, they are asked for a few at a time, as many as the
+budget is likely to do for by the longest so far (`spending.Spending.allow`), so N may not be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, final
+
+from stepmark.batching import Method
+from stepmark.errors import UsageError
+from stepmark.records import Problem
+from stepmark.search.choosing import check_choice, choose
+from stepmark.search.growing import Tree
+from stepmark.search.searching import Choice, Found, Searching
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Greedy(Searching):
+    """One solution, always the likeliest token. The yardstick that costs least."""
+
+    name: str = "greedy"
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name, scored=False)
+        ends = yield from tree.write_whole(tree.root, 1, 0, temperature=0.0)
+        return (yield from choose(tree, ends, "best"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled(Searching):
+    """N solutions, and one of them. Abstract."""
+
+    n: int = 16
+    """Solutions that are written."""
+
+    def __post_init__(self) -> None:
+        at_least("n", self.n, 1)
+
+    def _search(self, problem: Problem, name: str, choice: Choice) -> Generator[Any, Any, Found]:
+        tree = Tree(problem, self, name, scored=choice != "majority")
+        ends = yield from tree.write_whole(tree.root, self.n, 0)
+        return (yield from choose(tree, ends, choice))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestOfN(Sampled):
+    """The solution with the highest aggregate of its step scores."""
+
+    name: str = "best-of-n"
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        return (yield from self._search(problem, self.name, "best"))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Majority(Sampled):
+    """The commonest answer; no PRM is asked."""
+
+    name: str = "majority"
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        return (yield from self._search(problem, self.name, "majority"))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightedVote(Sampled):
+    """The answer with the highest sum of aggregates.
+
+    Raises:
+        UsageError: the aggregate can be negative, and is no weight.
+    """
+
+    name: str = "weighted-vote"
+
+    def __post_init__(self) -> None:
+        at_least("n", self.n, 1)
+        check_choice("vote", self.grading)
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        return (yield from self._search(problem, self.name, "vote"))
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse a setting that is too small.
+
+    Raises:
+        UsageError: it is.
+    """
+    if not value >= least:
+        raise UsageError(f"{name}: expected {least:g} or more, found {value!r}")

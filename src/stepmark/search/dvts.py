@@ -1,0 +1,91 @@
+"""Diverse verifier tree search: subtrees that never compete with each other, each of which goes on from its best step alone.
+
+Source: Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models" (Hugging Face), and its code, search-and-learn
+(`dvts.py`), whose N is `subtrees` * `expand` here and M is `expand`.
+
+1. Each of n subtrees writes k first steps and keeps the best.
+2. Each writes k steps after what it keeps, and keeps the best, until that is finished.
+3. One of the finished solutions, one a subtree, is chosen.
+
+Deviations:
+
+* A subtree does not begin with a step that says the same as another's first one: it takes the next best of its own k, and is not opened where
+  it has none. Without that, a peaked policy gives n times the same tree.
+* Steps are compared by the aggregate of all steps so far; in search-and-learn too. With look-ahead, by that at its end (`lookahead`).
+* All subtrees of all problems are written and scored together, one step a round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from stepmark.batching import Method
+from stepmark.records import Problem
+from stepmark.search.beam import best_of
+from stepmark.search.best_of_n import at_least
+from stepmark.search.choosing import check_choice, choose
+from stepmark.search.growing import Tree
+from stepmark.search.lookahead import look_ahead
+from stepmark.search.meaning import meaning
+from stepmark.search.nodes import Node
+from stepmark.search.searching import Choice, Found, Searching
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiverseTrees(Searching):
+    """Diverse verifier tree search."""
+
+    name: str = "dvts"
+    subtrees: int = 4
+    """n: trees, each of which gives one solution."""
+    expand: int = 4
+    """k: steps that are written after what a subtree keeps."""
+    lookahead: int = 0
+    """Steps that are written greedily beyond each new one before it is compared."""
+    choose: Choice = "best"
+    """How one of the subtrees' solutions is chosen."""
+
+    def __post_init__(self) -> None:
+        at_least("subtrees", self.subtrees, 1)
+        at_least("expand", self.expand, 1)
+        at_least("lookahead", self.lookahead, 0)
+        check_choice(self.choose, self.grading)
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name)
+        # Not deduped: these are n draws of k, and each subtree chooses among its own.
+        [first] = yield from tree.grow([(tree.root, self.subtrees * self.expand)], 0, dedupe=False)
+        if self.lookahead:
+            yield from look_ahead(tree, first, self.lookahead, 0)
+        tips = self._begin(tree)
+        round_ = 1
+        while any(tip.running for tip in tips) and not tree.spent:
+            tree.release_but(tips)
+            running = [tip for tip in tips if tip.running]
+            grown = yield from tree.grow([(tip, self.expand) for tip in running], round_)
+            if self.lookahead:
+                yield from look_ahead(tree, [node for some in grown for node in some], self.lookahead, round_)
+            tips = [tip for tip in tips if tip.ended]
+            for some in grown:
+                tips += best_of(some, 1, "not the best step of its subtree")
+            round_ += 1
+        return (yield from choose(tree, tree.finished, self.choose))
+
+    def _begin(self, tree: Tree) -> list[Node]:
+        """The first step of each subtree, each of another meaning."""
+        drawn = [node for node in tree.nodes.all if node.parent is tree.root]
+        taken: dict[str, Node] = {}
+        for start in range(0, len(drawn), self.expand):
+            own = [node for node in drawn[start : start + self.expand] if node.alive]
+            fresh = [node for node in own if meaning(node.step) not in taken]
+            for node in own:
+                if node not in fresh:
+                    node.prune(
+                        f"another subtree begins with step {taken[meaning(node.step)].number}, which says the same"
+                    )
+            for node in best_of(fresh, 1, "not the best step of its subtree"):
+                taken[meaning(node.step)] = node
+        return list(taken.values())

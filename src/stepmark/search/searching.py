@@ -1,0 +1,341 @@
+"""What every search is, and what it gives: settings, candidates, the trace, the cost.
+
+A search is a frozen dataclass of settings with `search(problem)`, a generator that yields requests (`Write`, `Score`, `Verify`,
+`Release`) and returns a `Found`. It does no I/O: `search.run` drives many of them, records every reply before it is used, and resumes by
+replay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from stepmark.batching import Message, Method, Prompt
+from stepmark.errors import UsageError
+from stepmark.records import Problem, ScoreKind
+from stepmark.scoring.aggregate import check_aggregate
+
+State = Literal["kept", "pruned", "finished", "chosen"]
+"""`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
+`chosen`: a step of the chosen solution."""
+
+Stopped = Literal["done", "budget", "dead end"]
+"""Why a search ended: `done` the method came to its end, `budget` nothing more may be spent, `dead end` nothing was left to go on
+from."""
+
+Choice = Literal["best", "majority", "vote"]
+"""How one of the finished solutions is chosen: the highest aggregate; the commonest answer; the answer with the highest sum of
+aggregates."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """How the policy writes.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    stop: str = "\n"
+    """The text that ends a step, and stands between two."""
+    max_tokens: int = 256
+    """The longest step; one that is not ended by then is given up."""
+    max_steps: int = 40
+    """The longest solution in steps; one that is not ended by then is given up."""
+    max_solution_tokens: int = 1024
+    """The longest solution, where a solution is written in one go."""
+    temperature: float = 0.7
+    """Of the samples; 0 is greedy, and then a prefix has one continuation."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together hold this share of the probability."""
+    seed: int = 0
+    """Another seed gives other samples."""
+    prompt: Literal["chat", "text"] = "chat"
+    """Ask as the user's turn of a chat, or as plain text, for base models."""
+    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    """Said after the problem; "" for nothing."""
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("stop", bool(self.stop), "a text that is not empty"),
+            ("max_tokens", self.max_tokens >= 1, "1 or more"),
+            ("max_steps", self.max_steps >= 1, "1 or more"),
+            ("max_solution_tokens", self.max_solution_tokens >= 1, "1 or more"),
+            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+        ):
+            if not good:
+                raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)!r}")
+
+    def prompt_of(self, problem: Problem) -> Prompt:
+        """What the policy is shown before the solution."""
+        text = f"{problem.text}\n\n{self.instruction}" if self.instruction else problem.text
+        return (Message(role="user", content=text),) if self.prompt == "chat" else f"{text}\n\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grading:
+    """How step scores make one number, with which prefixes and whole solutions are compared.
+
+    Raises:
+        UnknownNameError: no such aggregate.
+        ScoreKindError: it means nothing for scores of this kind.
+    """
+
+    aggregate: str = "min"
+    """One of `scoring.aggregate.AGGREGATES`, of the steps so far."""
+    kind: ScoreKind = "probability"
+    """What the PRM's scores are."""
+
+    def __post_init__(self) -> None:
+        check_aggregate(self.aggregate, self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a search may spend on one problem. Both None: no limit but the method's own.
+
+    It is hard: a request that writes is cut to what is left (fewer samples, then a lower `max_tokens`), half of it kept back for the
+    PRM that reads what is written. So it is exceeded by no more than what a PRM reads of the request in flight.
+
+    Raises:
+        UsageError: a negative one.
+    """
+
+    tokens: int | None = None
+    """Tokens that the policy writes and the PRM reads. Prompts that the policy reads are not counted in it: not every policy tells
+    them."""
+    flops: float | None = None
+    """Floating-point operations of both models, as `Cost.flops` counts them; needs `Sizes`, and a policy that tells its prompts."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "flops"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"budget: expected 0 {name} or more, found {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSize:
+    """What a token costs a model: 2 * `parameters` + 4 * `attention` * (tokens before it) operations.
+
+    The first term is a multiplication and an addition a weight (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), the second the
+    two products of attention, of queries with keys and of weights with values.
+
+    Raises:
+        UsageError: no parameters, or a negative number.
+    """
+
+    parameters: float
+    """Weights that a token is multiplied with: without the table of embeddings, with the head."""
+    attention: float = 0
+    """Layers times the width of their attention (heads times their size); 0 leaves the second term out."""
+
+    def __post_init__(self) -> None:
+        if not (self.parameters > 0 and self.attention >= 0):
+            raise UsageError(
+                f"a model's size: expected parameters above 0 and attention of 0 or more, found {self}"
+            )
+
+    def flops(self, tokens: int, before: int) -> float:
+        """Operations for some tokens in a row.
+
+        Args:
+            tokens: how many.
+            before: tokens before the first of them.
+        """
+        contexts = tokens * before + tokens * (tokens + 1) / 2
+        return 2.0 * self.parameters * tokens + 4.0 * self.attention * contexts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """The sizes of both models, where they are known."""
+
+    policy: ModelSize | None = None
+    prm: ModelSize | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What one search has cost. All are properties of the texts: replays, batches and caches change nothing."""
+
+    prompt: int | None = 0
+    """Tokens of all prompts and prefixes that the policy was given, each request's once, however many samples it asked for. None
+    where the policy does not tell."""
+    new: int | None = 0
+    """Of those, what no earlier request had given it and it had not written itself: the problem's prompt. The rest is what a policy
+    with a prefix cache does not compute again."""
+    decoded: int | None = 0
+    """Tokens that the policy wrote."""
+    prm: int | None = 0
+    """Tokens that the PRM read: the problem once, each step once (for a PRM that reads whole prefixes, each prefix)."""
+    flops: float | None = 0.0
+    """Of both models: `new` and `decoded` tokens of the policy, `prm` tokens of the PRM, by `ModelSize`. None where a size or a count
+    is not known."""
+    writes: int = 0
+    """Requests to the policy."""
+    samples: int = 0
+    """Texts that it wrote."""
+    scores: int = 0
+    """Distinct prefixes that the PRM scored."""
+
+    @property
+    def tokens(self) -> int | None:
+        """What a token budget counts: decoded and PRM tokens."""
+        return None if self.decoded is None or self.prm is None else self.decoded + self.prm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceNode:
+    """One step that a search wrote."""
+
+    number: int
+    """Its place in the trace, from 0."""
+    parent: int | None
+    """The number of the step before it; None for a first step."""
+    step: str
+    """Its text; empty where the policy ended the solution without another step, or wrote nothing."""
+    score: float | None
+    """The PRM's; None where it was not scored."""
+    aggregate: float | None
+    """Of the scores from the first step to this one; None where one is missing."""
+    state: State
+    why: str
+    """Why it was pruned; "" where it was not."""
+    round: int
+    """In which round of the search it was written, from 0."""
+    policy_tokens: int | None
+    """Tokens decoded for it. Of a solution that was written in one go, all stand at its last step."""
+    prm_tokens: int | None
+    """Tokens that the PRM read for it and for no node before it (the problem's own at the first that was scored)."""
+    visits: int | None = None
+    """How often a tree search went through it; None for searches that do not count."""
+    value: float | None = None
+    """What a tree search holds of it at the end; None for searches without values, and where it was not visited."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """The tree of a search. The tokens of its nodes sum to `Cost.decoded` and `Cost.prm`."""
+
+    method: str
+    aggregate: str
+    kind: ScoreKind
+    nodes: tuple[TraceNode, ...] = ()
+    """Parents before their children."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A solution that a search may choose."""
+
+    node: int
+    """The number of its last node."""
+    steps: tuple[str, ...]
+    text: str
+    """The whole text as the policy wrote it."""
+    scores: tuple[float | None, ...]
+    """The PRM's, one a step; None where it was not asked."""
+    aggregate: float | None
+    """Of the scores; None where one is missing."""
+    finished: bool
+    """The policy ended it; else it was cut off, by the budget or by the longest solution."""
+    answer: str | None = None
+    """The final answer that it names; None for none."""
+    votes: float | None = None
+    """What its answer got in the vote; None without a vote, or where it did not vote."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search gives for one problem."""
+
+    problem: Problem
+    method: str
+    chosen: int | None
+    """Index into `candidates`; None where there is nothing to choose."""
+    candidates: tuple[Candidate, ...]
+    """Every solution that it may choose. Where none was finished, the best unfinished one."""
+    trace: Trace
+    cost: Cost
+    stopped: Stopped
+    note: str = ""
+    """What else is to be known of its end."""
+
+    @property
+    def solution(self) -> Candidate | None:
+        """The chosen candidate."""
+        return None if self.chosen is None else self.candidates[self.chosen]
+
+
+class Search(Protocol):
+    """A way to search: a frozen dataclass of settings with one method."""
+
+    @property
+    def name(self) -> str:
+        """Its name in files."""
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """Search one problem.
+
+        Raises:
+            InputError: the problem cannot be searched: the policy cannot read it, or a reference answer is missing.
+            UsageError: a budget that cannot be kept, because a model does not count what it must.
+            BackendError: the PRM gave a score out of its range.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Searching:
+    """The settings that all searches share."""
+
+    how: Steps = Steps()
+    """How the policy writes."""
+    grading: Grading = Grading()
+    """How step scores are put together."""
+    budget: Budget = Budget()
+    """What may be spent on a problem."""
+    sizes: Sizes = Sizes()
+    """For `Cost.flops`."""
+
+
+def found_row(found: Found) -> dict[str, Any]:
+    """A `Found` as one JSON object, without its trace."""
+    row = asdict(found)
+    del row["trace"]
+    row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
+    row["cost"]["tokens"] = found.cost.tokens
+    # JSON has no infinity, and a sum of logits may be one.
+    for one in row["candidates"]:
+        for key in ("aggregate", "votes"):
+            one[key] = _number(one[key])
+    return {
+        "id": found.problem.id,
+        **row,
+        "solution": None if found.solution is None else found.solution.text,
+        "answer": None if found.solution is None else found.solution.answer,
+    }
+
+
+def trace_row(found: Found) -> dict[str, Any]:
+    """The trace of a `Found` as one JSON object, with what it takes to read it."""
+    row = asdict(found.trace)
+    for node in row["nodes"]:
+        for key in ("aggregate", "value"):
+            node[key] = _number(node[key])
+    solution = found.solution
+    return {
+        "id": found.problem.id,
+        "problem": found.problem.text,
+        **row,
+        "chosen": None if solution is None else solution.node,
+        "stopped": found.stopped,
+        "note": found.note,
+        "cost": asdict(found.cost),
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else "inf" if value > 0 else "-inf"
