@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from itertools import pairwise
 from typing import TYPE_CHECKING, assert_never
 
 from stepmark.errors import MissingExtraError
@@ -135,8 +136,34 @@ def _x_axis(axes: Axes, plot: Lines, names: list[str]) -> float:
         axes.xaxis.set_minor_locator(NullLocator())
     if plot.log_x or len(values) <= 7:
         ticks = values[:: math.ceil(len(values) / 9)] if values else []
+        if plot.log_x and _crowded(ticks):
+            ticks = _round_ticks(values[0], values[-1])
         axes.set_xticks(ticks, [short(tick) for tick in ticks])
     return 0
+
+
+def _crowded(ticks: list[float]) -> bool:
+    """Whether two labels on a logarithmic axis would touch."""
+    if len(ticks) < 2:
+        return False
+    unit = (WIDTH - 70) / math.log(ticks[-1] / ticks[0])
+    return any(
+        unit * math.log(after / before)
+        < (cells(short(before)) + cells(short(after))) / 2 * SMALL * LETTER + 3
+        for before, after in pairwise(ticks)
+    )
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """As many round numbers between two as have room; the two themselves where there are less than two."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for leads in ((1, 2, 5), (1, 3), (1,)):
+        found = [
+            lead * 10.0**power for power in powers for lead in leads if low <= lead * 10.0**power <= high
+        ]
+        if len(found) > 1 and not _crowded(found):
+            return found
+    return [low, high]
 
 
 def _bars(plot: Bars, sketch: Sketch) -> None:

@@ -31,7 +31,7 @@
     }
   }
 
-  const places = document.querySelectorAll(".ask, .card");
+  const places = () => document.querySelectorAll(".ask, .card");
   const near = new IntersectionObserver(
     (seen) => {
       for (const { isIntersecting, target } of seen) {
@@ -42,6 +42,8 @@
     },
     { rootMargin: "1200px" },
   );
-  places.forEach((place) => near.observe(place));
-  addEventListener("beforeprint", () => places.forEach(render));
+  places().forEach((place) => near.observe(place));
+  // What another script of the page puts in later it names by this event.
+  addEventListener("formulas", ({ target }) => near.observe(target));
+  addEventListener("beforeprint", () => places().forEach(render));
 })();

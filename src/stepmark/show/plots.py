@@ -53,7 +53,7 @@ class Lines:
     y_label: str
     series: tuple[Series, ...]
     log_x: bool = False
-    """A logarithmic x axis, with ticks at the x values; they must be positive numbers."""
+    """A logarithmic x axis, with ticks at the x values, or at round numbers where those would crowd; they must be positive."""
     diagonal: bool = False
     """Draw the line x = y."""
     y_range: tuple[float, float] | None = None

@@ -17,10 +17,10 @@ from stepmark.show.text import check_solution, first_error_words, number, one_li
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-_SCORE = 8
+SCORE = 8
 """Columns for a score: as wide as "not read" and "1.23e-05"."""
 
-_BAR = 8
+BAR = 8
 """Columns for a bar."""
 
 _NARROW = 56
@@ -92,15 +92,15 @@ class _Lines:
         yield text(dot.join(one_line(fact) for fact in self.facts), "bold")
         narrow = options.max_width < _NARROW
         table = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        for width in (2,) if narrow else (3, _SCORE):
+        for width in (2,) if narrow else (3, SCORE):
             table.add_column(width=width, no_wrap=True, justify="right")
         if not narrow:
-            table.add_column(width=_BAR, no_wrap=True)
+            table.add_column(width=BAR, no_wrap=True)
         table.add_column(ratio=1)
         for at, (step, score, place) in enumerate(zip(self.steps, self.scores, self.places, strict=True)):
             shade = colour.shade(place, "dark")
             ink, tint = colour.hexa(colour.INK["dark"]), colour.hexa(shade.tint)
-            bar = text(_bar(place, plain), Style(color=colour.hexa(shade.strong)))
+            bar = text(meter(place, plain=plain), Style(color=colour.hexa(shade.strong)))
             shown = text("not read" if score is None else number(score), Style(bold=score is not None))
             body = text("")
             if narrow:
@@ -113,11 +113,16 @@ class _Lines:
         yield table
 
 
-def _bar(place: float | None, plain: bool) -> str:
-    """A bar of `_BAR` columns, in half columns where the terminal has the signs."""
+def meter(place: float | None, *, plain: bool) -> str:
+    """A place on the scale as a bar of `BAR` columns, in half columns where the terminal has the signs.
+
+    Args:
+        place: from 0 to 1; None for a blank.
+        plain: the terminal has ASCII only.
+    """
     if place is None:
-        return " " * _BAR
+        return " " * BAR
     if plain:
-        return ("#" * round(place * _BAR)).ljust(_BAR, "-")
-    full, half = divmod(round(place * _BAR * 2), 2)
-    return ("━" * full + "╸" * half).ljust(_BAR, "─")
+        return ("#" * round(place * BAR)).ljust(BAR, "-")
+    full, half = divmod(round(place * BAR * 2), 2)
+    return ("━" * full + "╸" * half).ljust(BAR, "─")

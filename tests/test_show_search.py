@@ -1,0 +1,721 @@
+"""The page of a search and its lines in the terminal: what they show is what was searched, and nothing in them acts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chromium import Browser
+from stepmark.errors import InputError, ScoreKindError, UsageError
+from stepmark.show.compute import compute_plot
+from stepmark.show.plots import svg
+from stepmark.show.search import CandidateView, NodeView, SearchView, rounds
+from stepmark.show.search_page import SearchPage, search_html
+from stepmark.show.search_terminal import search_lines
+from stepmark.show.tables import Table
+
+VOID = {"meta", "input", "path"}
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    children: list[Element | str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(child if isinstance(child, str) else child.text for child in self.children)
+
+    def all(self) -> Iterator[Element]:
+        yield self
+        for child in self.children:
+            if isinstance(child, Element):
+                yield from child.all()
+
+    def find(self, what: str) -> list[Element]:
+        """Elements by ".class", "#id" or tag."""
+        return [
+            one
+            for one in self.all()
+            if what == one.tag
+            or what == f"#{one.attributes.get('id')}"
+            or what in [f".{name}" for name in one.attributes.get("class", "").split()]
+        ]
+
+    def one(self, what: str) -> Element:
+        found = self.find(what)
+        assert len(found) == 1, (what, len(found))
+        return found[0]
+
+
+class Tree(HTMLParser):
+    """HTML as a tree; refuses elements that are not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = Element("root", {})
+        self.path = [self.root]
+        self.feed(html)
+        self.close()
+        assert [one.tag for one in self.path] == ["root"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs)
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.path[-1].children.append(element)
+        if tag not in VOID:
+            self.path.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.path.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self.path[-1].children.append(data)
+
+
+def node(
+    number: int, parent: int | None, score: float | None, state: str, round: int, **more: object
+) -> NodeView:
+    more.setdefault("text", f"Step of node {number}.")
+    return NodeView(number=number, parent=parent, score=score, state=state, round=round, **more)  # type: ignore[arg-type]
+
+
+WHY = "not among the 2 best of the round"
+NODES = (
+    node(10, None, 0.875, "kept", 1, aggregate=0.875, policy_tokens=5, prm_tokens=12, text="She has $36$ pens."),
+    node(11, None, 0.25, "pruned", 1, aggregate=0.25, policy_tokens=7, prm_tokens=9, why=WHY),
+    node(12, None, 0.5, "kept", 1, aggregate=0.5, policy_tokens=6, prm_tokens=8),
+    node(20, 10, 0.75, "chosen", 2, aggregate=0.75, policy_tokens=4, prm_tokens=6, text="So 30 are left: 36 - 6."),
+    node(21, 10, None, "pruned", 2, why="the PRM read no step"),
+    node(22, 12, 0.625, "finished", 2, aggregate=0.5, policy_tokens=3, prm_tokens=2),
+    node(23, 12, 0.125, "pruned", 2, aggregate=0.125, policy_tokens=2, prm_tokens=2, why=WHY),
+)  # fmt: skip
+COST = Table(title="Cost", columns=("", "Prompt", "Decoded"), rows=(("policy", "1,234", "27"), ("PRM", "0", "39")))  # fmt: skip
+VIEW = SearchView(
+    name="gsm8k-7",
+    problem="She has $36$ pens and gives 6 away. How many are left?",
+    nodes=NODES,
+    kind="probability",
+    aggregate="min",
+    stopped="every beam is finished",
+    chosen=20,
+    candidates=(
+        CandidateView(node=20, aggregate=0.75, answer="30", right=True),
+        CandidateView(node=22, aggregate=0.5, answer=None, note="no answer in it"),
+    ),
+    method="beam",
+    settings={"width": "2"},
+    cost=COST,
+    tokens=66,
+)
+OTHER = SearchView(
+    name="gsm8k-8",
+    problem="What is 2 + 3?",
+    nodes=(node(0, None, 0.5, "kept", 0, visits=3, value=0.375),),
+    kind="probability",
+    aggregate="mean",
+    stopped="the budget of 10 tokens is spent",
+    method="mcts",
+)
+PAGE = SearchPage(title="Search", searches=(VIEW, OTHER), facts=("By prm-a.",), settings={"seed": "7"})
+
+
+def page_of(page: SearchPage) -> Element:
+    return Tree("".join(search_html(page))).root
+
+
+def data_of(page: Element, number: int = 1) -> dict[str, object]:
+    block = page.one(f"#d{number}")
+    assert block.attributes["type"] == "application/json"
+    found: dict[str, object] = json.loads(block.text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page() -> Element:
+    return page_of(PAGE)
+
+
+# The record
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nodes": (*NODES, NODES[0])}, "node 10, field 'number'"),
+        ({"nodes": NODES[::-1]}, "node 23, field 'parent': .* stands before it, found 12"),
+        ({"nodes": (NODES[0], replace(NODES[3], round=0))}, "expected round 1, its parent's, or a later one, found 0"),
+        ({"nodes": (*NODES, node(30, None, 1.5, "kept", 1))}, r"node 30, field 'score': expected a probability in \[0, 1\], found 1.5"),
+        ({"nodes": (*NODES, node(30, None, float("nan"), "kept", 1))}, "node 30, field 'score': .* found NaN"),
+        ({"nodes": (*NODES, node(30, None, float("inf"), "kept", 1)), "kind": "unbounded"}, "field 'score': expected a finite number"),
+        ({"nodes": (*NODES, node(30, None, 0.5, "kept", 1, value=float("nan")))}, "field 'value': expected a finite number"),
+        ({"nodes": (*NODES, node(30, None, 0.5, "kept", 1, visits=-1))}, "field 'visits': expected 0 or more, found -1"),
+        ({"nodes": (*NODES, node(30, None, 0.5, "kept", 1, why="?"))}, "only where a node is pruned, found '\\?' where it is kept"),
+        ({"nodes": (*NODES, node(30, None, 0.5, "lost", 1))}, "expected a state \\(kept, pruned, finished, chosen\\), found 'lost'"),
+        ({"candidates": (*VIEW.candidates, CandidateView(node=99, aggregate=None, answer=None))}, "expected the number of a node, found 99"),
+        ({"candidates": VIEW.candidates * 2}, "one candidate a node"),
+        ({"chosen": None}, "nothing is chosen, yet node 20"),
+        ({"chosen": 10}, "expected the node of a candidate, found 10"),
+        ({"chosen": 22}, "expected node 22, which is chosen, to have the state 'chosen', found 'finished'"),
+        ({"nodes": (*NODES, node(30, None, 0.5, "chosen", 1))}, "node 30 .* not on the way to node 20"),
+    ],
+)  # fmt: skip
+def test_a_search_that_would_be_drawn_wrong_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=f"search 'gsm8k-7'.*{message}"):
+        replace(VIEW, **change)  # type: ignore[arg-type]
+
+
+def test_an_unknown_kind_of_score_is_refused() -> None:
+    with pytest.raises(ScoreKindError):
+        replace(VIEW, kind="logit")
+
+
+def test_the_way_to_a_node() -> None:
+    assert [one.number for one in VIEW.path(22)] == [12, 22]
+    with pytest.raises(InputError, match="found 99"):
+        VIEW.path(99)
+
+
+def test_rounds_count_what_became_of_their_nodes() -> None:
+    first, second = rounds(VIEW)
+    assert (first.first, first.counts, first.best) == (1, "3 written: 2 kept, 1 pruned", 0.875)
+    assert (second.first, second.counts, second.best) == (
+        2,
+        "4 written: 2 pruned, 1 finished, 1 chosen",
+        0.75,
+    )
+    assert [[one.number for one in part.chosen] for part in (first, second)] == [[10], [20]]
+
+
+def test_an_aggregate_out_of_the_range_of_the_scores_has_no_colour() -> None:
+    assert VIEW.aggregate_place(0.25) == 0.25
+    assert VIEW.aggregate_place(2.5) is None  # a sum of probabilities
+
+
+# The page
+
+
+def test_the_top_says_how_many_were_right(page: Element) -> None:
+    assert page.one("h1").text == page.one("head").one("title").text == "Search"
+    tiles = [(one.one("b").text, one.one("span").text) for one in page.find(".tile")]
+    assert tiles == [("2", "problems"), ("1", "right"), ("0", "wrong"), ("1", "not known"), ("8", "nodes")]
+    alone = page_of(replace(PAGE, searches=(VIEW,)))
+    assert ("66", "tokens") in [(one.one("b").text, one.one("span").text) for one in alone.find(".tile")]
+    assert not alone.find(".runs")
+
+
+def test_the_list_names_outcome_and_cost(page: Element) -> None:
+    rows = page.one(".runs").find("a")
+    assert [one.attributes["href"] for one in rows] == ["#p1", "#p2"]
+    assert [[one.find(what)[0].text for what in (".name", ".out", ".cost")] for one in rows] == [
+        ["gsm8k-7", "✓ right: 30", "7 nodes · 66 tokens"],
+        ["gsm8k-8", "nothing was chosen", "1 nodes"],
+    ]
+
+
+def test_each_tree_is_a_block_of_data_with_every_fact_of_its_nodes(page: Element) -> None:
+    data = data_of(page)
+    nodes = data["nodes"]
+    assert isinstance(nodes, list)
+    assert nodes[0] == {
+        "id": 10, "text": "She has $36$ pens.", "html": 'She has <span class="tex">36</span> pens.', "level": "l18", "state": "kept",
+        "round": 1, "score": 0.875, "said": "0.875", "at": 0.875, "sum": 0.875, "sumSaid": "0.875", "sumLevel": "l18",
+        "policy": 5, "prm": 12,
+    }  # fmt: skip
+    assert nodes[4] == {
+        "id": 21, "text": "Step of node 21.", "level": "l-", "state": "pruned", "round": 2, "up": 0, "why": "the PRM read no step",
+    }  # fmt: skip
+    assert [one.get("up") for one in nodes] == [None, None, None, 0, 0, 2, 2]
+    assert (data["chosen"], data["aggregate"]) == (3, "min")
+    other = data_of(page, 2)
+    assert other["nodes"] == [
+        {"id": 0, "text": "Step of node 0.", "level": "l10", "state": "kept", "round": 0, "score": 0.5, "said": "0.500", "at": 0.5,
+         "value": "0.375", "visits": 3}
+    ]  # fmt: skip
+    assert "chosen" not in other
+
+
+def test_the_data_hold_the_problem_the_candidates_and_the_cost(page: Element) -> None:
+    data = data_of(page)
+    about, after = Tree(str(data["about"])).root, Tree(str(data["after"])).root
+    assert about.one(".ask").one(".txt").text == "She has 36 pens and gives 6 away. How many are left?"
+    assert "Stopped: every beam is finished" in about.text and about.one(".settings").one("dd").text == "2"
+    candidates, cost = after.find("figure")
+    assert [[cell.text for cell in row.find("th") + row.find("td")] for row in candidates.one("tbody").find("tr")] == [
+        ["30", "0.750", "2", "★ chosen · ✓ right"],
+        ["no answer", "0.500", "2", "no answer in it"],
+    ]  # fmt: skip
+    assert [one.attributes["href"] for one in candidates.find("a")] == ["#p1n20", "#p1n22"]
+    assert [[cell.text for cell in row.find("th") + row.find("td")] for row in cost.one("tbody").find("tr")] == [
+        list(row) for row in COST.rows
+    ]  # fmt: skip
+    voted = replace(VIEW, candidates=(replace(VIEW.candidates[0], votes=2.5), VIEW.candidates[1]))
+    cells = (
+        Tree(str(data_of(page_of(replace(PAGE, searches=(voted,))))["after"]))
+        .root.find("tbody")[0]
+        .find("td")
+    )
+    assert [cells[1].text, cells[5].text] == ["2.5", "–"]
+
+
+def test_without_a_script_it_is_a_list_of_the_chosen_solution_and_the_candidates(page: Element) -> None:
+    first, second = page.one("noscript").find("section")
+    assert [one.attributes["id"] for one in (first, second)] == ["p1", "p2"]
+    assert [one.one(".txt").text for one in first.find("li") if "step" in one.attributes.get("class", "")] == [
+        "She has 36 pens.", "So 30 are left: 36 - 6.",
+    ]  # fmt: skip
+    assert [one.text for one in first.find(".val")] == ["0.875", "0.750"]
+    assert "no answer in it" in first.text and not first.find("a")
+    assert "Nothing was chosen." in second.text and "No solution was finished." in second.text
+
+
+def test_a_page_without_searches() -> None:
+    nothing = page_of(SearchPage(title="Nothing", searches=()))
+    assert "There is no search on this page." in nothing.text and not nothing.find("script")
+    assert "script-src 'none'" in nothing.find("meta")[1].attributes["content"]
+
+
+def test_equal_views_give_equal_pages() -> None:
+    assert "".join(search_html(PAGE)) == "".join(search_html(replace(PAGE, searches=(replace(VIEW), OTHER))))
+
+
+def asset(name: str) -> str:
+    return (files("stepmark.show") / name).read_text(encoding="utf-8")
+
+
+OURS = ["search_tree.js", "search_path.js", "search.js"]
+
+
+@pytest.mark.parametrize(
+    ("view", "names"), [(VIEW, ["vendor/katex/katex.min.js", "page.js", *OURS]), (OTHER, OURS)]
+)
+def test_only_our_scripts_run(view: SearchView, names: list[str]) -> None:
+    found = page_of(SearchPage(title="t", searches=(view,)))
+    scripts = [one.text for one in found.find("script") if "type" not in one.attributes]
+    assert scripts == [asset(name) for name in names]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    rules = dict(
+        rule.strip().split(" ", 1) for rule in found.find("meta")[1].attributes["content"].split(";")
+    )
+    assert rules["script-src"] == " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert rules["default-src"] == "'none'"
+
+
+def test_nothing_is_loaded() -> None:
+    for name in (*OURS, "search.css"):
+        assert not re.search(r"https?:|@import|url\(|fetch|eval|Function\(|document\.write", asset(name))
+
+
+ATTACKS = (
+    "</script><script>document.title='hacked'</script>",
+    "<!--<script>",
+    "</noscript></style><img src=x onerror=\"document.title='hacked'\">",
+    "\"><svg onload=document.title='hacked'>",
+    "' onmouseover=document.title='hacked' x='",
+    "$\\href{javascript:document.title='hacked'}{x}$",
+    "nul \0 and \x1b[31m and \u202e and \u2028 and \ud800 and &lt;b&gt;",
+    '","html":"<img src=x onerror=alert(1)>',
+)
+
+
+def attacked(text: str) -> SearchView:
+    return SearchView(
+        name=text,
+        problem=text,
+        nodes=(
+            node(0, None, 0.5, "chosen", 0, text=text),
+            node(1, None, 0.5, "pruned", 0, text=text, why=text),
+        ),
+        kind="probability",
+        aggregate=text,
+        stopped=text,
+        chosen=0,
+        candidates=(CandidateView(node=0, aggregate=0.5, answer=text, note=text),),
+        method=text,
+        settings={text: text},
+        cost=Table(title=text, columns=(text, text), rows=((text, text),), note=text),
+        note=text,
+    )
+
+
+TAGS = {
+    "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "aside", "div", "span", "h1", "h2",
+    "p", "b", "i", "a", "ul", "ol", "li", "dl", "dt", "dd", "details", "summary", "figure", "figcaption", "table", "thead", "tbody",
+    "tr", "th", "td", "label", "input", "button", "output", "noscript", "script", "svg", "path",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_hostile_texts_are_inert_and_shown(attack: str) -> None:
+    whole = page_of(
+        SearchPage(
+            title=attack,
+            searches=(attacked(attack), attacked(attack)),
+            facts=(attack,),
+            settings={attack: attack},
+        )
+    )
+    data = data_of(whole)
+    raw = whole.one("#d1").text
+    assert not re.search("[<>&\u2028\u2029\u202e\0]", raw)
+    assert isinstance(data["nodes"], list)
+    marked = [str(one["html"]) for one in data["nodes"] if "html" in one]
+    for part in (whole, *(Tree(html).root for html in (str(data["about"]), str(data["after"]), *marked))):
+        assert {one.tag for one in part.all()} <= TAGS
+        for one in part.all():
+            for name, value in one.attributes.items():
+                assert not name.startswith("on") and name not in ("src", "srcset", "action")
+                assert name != "href" or re.fullmatch(r"#p\d+(n\d+)?", value)
+                assert "hacked" not in value or name == "title"
+    if "\0" not in attack:
+        assert whole.one("h1").text == data["name"] == data["nodes"][0]["text"] == attack
+
+
+def wide(levels: int = 60, width: int = 17, keep: int = 4) -> SearchView:
+    """A beam search of 1,020 nodes: of `width` steps a round the first `keep` are kept."""
+    nodes = []
+    for level in range(levels):
+        for at in range(width):
+            number = level * width + at
+            state = "pruned" if at >= keep else "kept" if level < levels - 1 else "finished"
+            if at == 0 and level == levels - 1:
+                state = "chosen"
+            parent = None if level == 0 else (level - 1) * width + at % keep
+            text = f"We add $x_{{{number}}}$ to $\\frac{{{level}}}{{2}}$ and go on with the sum that we had before."
+            nodes.append(node(number, parent, 1 - at / width, state, level + 1, aggregate=0.5, text=text))
+    last = (levels - 1) * width
+    return replace(
+        VIEW, name="wide", nodes=tuple(nodes), chosen=last, candidates=(CandidateView(node=last, aggregate=0.5, answer="1"),)
+    )  # fmt: skip
+
+
+def test_a_thousand_nodes_make_a_page_of_half_a_megabyte_beside_the_formulas_fonts() -> None:
+    view = wide()
+    assert len(view.nodes) == 1020
+    data = page_of(SearchPage(title="t", searches=(view,))).one("#d1").text
+    assert len(data) < 600_000
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "page.html").write_text(
+        "".join(search_html(replace(PAGE, searches=(VIEW, OTHER, wide())))), encoding="utf-8"
+    )
+    with Browser(folder / "page.html", folder / "profile") as page:
+        yield page
+        assert page.log == []
+
+
+@pytest.fixture
+def shown(browser: Browser) -> Browser:
+    """The page at its first problem, as it opens."""
+    browser.js("location.hash = '#p2'")
+    browser.js("new Promise((done) => setTimeout(done, 300))")  # past the writing of the last hash
+    browser.js("location.hash = '#p1'")
+    browser.js("new Promise((done) => setTimeout(done, 50))")
+    return browser
+
+
+STEPS = "[...document.querySelectorAll('#panel .step')].map((one) => [one.querySelector('.n').textContent, one.querySelector('.val').textContent])"
+PICKED = "document.querySelector('.node.picked').getAttribute('aria-label')"
+FOCUSED = "document.activeElement.getAttribute('aria-label')"
+LABELS = "[...document.querySelectorAll('#tree > .node:not(.later)')].map((one) => one.getAttribute('aria-label').split(':')[0])"
+
+
+def test_the_tree_opens_with_the_chosen_solution_and_says_what_each_node_is(shown: Browser) -> None:
+    assert shown.js("[document.querySelector('#shown').hidden, document.querySelectorAll('noscript *').length]") == [False, 0]  # fmt: skip
+    assert shown.js(LABELS) == [
+        "Problem",
+        "Step 1, score 0.875, kept, round 1",
+        "Step 2, score 0.750, chosen, round 2",
+        "Step 2, not scored, pruned, round 2",
+        "Step 1, score 0.250, pruned, round 1",
+        "Step 1, score 0.500, kept, round 1",
+        "Step 2, score 0.625, finished, round 2",
+        "Step 2, score 0.125, pruned, round 2",
+    ]
+    assert shown.js(STEPS) == [["1", "0.875"], ["2", "0.750"]]
+    assert shown.js("[...document.querySelectorAll('#tree > *')].every((one) => one.role === 'treeitem' && one.ariaLevel)")  # fmt: skip
+    assert shown.js("[...document.querySelectorAll('#tree > .main')].length") == 3
+    # The score stands in the box as a number, not as a colour alone.
+    assert shown.js("[...document.querySelectorAll('#tree > .node b')].map((one) => one.textContent)") == [
+        "0.875", "0.750", "–", "0.250", "0.500", "0.625", "0.125",
+    ]  # fmt: skip
+    told = shown.js("document.querySelector('#panel .told').textContent")
+    assert "★ chosen" in told and "written tokens9" in told and "graded tokens18" in told
+
+
+def test_keys_walk_the_tree_and_the_panel_follows(shown: Browser) -> None:
+    shown.js("document.querySelector('#tree [tabindex=\"0\"]').focus()")
+    assert "Step 2, score 0.750" in shown.js(FOCUSED)
+    shown.press("ArrowLeft")
+    assert "Step 1, score 0.875" in shown.js(FOCUSED) and shown.js(STEPS) == [["1", "0.875"]]
+    shown.press("ArrowDown")
+    assert "score 0.250, pruned" in shown.js(FOCUSED)
+    assert WHY in shown.js("document.querySelector('#panel .told .odd').textContent")
+    shown.press("ArrowDown", "ArrowRight")  # from the other kept step to the best after it
+    assert "score 0.625, finished" in shown.js(FOCUSED) and shown.js(STEPS) == [["1", "0.500"], ["2", "0.625"]]  # fmt: skip
+    shown.press("ArrowUp")
+    assert "not scored, pruned" in shown.js(FOCUSED) and shown.js(STEPS)[-1] == ["2", "not scored"]
+    shown.press("End")
+    assert "score 0.750, chosen" in shown.js(FOCUSED)
+    shown.press("Home")
+    assert shown.js(FOCUSED).startswith("Problem: She has") and shown.js(STEPS) == []
+    shown.press("ArrowLeft", "ArrowUp")  # there is nothing
+    assert shown.js(FOCUSED).startswith("Problem")
+    assert shown.js("document.querySelectorAll('#tree [tabindex=\"0\"]').length") == 1
+    assert shown.js("document.querySelectorAll('#tree [aria-selected=true]').length") == 1
+
+
+def test_pruned_branches_fold_and_unfold(shown: Browser) -> None:
+    shown.js("document.querySelector('#fold').click()")
+    assert shown.js(LABELS) == [
+        "Problem",
+        "Step 1, score 0.875, kept, round 1",
+        "Step 2, score 0.750, chosen, round 2",
+        "1 pruned branch, folded",
+        "1 pruned branch, folded",
+        "Step 1, score 0.500, kept, round 1",
+        "Step 2, score 0.625, finished, round 2",
+        "1 pruned branch, folded",
+    ]
+    assert shown.js("document.querySelectorAll('#tree [aria-expanded=false]').length") == 3
+    shown.click("#tree > .folded")
+    assert "not scored, pruned" in shown.js(PICKED) and len(shown.js(STEPS)) == 2
+    shown.press("ArrowLeft", "Space")  # the one under node 10 folds again
+    assert shown.js("document.querySelectorAll('#tree > .folded').length") == 3
+    assert "score 0.875" in shown.js(FOCUSED)
+    shown.press("Enter")
+    assert shown.js("document.querySelectorAll('#tree > .folded').length") == 2
+
+
+def test_text_and_scores_are_searched_in_folded_branches_too(shown: Browser) -> None:
+    shown.js("document.querySelector('#fold').click(); document.querySelector('#find').focus()")
+    shown.type("NODE 2")
+    hits = "[document.querySelector('#found').textContent, document.querySelectorAll('.node.hit').length, document.querySelectorAll('.node.aside').length]"
+    assert shown.js(hits) == ["3 of 7 nodes", 3, 4]
+    shown.press("Enter")  # the tree comes after the chosen step: node 21, which is folded
+    assert "not scored, pruned" in shown.js(PICKED)
+    shown.press("Enter", "Enter", "Enter")  # nodes 22 and 23, then the first again
+    assert "not scored, pruned" in shown.js(PICKED)
+    shown.js("document.querySelector('#find').value = ''; document.querySelector('#least').focus()")
+    shown.type("0.5")
+    shown.js("document.querySelector('#most').focus()")
+    shown.type("0.75")
+    assert shown.js(hits)[0] == "3 of 7 nodes"
+    shown.js("for (const id of ['least', 'most']) document.querySelector('#' + id).value = ''; document.querySelector('#find').dispatchEvent(new Event('input'))")  # fmt: skip
+    assert shown.js(hits) == ["", 0, 0]
+
+
+def test_the_tree_grows_by_rounds(shown: Browser) -> None:
+    assert shown.js("document.querySelector('#grown').textContent") == "2 of 2 (4 written: 2 pruned, 1 finished, 1 chosen)"  # fmt: skip
+    shown.js("document.querySelector('#upto').focus()")
+    shown.press("ArrowLeft")
+    assert shown.js("document.querySelector('#grown').textContent") == "1 of 2 (3 written: 2 kept, 1 pruned)"
+    assert shown.js(LABELS) == [
+        "Problem",
+        "Step 1, score 0.875, kept, round 1",
+        "Step 1, score 0.250, pruned, round 1",
+        "Step 1, score 0.500, kept, round 1",
+    ]
+    # Whatever is not shown cannot be reached by Tab.
+    assert "score 0.875" in shown.js("document.querySelector('#tree [tabindex=\"0\"]').ariaLabel")
+
+
+def test_a_candidate_leads_to_its_node_and_a_link_to_any(shown: Browser) -> None:
+    shown.click(".candidates tbody tr:nth-child(2) a")
+    shown.js("new Promise((done) => setTimeout(done, 50))")
+    assert "score 0.625, finished" in shown.js(PICKED)
+    shown.js("location.hash = '#p1n11'")
+    shown.js("new Promise((done) => setTimeout(done, 50))")
+    assert "score 0.250, pruned" in shown.js(PICKED)
+    shown.js("location.hash = '#p99n1'")  # there is none
+    shown.js("new Promise((done) => setTimeout(done, 50))")
+    assert "score 0.250, pruned" in shown.js(PICKED) or "Problem" in shown.js(PICKED)
+
+
+def test_one_problem_at_a_time(shown: Browser) -> None:
+    shown.click(".runs li:nth-child(2) a")
+    shown.js("new Promise((done) => setTimeout(done, 50))")
+    assert shown.js("document.querySelector('.runs [aria-current]').textContent").startswith("gsm8k-8")
+    assert shown.js(LABELS) == ["Problem", "Step 1, score 0.500, kept, round 0"]
+    assert "budget of 10 tokens" in shown.js("document.querySelector('#about').textContent")
+    assert shown.js("document.querySelector('#best').disabled")
+    shown.js("document.querySelectorAll('.node')[1].click()")
+    assert "visits3value0.375" in shown.js("document.querySelector('#panel dl').textContent")
+
+
+def test_a_thousand_nodes_stand_apart_and_the_chosen_path_is_a_line(shown: Browser) -> None:
+    shown.js("location.hash = '#p3'")
+    shown.js("new Promise((done) => setTimeout(done, 50))")
+    assert shown.js("document.querySelector('#fold').checked")  # from 300 nodes
+    assert (
+        shown.js("document.querySelectorAll('.node').length") == 1 + 60 * 4 + 1 + 59 * 4
+    )  # the problem, the kept, and a folded item after each that has pruned ones
+    shown.js("document.querySelector('#fold').click()")
+    places = shown.js("[...document.querySelectorAll('.node')].map((one) => [parseFloat(one.style.left), parseFloat(one.style.top), one.classList.contains('main')])")  # fmt: skip
+    assert len(places) == 1021
+    columns: dict[float, list[float]] = {}
+    for left, top, _ in places:
+        columns.setdefault(left, []).append(top)
+    assert len(columns) == 61
+    for tops in columns.values():
+        ordered = sorted(tops)
+        assert all(after - before >= 41.9 for before, after in pairwise(ordered))
+    assert len({round(top) for _, top, main in places if main}) == 1
+    shown.press("End")
+    assert len(shown.js(STEPS)) == 60
+    shown.js("document.querySelector('#whole').click()")  # the whole tree is in the window
+    inside = "(() => { const frame = view.getBoundingClientRect(); return [...document.querySelectorAll('.node')].every((one) => { const box = one.getBoundingClientRect(); return box.left >= frame.left - 1 && box.right <= frame.right + 1 }) })()"
+    assert shown.js(inside)
+    shown.js("document.querySelector('#whole').click()")
+
+
+def test_hostile_texts_do_nothing_in_a_browser(tmp_path: Path) -> None:
+    page = SearchPage(title="still here", searches=tuple(attacked(one) for one in ATTACKS))
+    (tmp_path / "page.html").write_text("".join(search_html(page)), encoding="utf-8")
+    with Browser(tmp_path / "page.html", tmp_path / "profile") as browser:
+        for at in range(1, len(ATTACKS) + 1):
+            browser.js(f"location.hash = '#p{at}'")
+            browser.js("new Promise((done) => setTimeout(done, 60))")
+            browser.js("document.querySelectorAll('.node').forEach((one) => one.click())")
+            assert browser.js("document.querySelectorAll('.node').length") == 3
+            assert browser.js("document.querySelectorAll('img, iframe, [onload], [onerror], [onmouseover], a[href^=javascript]').length") == 0  # fmt: skip
+        assert browser.js("document.title") == "still here"
+        assert browser.log == []
+
+
+def test_with_scripts_forbidden_the_list_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("".join(search_html(PAGE)), encoding="utf-8")
+    with Browser(tmp_path / "page.html", tmp_path / "profile", scripts=False) as browser:
+        shot = browser.call("DOMSnapshot.captureSnapshot", computedStyles=[])
+        laid_out = {shot["strings"][at] for at in shot["documents"][0]["layout"]["text"] if at >= 0}
+        assert {"So 30 are left: 36 - 6.", "no answer in it", "Stopped: every beam is finished"} <= laid_out
+        assert "Fold pruned branches" not in laid_out
+
+
+# In the terminal
+
+
+def printed(view: SearchView, **options: object) -> str:
+    file = io.StringIO()
+    Console(file=file, width=100, **options).print(search_lines(view))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def test_the_terminal_shows_the_rounds_and_the_chosen_steps() -> None:
+    lines = [line.rstrip() for line in printed(VIEW).splitlines()]
+    assert lines == [
+        "She has $36$ pens and gives 6 away. How many are left?",
+        "beam · answer 30 · right · min 0.750 · 2 candidates · 66 tokens",
+        "├─ round 1: 3 written: 2 kept, 1 pruned; best score 0.875",
+        "★   1    0.875 ━━━━━━━─ She has $36$ pens.",
+        "├─ round 2: 4 written: 2 pruned, 1 finished, 1 chosen; best score 0.750",
+        "★   2    0.750 ━━━━━━── So 30 are left: 36 - 6.",
+        "└─ stopped: every beam is finished",
+    ]
+
+
+def test_rounds_without_a_chosen_step_are_told_of_together() -> None:
+    more = tuple(node(30 + at, None, at / 10, "kept", at) for at in range(3, 9))
+    text = printed(replace(VIEW, nodes=(*NODES, *more)))
+    assert "├─ rounds 3 to 8: 6 written: 6 kept; best score 0.800" in text
+    assert "nothing was chosen" in printed(OTHER)
+
+
+def test_the_terminal_obeys_nothing_that_a_model_wrote() -> None:
+    text = printed(
+        attacked("\x1b[31m[red]x[/red]\u202e"), force_terminal=True, no_color=True, color_system=None
+    )
+    assert "\x1b[31m" not in text and "\u202e" not in text and "\\x1b[31m[red]x[/red]\\u202e" in text
+
+
+def test_a_terminal_of_ascii_gets_ascii() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(file=file, width=100).print(search_lines(VIEW))
+    file.seek(0)
+    assert "+- round 1: 3 written" in file.read()
+
+
+# Accuracy against compute
+
+MEASURED = {
+    "beam": [(4000.0, 0.6, 0.55, 0.65), (1000.0, 0.5, 0.45, 0.55)],
+    "best-of-n": [(1200.0, 0.4, None, None), (5000.0, 0.55, 0.5, 0.6)],
+    "majority": [(1100.0, 0.375, None, None)],
+}
+
+
+def test_sampling_comes_first_and_points_in_order() -> None:
+    plot = compute_plot(MEASURED, note="n = 100")
+    assert plot.log_x and plot.note == "n = 100"
+    assert [(one.name, one.x, one.y) for one in plot.series] == [
+        ("majority", (1100.0,), (37.5,)),
+        ("best-of-n", (1200.0, 5000.0), (40.0, pytest.approx(55.0))),
+        ("beam", (1000.0, 4000.0), (50.0, 60.0)),
+    ]
+    assert plot.series[0].low is None and plot.series[1].low == (None, 50.0)
+    assert plot.series[2].high == (pytest.approx(55.0), 65.0)
+
+
+@pytest.mark.parametrize("missing", ["majority", "best-of-n"])
+def test_a_search_is_not_compared_without_sampling(missing: str) -> None:
+    left = {name: points for name, points in MEASURED.items() if name != missing}
+    for methods in (left, {**left, missing: []}):
+        with pytest.raises(UsageError, match=f"called '{missing}'.*searches are compared with"):
+            compute_plot(methods)
+
+
+def test_sampling_may_have_other_names() -> None:
+    renamed = {"vote": MEASURED["majority"], "bon": MEASURED["best-of-n"]}
+    assert [one.name for one in compute_plot(renamed, majority="vote", best_of_n="bon").series] == ["vote", "bon"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ((0, 0.5, None, None), "positive, finite compute, found 0"),
+        ((float("nan"), 0.5, None, None), "positive, finite compute, found nan"),
+        ((10, 50, None, None), r"an accuracy in \[0, 1\], found 50"),
+        ((10, float("nan"), None, None), r"an accuracy in \[0, 1\], found nan"),
+        ((10, 0.5, 0.4, None), "both ends"),
+        ((10, 0.5, 0.6, 0.7), "around 0.5"),
+    ],
+)
+def test_points_that_cannot_be_are_refused(
+    point: tuple[float, float, float | None, float | None], message: str
+) -> None:
+    with pytest.raises(InputError, match=f"method 'dvts': .*{message}"):
+        compute_plot({**MEASURED, "dvts": [point]})
+    with pytest.raises(InputError, match="method 'dvts': expected at least one point"):
+        compute_plot({**MEASURED, "dvts": []})
+
+
+def test_crowded_compute_has_round_ticks() -> None:
+    crowded = {
+        name: [(factor * power, 0.5, None, None) for factor in (1003.0, 1107.0) for power in (1, 4, 16)]
+        for name in ("majority", "best-of-n")
+    }
+    drawn = svg(compute_plot(crowded))
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert {"2,000", "5,000", "10,000"} <= set(texts) and "1,003" not in texts
+    few = {name: [(1024.0, 0.5, None, None), (4096.0, 0.6, None, None)] for name in ("majority", "best-of-n")}
+    assert {"1,024", "4,096"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", svg(compute_plot(few))))
