@@ -47,9 +47,9 @@ def test_which_tokens_are_right(base):
             ids = item.tree.ids[right_tokens(item, row)]
             found[row.example.solution.texts] = net.tokenizer.decode(ids)
     # Up to the last step that is known to be right, and no further; nothing where the first label is wrong.
-    assert found[ROWS[0].solution.texts] == "so 2 = 2\n<file_sep>then 3 + 3 = 6\n<file_sep>"
+    assert found[ROWS[0].solution.texts[:2]] == "so 2 = 2\n<file_sep>then 3 + 3 = 6\n<file_sep>"
     assert found[ROWS[1].solution.texts] == ""
-    assert found[ROWS[2].solution.texts] == ""
+    assert found[ROWS[2].solution.texts[:1]] == ""
     assert found[ROWS[3].solution.texts] == "no 5 - 5 = 0\n<file_sep>"
 
 

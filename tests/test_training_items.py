@@ -90,13 +90,24 @@ def test_a_step_with_two_targets_is_read_for_each(encoder):
 def test_every_pair_of_branches_meets_where_the_texts_do(encoder):
     """Nothing of one branch is on the path of another: paths share exactly the common tokens."""
     rows = branching(1, rows=8)
-    (item,) = trees(rows, encoder)
+    (item,) = trees(rows, encoder, every_step=True)
     ids = [tuple(encoder.encode(e.solution).ids.tolist()) for e in rows]
     assert len(item.tree) == len({i[:n] for i in ids for n in range(1, len(i) + 1)})
     paths = {tuple(item.tree.ids[p].tolist()): set(p.tolist()) for p in item.tree.paths}
     for a, b in combinations(set(ids), 2):
         common = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
         assert len(paths[a] & paths[b]) == common
+
+
+def test_steps_after_the_last_target_are_not_computed(encoder):
+    whole = example("p", ["x = 1", "y = 2", "z = 3"], [1.0, 0.0, None])
+    cut = example("p", ["x = 1", "y = 2"], [1.0, 0.0])
+    (item,), (expected,) = trees([whole], encoder), trees([cut], encoder)
+    assert item.tree.ids.tolist() == expected.tree.ids.tolist()
+    assert (item.reads, item.targets, item.weights) == (expected.reads, expected.targets, expected.weights)
+    (measured,) = trees([whole], encoder, every_step=True)
+    assert len(measured.tree) > len(item.tree)
+    assert len(measured.rows[0].reads) == 3
 
 
 def test_rows_know_their_place_in_the_tree(encoder):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def items_of(
 ) -> Iterator[Item]:
     """One problem's examples as trees of at most `budget` distinct tokens.
 
-    A problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
+    Steps after the last one that is fitted are not computed: rows that go on after their first error cost no more than up to it. A problem whose tree is larger is cut into several; the shared prefix is then computed once in each.
 
     Args:
         group: examples of one problem.
@@ -85,13 +85,23 @@ def items_of(
         if not (any(t is not None for t in example.targets) or (outcomes and example.outcome is not None)):
             dropped.note("rows without a label that this objective fits", example.where)
             continue
+        read = example if every_step or outcomes else until_last_target(example)
         try:
-            encoded.append((encoder.encode(example.solution), example))
+            encoded.append((encoder.encode(read.solution), read))
         except InputError as error:
             dropped.note(f"rows that cannot be read: {kind_of(error)}", example.where or str(error))
     encoded.sort(key=lambda pair: pair[0].ids.tolist())
     for start, end in cut([e.ids for e, _ in encoded], [example for _, example in encoded], budget):
         yield _item(encoded[start:end], every_step=every_step)
+
+
+def until_last_target(example: Example) -> Example:
+    """The example without the steps after the last one with a target."""
+    last = max((i for i, target in enumerate(example.targets) if target is not None), default=-1)
+    if last in (-1, len(example.targets) - 1):
+        return example
+    solution = replace(example.solution, steps=example.solution.steps[: last + 1])
+    return replace(example, solution=solution, targets=example.targets[: last + 1])
 
 
 def cut(sequences: Sequence[Ints], examples: Sequence[Example], budget: int) -> Iterator[tuple[int, int]]:
