@@ -103,6 +103,20 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def go(self, hash: str) -> None:
+        """To another place of the page, until the page has heard of it."""
+        self.js(
+            f"new Promise((done) => {{ if (location.hash === {hash!r}) return done();"
+            f"addEventListener('hashchange', () => done(), {{ once: true }}); location.hash = {hash!r} }})"
+        )
+
+    def until(self, code: str) -> None:
+        """Wait until an expression in the page is true."""
+        end = time.monotonic() + 20
+        while not self.js(f"Boolean({code})"):
+            assert time.monotonic() < end, code
+            time.sleep(0.02)
+
     def press(self, *keys: str) -> None:
         """Keys by their names ("ArrowLeft", "Space"), each pressed and released."""
         for key in keys:

@@ -427,10 +427,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def shown(browser: Browser) -> Browser:
     """The page at its first problem, as it opens."""
-    browser.js("location.hash = '#p2'")
-    browser.js("new Promise((done) => setTimeout(done, 300))")  # past the writing of the last hash
-    browser.js("location.hash = '#p1'")
-    browser.js("new Promise((done) => setTimeout(done, 50))")
+    browser.go("#p2")
+    browser.go("#p1")
     return browser
 
 
@@ -542,19 +540,17 @@ def test_the_tree_grows_by_rounds(shown: Browser) -> None:
 
 def test_a_candidate_leads_to_its_node_and_a_link_to_any(shown: Browser) -> None:
     shown.click(".candidates tbody tr:nth-child(2) a")
-    shown.js("new Promise((done) => setTimeout(done, 50))")
+    shown.until("location.hash === '#p1n22' && document.querySelector('.node.picked.finished')")
     assert "score 0.625, finished" in shown.js(PICKED)
-    shown.js("location.hash = '#p1n11'")
-    shown.js("new Promise((done) => setTimeout(done, 50))")
+    shown.go("#p1n11")
     assert "score 0.250, pruned" in shown.js(PICKED)
-    shown.js("location.hash = '#p99n1'")  # there is none
-    shown.js("new Promise((done) => setTimeout(done, 50))")
+    shown.go("#p99n1")  # there is none
     assert "score 0.250, pruned" in shown.js(PICKED) or "Problem" in shown.js(PICKED)
 
 
 def test_one_problem_at_a_time(shown: Browser) -> None:
     shown.click(".runs li:nth-child(2) a")
-    shown.js("new Promise((done) => setTimeout(done, 50))")
+    shown.until("document.querySelector('.runs li:nth-child(2) [aria-current]')")
     assert shown.js("document.querySelector('.runs [aria-current]').textContent").startswith("gsm8k-8")
     assert shown.js(LABELS) == ["Problem", "Step 1, score 0.500, kept, round 0"]
     assert "budget of 10 tokens" in shown.js("document.querySelector('#about').textContent")
@@ -564,8 +560,7 @@ def test_one_problem_at_a_time(shown: Browser) -> None:
 
 
 def test_a_thousand_nodes_stand_apart_and_the_chosen_path_is_a_line(shown: Browser) -> None:
-    shown.js("location.hash = '#p3'")
-    shown.js("new Promise((done) => setTimeout(done, 50))")
+    shown.go("#p3")
     assert shown.js("document.querySelector('#fold').checked")  # from 300 nodes
     assert (
         shown.js("document.querySelectorAll('.node').length") == 1 + 60 * 4 + 1 + 59 * 4
@@ -594,8 +589,7 @@ def test_hostile_texts_do_nothing_in_a_browser(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("".join(search_html(page)), encoding="utf-8")
     with Browser(tmp_path / "page.html", tmp_path / "profile") as browser:
         for at in range(1, len(ATTACKS) + 1):
-            browser.js(f"location.hash = '#p{at}'")
-            browser.js("new Promise((done) => setTimeout(done, 60))")
+            browser.go(f"#p{at}")
             browser.js("document.querySelectorAll('.node').forEach((one) => one.click())")
             assert browser.js("document.querySelectorAll('.node').length") == 3
             assert browser.js("document.querySelectorAll('img, iframe, [onload], [onerror], [onmouseover], a[href^=javascript]').length") == 0  # fmt: skip

@@ -274,7 +274,7 @@
     ground.style.transform = `scale(${size})`;
     sizer.style.width = `${extent.wide * size}px`;
     sizer.style.height = `${extent.high * size}px`;
-    ground.classList.toggle("far", size < 0.55);
+    part.drawn.classList.toggle("far", size < 0.55); // letters would be too small to read
     follow();
   }
 
@@ -352,6 +352,7 @@
       return node && pick(node);
     }
     stop();
+    clearTimeout(remembering);
     problem = number;
     read(number);
     for (const link of document.querySelectorAll(".runs a")) {
@@ -370,6 +371,7 @@
     shown.hidden = false;
     zoom(1);
     draw();
+    part.stage.style.setProperty("--tall", `${Math.ceil(extent.high) + 60}px`); // a small tree leaves no empty space
     tell();
     part.about.dispatchEvent(new CustomEvent("formulas", { bubbles: true }));
     view.scrollTo(0, root.y * size - view.clientHeight / 2);

@@ -137,7 +137,7 @@ def _stage(views: tuple[SearchView, ...]) -> str:
         '<span class="zoom" role="group" aria-label="Size"><button type="button" id="smaller" aria-label="Smaller">−</button>'
         '<button type="button" id="whole">Fit</button><button type="button" id="larger" aria-label="Larger">+</button></span>'
         f'<button type="button" id="best">★ Chosen</button></div>\n<div class="key">{legend}</div>\n'
-        '<div class="stage"><div class="drawn"><div class="heads" aria-hidden="true"><div id="heads"></div></div><div class="view" id="view"><div id="sizer"><div class="ground" id="ground">'
+        '<div class="stage" id="stage"><div class="drawn" id="drawn"><div class="heads" aria-hidden="true"><div id="heads"></div></div><div class="view" id="view"><div id="sizer"><div class="ground" id="ground">'
         '<svg id="edges" aria-hidden="true"><path class="edge pruned"/><path class="edge kept"/><path class="edge chosen"/>'
         '<path class="edge picked"/></svg><div id="tree" role="tree" aria-label="Tree of steps" aria-describedby="keys"></div></div></div></div></div>\n'
         '<aside class="panel" id="panel" aria-label="The way to the step"></aside></div>\n'
