@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
     "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),
+    "search": ("stepmark.cli.search:app", "Search for solutions with a policy and a PRM."),
     "label": ("stepmark.cli.label:app", "Label the steps of solutions automatically."),
     "convert": (
         "stepmark.cli.convert:convert_command",

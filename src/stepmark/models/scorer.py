@@ -198,8 +198,7 @@ class SessionScorer:
                     classes=result.classes,
                 )
             )
-        for index, reply in enumerate(replies):
-            ready(index, reply)
+        # Computed in one go, they are recorded in one go.
         return replies
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:

@@ -19,9 +19,9 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import ClassVar, final
 
 from stepmark.batching import Method
 from stepmark.records import Problem
@@ -38,7 +38,7 @@ from stepmark.search.searching import Choice, Found, Searching
 class BeamSearch(Searching):
     """Beam search over steps."""
 
-    name: str = "beam"
+    name: ClassVar[str] = "beam"
     width: int = 4
     """b: beams that are kept."""
     expand: int = 4
@@ -67,14 +67,10 @@ class BeamSearch(Searching):
             if self.lookahead:
                 yield from look_ahead(tree, fresh, self.lookahead, round_)
             # What was not continued, because the budget ended, is in it as it stands.
-            left = (
-                []
-                if not tree.spent
-                else [beam for beam, some in zip(running, grown, strict=True) if not some]
-            )
+            left: list[Node] = unwritten(running, grown) if tree.spent else []
             beams = best_of_round(tree, [*(beam for beam in beams if beam.ended), *left, *fresh], self.width)
             round_ += 1
-        return (yield from choose(tree, [beam for beam in beams if beam.ended], self.choose))
+        return (yield from choose(tree, tree.finished, self.choose))
 
 
 def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
@@ -92,13 +88,14 @@ def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
     return order[:width]
 
 
+def unwritten(nodes: Sequence[Node], grown: Sequence[Sequence[Node]]) -> list[Node]:
+    """Of some nodes those after which nothing was written."""
+    return [node for node, some in zip(nodes, grown, strict=True) if not some]
+
+
 def best_of(nodes: Sequence[Node], count: int, why: str) -> list[Node]:
     """The best of some nodes, best first; the others are given up for a reason."""
     order = ranked(node for node in nodes if node.alive)
     for node in order[count:]:
         node.prune(why)
     return order[:count]
-
-
-Searched = Generator[Any, Any, Found]
-"""What the body of a search is."""

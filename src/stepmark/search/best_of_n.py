@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from stepmark.batching import Method
 from stepmark.errors import UsageError
@@ -29,7 +29,7 @@ from stepmark.search.searching import Choice, Found, Searching
 class Greedy(Searching):
     """One solution, always the likeliest token. The yardstick that costs least."""
 
-    name: str = "greedy"
+    name: ClassVar[str] = "greedy"
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""
@@ -59,7 +59,7 @@ class Sampled(Searching):
 class BestOfN(Sampled):
     """The solution with the highest aggregate of its step scores."""
 
-    name: str = "best-of-n"
+    name: ClassVar[str] = "best-of-n"
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""
@@ -71,7 +71,7 @@ class BestOfN(Sampled):
 class Majority(Sampled):
     """The commonest answer; no PRM is asked."""
 
-    name: str = "majority"
+    name: ClassVar[str] = "majority"
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""
@@ -87,7 +87,7 @@ class WeightedVote(Sampled):
         UsageError: the aggregate can be negative, and is no weight.
     """
 
-    name: str = "weighted-vote"
+    name: ClassVar[str] = "weighted-vote"
 
     def __post_init__(self) -> None:
         at_least("n", self.n, 1)

@@ -18,7 +18,7 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from stepmark.batching import Method
 from stepmark.records import Problem
@@ -37,7 +37,7 @@ from stepmark.search.searching import Choice, Found, Searching
 class DiverseTrees(Searching):
     """Diverse verifier tree search."""
 
-    name: str = "dvts"
+    name: ClassVar[str] = "dvts"
     subtrees: int = 4
     """n: trees, each of which gives one solution."""
     expand: int = 4

@@ -51,8 +51,8 @@ class Tree:
         asks: Sequence[tuple[Node, int]],
         round_: int,
         *,
-        temperature: float | None = None,
         dedupe: bool = True,
+        ahead: bool = False,
         partial: int | None = None,
     ) -> Generator[Any, Any, list[list[Node]]]:
         """Write steps after some nodes and score them.
@@ -60,15 +60,18 @@ class Tree:
         Args:
             asks: nodes, best first (where the budget ends, the last ones go without), and how many steps after each.
             round_: for the trace.
-            temperature: None for that of the settings.
             dedupe: give up a step that says what an earlier one after the same node says.
+            ahead: look ahead: greedily, and without a word on what is a duplicate.
             partial: write only so many tokens; a step that is longer is then `partial` and not given up.
+
+        Where the budget does not do for all of them and no solution is finished, what is left takes the best of the nodes to its
+        end, greedily: half a round would be of no use.
 
         Returns:
             For each ask, the nodes that are alive, in the order in which they were written. Where the budget does not allow
             them all, `stopped` is set.
         """
-        heat = self.how.temperature if temperature is None else temperature
+        heat = 0.0 if ahead else self.how.temperature
         limit = self.how.max_tokens if partial is None else min(partial, self.how.max_tokens)
         wanted = [min(count, 1) if heat == 0 else count for _, count in asks]
         grown: list[list[Node]] = [[] for _ in asks]
@@ -78,6 +81,12 @@ class Tree:
             if not count:
                 self.stop("budget")
                 break
+            if count < sum(wanted) and self._longest.get(kind) and not ahead and not self.finished:
+                best = min((node for node, _ in asks if node.alive), key=lambda node: -value_of(node.rank))
+                if best is not self.root:
+                    self.stop("budget")
+                    yield from self.write_whole(best, 1, round_, temperature=0.0, last=True)
+                    break
             places, writes = [], []
             for place, (node, _) in enumerate(asks):
                 given = min(wanted[place], count)
@@ -100,7 +109,7 @@ class Tree:
                         round_,
                         cut=most < limit,
                         partial=partial is not None and partial < self.how.max_tokens,
-                        dedupe=dedupe,
+                        dedupe=dedupe and not ahead,
                     )
                     grown[place].append(child)
                     fresh.append(child)
@@ -108,9 +117,16 @@ class Tree:
         return [[node for node in some if node.alive] for some in grown]
 
     def write_whole(
-        self, node: Node, count: int, round_: int, *, temperature: float | None = None
+        self, node: Node, count: int, round_: int, *, temperature: float | None = None, last: bool = False
     ) -> Generator[Any, Any, list[Node]]:
         """Write solutions to their end in one go, from a node, and score their steps.
+
+        Args:
+            node: after which.
+            count: how many.
+            round_: for the trace.
+            temperature: None for that of the settings.
+            last: also where the search has stopped: with what is left of the budget.
 
         Returns:
             The last node of each that the policy ended, in order. The others are cut off and given up.
@@ -119,7 +135,7 @@ class Tree:
         limit = self.how.max_solution_tokens
         wanted = min(count, 1) if heat == 0 else count
         ends: list[Node] = []
-        while wanted and node.alive and not self.spent:
+        while wanted and node.alive and (last or not self.spent):
             given, most = self.spending.allow(wanted, limit, self._longest.get("solution", 0))
             if not given:
                 self.stop("budget")

@@ -26,9 +26,7 @@ def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> Ge
     for _ in range(steps):
         if not going or tree.spent:
             break
-        grown = yield from tree.grow(
-            [(ends[node], 1) for node in going], round_, temperature=0.0, dedupe=False
-        )
+        grown = yield from tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
         for node, some in zip(going, grown, strict=True):
             if some:
                 ends[node] = some[0]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from stepmark.batching import Method
 from stepmark.errors import UsageError
@@ -65,7 +65,7 @@ class Rebase(Searching):
         UsageError: a setting out of its range; an aggregate that can be infinite.
     """
 
-    name: str = "rebase"
+    name: ClassVar[str] = "rebase"
     width: int = 16
     """W: steps that are written a round, and solutions that are finished in the end."""
     balance: float = 0.2

@@ -97,7 +97,8 @@ class Budget:
     """What a search may spend on one problem. Both None: no limit but the method's own.
 
     It is hard: a request that writes is cut to what is left (fewer samples, then a lower `max_tokens`), half of it kept back for the
-    PRM that reads what is written. So it is exceeded by no more than what a PRM reads of the request in flight.
+    PRM that reads what is written. So it is exceeded by no more than what a PRM reads of the request in flight. Where it does not do
+    for a tree search's next round and no solution is finished, what is left takes the best step to its end.
 
     Raises:
         UsageError: a negative one.

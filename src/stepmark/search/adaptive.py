@@ -1,0 +1,92 @@
+"""How many samples a problem is worth, by a calibrated PRM: instance-adaptive scaling of best-of-N.
+
+Source: "Know What You Don't Know: Uncertainty Calibration of Process Reward Models" (arXiv 2506.09338), section 4 (instance-adaptive
+scaling). Where a sample is right with probability p, N samples hold a right one with probability q at::
+
+    N = ceil(ln(1 - q) / ln(1 - p))
+
+    >>> [samples_needed(p, q=0.99) for p in (0.9, 0.5, 0.1)]
+    [2, 7, 44]
+
+p is clipped to [1e-4, 1 - 1e-4], as in the paper's code, and N to [`pilot`, `most`].
+
+Deviations:
+
+* The paper's PRM predicts p from the problem before anything is written, by quantile heads; a PRM that scores steps has no score of that. Here
+  p is the mean of the aggregates of `pilot` samples, which count as the first of the N. So the PRM must be calibrated: a probability that
+  a solution is right (`stepmark evaluate calibration` says whether it is, and stores a map that makes it so), read by
+  an aggregate that is one, such as "last".
+* N is bounded. The paper's is not: p = 1e-4 would ask for 46,050 samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from stepmark.batching import Method
+from stepmark.errors import UsageError
+from stepmark.records import Problem
+from stepmark.search.best_of_n import at_least
+from stepmark.search.choosing import check_choice, choose
+from stepmark.search.growing import Tree
+from stepmark.search.searching import Choice, Found, Searching
+
+_LEAST = 1e-4
+
+
+def samples_needed(p: float, *, q: float) -> int:
+    """N: how many samples hold a right one with probability q, where each is right with probability p; at least 1.
+
+    Args:
+        p: in [0, 1]; clipped to [1e-4, 1 - 1e-4].
+        q: in (0, 1).
+    """
+    p = min(max(p, _LEAST), 1 - _LEAST)
+    return max(1, math.ceil(math.log1p(-q) / math.log1p(-p) - 1e-9))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adaptive(Searching):
+    """Best-of-N with an N of each problem's own.
+
+    Raises:
+        UsageError: a setting out of its range, or scores that are no probabilities.
+    """
+
+    name: ClassVar[str] = "adaptive"
+    pilot: int = 4
+    """Samples that p is estimated from; the least N."""
+    most: int = 64
+    """The largest N."""
+    q: float = 0.99
+    """The probability, in (0, 1), with which a right solution shall be among the N."""
+    choose: Choice = "best"
+    """How one of them is chosen."""
+
+    def __post_init__(self) -> None:
+        at_least("pilot", self.pilot, 1)
+        at_least("most", self.most, self.pilot)
+        if not 0 < self.q < 1:
+            raise UsageError(f"q: expected a probability above 0 and below 1, found {self.q!r}")
+        if self.grading.kind != "probability" or self.grading.aggregate == "sum-logit":
+            raise UsageError(
+                f"adaptive N needs a probability that a solution is right; a {self.grading.aggregate} of scores of the kind "
+                f"{self.grading.kind!r} is none"
+            )
+        check_choice(self.choose, self.grading)
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name)
+        ends = yield from tree.write_whole(tree.root, self.pilot, 0)
+        values = [end.aggregate for end in ends if end.aggregate is not None]
+        # A sample that came to no end is no right one.
+        p = math.fsum(values) / self.pilot
+        n = min(self.most, max(self.pilot, samples_needed(p, q=self.q)))
+        if n > self.pilot and not tree.spent:
+            ends += yield from tree.write_whole(tree.root, n - self.pilot, 1)
+        tree.note = tree.note or f"p estimated at {p:.3f}, N = {n}"
+        return (yield from choose(tree, ends, self.choose))
