@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const { grown, left, line, placed, under, way } = searchTree;
-  const { SIGNS, count, digits, make, told } = searchPath;
+  const { NOTHING, SIGNS, count, digits, make, told } = searchPath;
   const FOLD_FROM = 300; // a tree of more nodes opens with its pruned branches folded
   const part = Object.fromEntries([...document.querySelectorAll("[id]")].map((one) => [one.id, one]));
   const { shown, view, sizer, ground, heads, tree, panel, find, least, most, upto, fold } = part;
@@ -34,7 +34,7 @@
     if (item === root) return `Problem: ${root.text.slice(0, 160)}`;
     if (item.lost) return `${count(item.lost.length, "pruned branch")}, folded`;
     const score = item.said === undefined ? "not scored" : `score ${item.said}`;
-    return `Step ${item.depth}, ${score}, ${item.state}, round ${item.round}: ${item.text.slice(0, 160)}`;
+    return `Step ${item.depth}, ${score}, ${item.state}, round ${item.round}: ${(item.text || NOTHING).slice(0, 160)}`;
   }
 
   function box(item) {
@@ -55,7 +55,7 @@
     } else if (item === root) {
       one.append(make("span", "what", "Problem"));
     } else {
-      one.append(make("b", "", item.said ?? "–"), make("span", "what", item.text.slice(0, 90).replaceAll("$", "")));
+      one.append(make("b", "", item.said ?? "–"), make("span", "what", (item.text || NOTHING).slice(0, 90).replaceAll("$", "")));
       one.title = item.text.slice(0, 400);
       one.lastChild.dir = "auto";
       if (SIGNS[item.state]) one.append(make("i", "", SIGNS[item.state]));

@@ -30,15 +30,17 @@ class NodeView:
     parent: int | None
     """The number of the node before it; None for a first step, which follows the problem."""
     text: str
+    """Empty where the policy ended the solution and wrote no further step."""
     score: float | None
     """The PRM's, of the view's kind; None where it was not scored."""
     state: State
     round: int
     """In which round of the search it was written: not negative, and not before its parent's."""
     aggregate: float | None = None
-    """The aggregate of the scores from the first step to this one; None for none."""
+    """The aggregate of the scores from the first step to this one, infinite at most where the scores have no bounds; None for
+    none."""
     why: str = ""
-    """Why it was pruned ("not among the 4 best of the round"); "" where it was not."""
+    """Why it was pruned ("not among the 4 best of the round"), or what else became of it; "" for nothing to say."""
     policy_tokens: int | None = None
     """Tokens that the policy decoded for it; None where they were not counted."""
     prm_tokens: int | None = None
@@ -73,8 +75,8 @@ class SearchView:
 
     Raises:
         InputError: two nodes of one number, a parent that does not come before its child, a round before its parent's, a
-            score out of the range of its kind, a number that is not finite, a reason on a node that was not pruned, a
-            candidate without its node, or a choice that does not fit the candidates and the states.
+            score out of the range of its kind, a number that is none (NaN), a candidate without its node, or a choice that
+            does not fit the candidates and the states.
         ScoreKindError: no such kind.
     """
 
@@ -120,7 +122,7 @@ class SearchView:
                     field="node",
                 )
             for name, value in (("aggregate", candidate.aggregate), ("votes", candidate.votes)):
-                _check_finite(value, f"{where}, candidate {candidate.node}", name)
+                _check_number(value, f"{where}, candidate {candidate.node}", name)
         if len({candidate.node for candidate in self.candidates}) != len(self.candidates):
             raise InputError(
                 "expected one candidate a node, found two of one node", where=where, field="candidates"
@@ -256,24 +258,16 @@ def _check_node(node: NodeView, seen: Mapping[int, NodeView], view: SearchView, 
         raise InputError(
             f"expected a state ({', '.join(STATES)}), found {node.state!r}", where=where, field="state"
         )
-    if node.why and node.state != "pruned":
-        raise InputError(
-            f"expected a reason only where a node is pruned, found {node.why!r} where it is {node.state}",
-            where=where,
-            field="why",
-        )
     try:
         place = view.place(node.score)
     except InputError as error:
         raise InputError(error.message, where=where, field="score") from error
-    if place is not None:
-        _check_finite(node.score, where, "score")
-    _check_finite(node.aggregate, where, "aggregate")
-    _check_finite(node.value, where, "value")
+    if place is not None and node.score is not None and math.isinf(node.score):
+        raise InputError(f"expected a finite number, found {node.score!r}", where=where, field="score")
+    _check_number(node.aggregate, where, "aggregate")
+    _check_number(node.value, where, "value")
 
 
-def _check_finite(value: float | None, where: str, field: str) -> None:
-    if value is not None and not math.isfinite(value):
-        raise InputError(
-            f"expected a finite number, found {value!r}; what is not known is None", where=where, field=field
-        )
+def _check_number(value: float | None, where: str, field: str) -> None:
+    if value is not None and math.isnan(value):
+        raise InputError("expected a number, found NaN; what is not known is None", where=where, field=field)

@@ -37,11 +37,10 @@ class SearchPage:
 
 
 def search_html(page: SearchPage) -> Iterator[str]:
-    """The page in chunks; equal pages give equal files. The order of the chunks is that of the file."""
-    plain = [_plain(at, view) for at, view in enumerate(page.searches, start=1)]
-    data = [_data(at, view) for at, view in enumerate(page.searches, start=1)]
-    marked = (text for one in data for text in (one["about"], one["after"], *(node.get("html", "") for node in one["nodes"])))  # fmt: skip
-    scripts = (*formula_scripts(marked), *map(asset, _SCRIPTS)) if page.searches else ()
+    """The page in chunks; equal pages give equal files. One problem is in memory at a time."""
+    texts = (text for view in page.searches for text in (view.problem, *(node.text for node in view.nodes)))
+    # The first formula settles it, so this does not mark up everything twice.
+    scripts = (*formula_scripts(map(text_html, texts)), *map(asset, _SCRIPTS)) if page.searches else ()
     yield head(page.title, style=asset("page.css") + asset("search.css"), scripts=scripts)
     yield _header(page)
     several = len(page.searches) > 1
@@ -51,13 +50,14 @@ def search_html(page: SearchPage) -> Iterator[str]:
     if page.searches:
         yield _stage(page.searches)
         yield "<noscript>\n"
-        yield from plain
+        for at, view in enumerate(page.searches, start=1):
+            yield _plain(at, view)
         yield "</noscript>\n"
     else:
         yield '<p class="nothing">There is no search on this page.</p>\n'
     yield "</main>\n"
-    for at, one in enumerate(data, start=1):
-        yield f'<script type="application/json" id="d{at}">{_json(one)}</script>\n'
+    for at, view in enumerate(page.searches, start=1):
+        yield f'<script type="application/json" id="d{at}">{_json(_data(at, view))}</script>\n'
     yield foot(scripts)
 
 
@@ -179,7 +179,7 @@ def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[s
     if node.score is not None and place is not None:
         found.update(score=node.score, said=number(node.score), at=round(place, 4))
     if node.aggregate is not None:
-        found.update(sum=node.aggregate, sumSaid=number(node.aggregate), sumLevel=level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
+        found.update(sumSaid=number(node.aggregate), sumLevel=level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
     if node.why:
         found["why"] = one_line(node.why)
     if node.value is not None:

@@ -2,6 +2,7 @@
 "use strict";
 const searchPath = (() => {
   const SIGNS = { kept: "", pruned: "✗", finished: "■", chosen: "★" };
+  const NOTHING = "(no text)"; // the policy ended here without another step
 
   function make(tag, names = "", text = "") {
     const one = document.createElement(tag);
@@ -24,7 +25,7 @@ const searchPath = (() => {
     const row = make("li", `step ${node.level}${here ? " here" : ""}`);
     const said = make("div", "said"), text = make("div", "txt");
     text.dir = "auto";
-    if (node.html === undefined) text.textContent = node.text;
+    if (node.html === undefined) text.textContent = node.text || NOTHING;
     else text.innerHTML = node.html; // escaped by Python
     said.append(text);
     const small = [];
@@ -60,7 +61,7 @@ const searchPath = (() => {
       title.append(pills);
     }
     top.append(title);
-    if (picked.why) top.append(make("p", "odd", `Pruned: ${picked.why}`));
+    if (picked.why) top.append(make("p", "odd", `${picked.state === "pruned" ? "Pruned" : "Note"}: ${picked.why}`));
     const facts = make("dl", "aggregates");
     fact(facts, `${data.aggregate} so far`, picked.sumSaid);
     fact(facts, "visits", picked.visits);
@@ -83,5 +84,5 @@ const searchPath = (() => {
     return [top, list];
   }
 
-  return { SIGNS, count, digits, make, told };
+  return { NOTHING, SIGNS, count, digits, make, told };
 })();

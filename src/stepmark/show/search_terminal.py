@@ -78,7 +78,7 @@ class _Lines:
             text(str(at), ground),
             text(score, ground + Style(bold=node.score is not None)),
             text(meter(place, plain=plain), ground + Style(color=colour.hexa(shade.strong))),
-            text(visible(node.text).strip(), ground),
+            text(visible(node.text).strip() or "(no text)", ground),
         ]
 
 
