@@ -170,7 +170,7 @@ def _forward(
         n = piece.end - piece.start
         # The query heads of one key head are just more queries: no key is copied for them.
         rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
-        k, v = key[0, :, piece.keys], value[0, :, piece.keys]
+        k, v = _rows(key, piece.keys), _rows(value, piece.keys)
         scores = (rows.to(wide) * scale) @ k.to(wide).transpose(1, 2)
         if piece.mask is not None:
             scores.view(kv_heads, heads // kv_heads, n, -1).add_(piece.mask)
@@ -205,17 +205,26 @@ class _TreeAttention(torch.autograd.Function):
         for piece, weights in zip(ctx.pieces, kept, strict=True):
             rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
             g = grad[0, piece.start : piece.end].transpose(0, 1).reshape(kv_heads, -1, dim)
-            k, v = key[0, :, piece.keys], value[0, :, piece.keys]
+            k, v = _rows(key, piece.keys), _rows(value, piece.keys)
             inner = torch.ops.aten._softmax_backward_data(g @ v.transpose(1, 2), weights, -1, weights.dtype)
             d_query[0, :, piece.start : piece.end] = (inner @ k).view(heads, -1, dim) * ctx.scale
-            for total, part in (
-                (d_key, inner.transpose(1, 2) @ rows),
-                (d_value, weights.transpose(1, 2) @ g),
-            ):
-                # Keys stand once in a piece, so nothing is added twice.
-                total[:, piece.keys] += part
+            _add(d_key, piece.keys, inner.transpose(1, 2) @ rows)
+            _add(d_value, piece.keys, weights.transpose(1, 2) @ g)
         d_key *= ctx.scale
         return d_query, d_key.to(key.dtype)[None], d_value.to(value.dtype)[None], None, None
+
+
+def _rows(tensor: Tensor, keys: slice | Tensor) -> Tensor:
+    """Some rows of [1, heads, rows, dim], without the first dimension; a run is not copied."""
+    return tensor[0, :, keys] if isinstance(keys, slice) else tensor[0].index_select(1, keys)
+
+
+def _add(total: Tensor, keys: slice | Tensor, part: Tensor) -> None:
+    """Add to some rows of [heads, rows, dim], in place; `+=` on a part of a tensor would copy the part back too."""
+    if isinstance(keys, slice):
+        total[:, keys].add_(part)
+    else:
+        total.index_add_(1, keys, part.to(total.dtype))
 
 
 def _wide(like: Tensor) -> torch.dtype:
