@@ -249,7 +249,7 @@ def data(folder):
     (folder / "gsm8k").mkdir(parents=True)
     (folder / "prm800k").mkdir()
     file = gsm8k(folder / "gsm8k" / "train.jsonl.gz", 60)
-    prm800k(folder / "prm800k" / "phase1_train.jsonl.gz", 6, 48)
+    prm800k(folder / "prm800k" / "phase1_train.jsonl.gz", 8, 64)
     return file
 
 
@@ -299,7 +299,7 @@ def test_other_labels_on_the_other_side_end_the_run(tiny, tmp_path, monkeypatch)
     data(tmp_path / "data")
     rows = next(r for r in train.sets(tmp_path / "data", base, quick=True, steps=1) if r.name == "branches")
     python = stub(tmp_path / "python", extra="- 1")
-    with pytest.raises(SystemExit, match="TRL sees 47 labels in 48 rows, ours 48 in 48"):
+    with pytest.raises(SystemExit, match="TRL sees 63 labels in 64 rows, ours 64 in 64"):
         train.compare(rows, settings(base), python, tmp_path / "runs")
 
 
