@@ -9,7 +9,8 @@ are kept. It ends when all that is kept is finished, or nothing is left.
 Deviations:
 
 * The first round writes b * k first steps, so that all rounds write equally many.
-* Steps that say the same (`meaning`) after one beam take one place. They are not scored, and not written anew.
+* Steps that say the same (`meaning`) after one beam take one place, the others are not scored; `keep_equal` gives
+  them several, as search-and-learn does.
 * Finished beams stay in the competition with the aggregate that they have, and take a place while they are in it. In search-and-learn
   they leave it and are kept in the order of finishing, however bad.
 * Beams are compared by the aggregate of all steps so far, not by the last score alone; `aggregate="last"` gives that.
@@ -45,6 +46,8 @@ class BeamSearch(Searching):
     """k: steps that are written after each."""
     lookahead: int = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
+    keep_equal: bool = False
+    """Let steps that say the same after one beam take several places."""
     choose: Choice = "best"
     """How one of the finished beams is chosen."""
 
@@ -62,7 +65,9 @@ class BeamSearch(Searching):
         while any(not beam.ended for beam in beams) and not tree.spent:
             running = [beam for beam in beams if not beam.ended]
             each = self.expand if round_ else self.width * self.expand
-            grown = yield from tree.grow([(beam, each) for beam in running], round_)
+            grown = yield from tree.grow(
+                [(beam, each) for beam in running], round_, dedupe=not self.keep_equal
+            )
             fresh = [node for some in grown for node in some]
             if self.lookahead:
                 yield from look_ahead(tree, fresh, self.lookahead, round_)

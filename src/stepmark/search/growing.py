@@ -6,6 +6,7 @@ All searches grow their trees here, so that budgets, costs, and steps that are o
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 from stepmark.batching import Graded, Release, Request, Score, Write, Written
@@ -16,6 +17,9 @@ from stepmark.scoring.aggregate import aggregate, check_score
 from stepmark.search.nodes import Node, Nodes, added, value_of
 from stepmark.search.searching import Candidate, Found, Searching, Stopped, Trace
 from stepmark.search.spending import Spending
+
+_FOLLOWS = ("a step before it", "every step after it", "says the same")
+"""Beginnings of reasons that follow from another step's."""
 
 
 @final
@@ -41,6 +45,7 @@ class Tree:
         self.stopped: Stopped = "done"
         self.note = ""
         self._asked: dict[str, int] = {}
+        self._greedy: set[Write] = set()
         self._charged: set[tuple[str, ...]] = set()
         self._held: set[tuple[str, ...]] = set()
         self._release: list[tuple[str, ...]] = []
@@ -168,6 +173,7 @@ class Tree:
                 for written in texts:
                     self._budget_cut(written, most < limit)
                     self.nodes.extend(node, written, cut=most < limit)
+                    self.nodes.unite(node)
             yield from self.score(now)
 
     def score(self, nodes: Sequence[Node]) -> Generator[Any, Any, None]:
@@ -240,9 +246,9 @@ class Tree:
             candidates: what there was to choose from.
             chosen: index of the chosen one.
         """
-        if chosen is None and self.stopped == "done":
-            why = next((node.why for node in reversed(self.nodes.all) if node.why), "")
-            self.stop("dead end", f"of the last step that was given up: {why}" if why else "")
+        if chosen is None or not candidates[chosen].finished:
+            whys = [node.why for node in self.nodes.all if node.why and not node.why.startswith(_FOLLOWS)]
+            self.stop("dead end", f"of the last step that was given up: {whys[-1]}" if whys else "")
         for node in self.finished:
             node.state = "finished"
         if chosen is not None:
@@ -298,8 +304,13 @@ class Tree:
                 node.prune(f"the policy cannot go on from here: {reply.message}")
                 texts.append(())
                 continue
-            self.spending.wrote(write, reply)
             self._longest[kind] = max([self._longest.get(kind, 0), *(one.tokens or 0 for one in reply)])
+            if not write.temperature and write in self._greedy:
+                # The likeliest text after the same text is the same one, and was paid for.
+                texts.append([replace(one, tokens=0) for one in reply])
+                continue
+            self._greedy.add(write)
+            self.spending.wrote(write, reply)
             texts.append(reply)
         return texts
 

@@ -129,13 +129,18 @@ class Nodes:
             node.partial = True
         else:
             self.settle(node, written, cut=cut)
-        if node.alive and dedupe:
-            said = f"{node.ended} {node.partial} {meaning(node.step)}"
-            if said in parent.said:
-                node.prune(f"says the same as step {parent.said[said]}")
-            else:
-                parent.said[said] = node.number
+        if dedupe:
+            self.unite(node)
         return node
+
+    def unite(self, node: Node) -> None:
+        """Give up a step that says what an earlier one after the same node says. A beginning says nothing yet."""
+        if not node.alive or node.partial or node.parent is None:
+            return
+        said = f"{node.ended} {meaning(node.step)}"
+        first = node.parent.said.setdefault(said, node.number)
+        if first != node.number:
+            node.prune(f"says the same as step {first}")
 
     def settle(self, node: Node, written: Written, *, cut: bool) -> None:
         """Say of a step that is written whether the solution ends with it, and whether it is of use."""

@@ -1,0 +1,544 @@
+"""Searches whose policy, PRM or problem is bad: each has a clear outcome. And PRMs as answerers, with and without a session."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from search_worlds import PROBLEM, World, full_tree
+from stepmark import load_prm
+from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, run
+from stepmark.errors import BackendError, InputError, TooLongError, UsageError
+from stepmark.models import scorer
+from stepmark.models.policies import answerers as policy_answerers
+from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.prm import Ledger
+from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems import answers
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.search.beam import BeamSearch
+from stepmark.search.best_of_n import BestOfN, Greedy, Majority
+from stepmark.search.dvts import DiverseTrees
+from stepmark.search.mcts import MCTS
+from stepmark.search.rebase import Rebase
+from stepmark.search.rejection import EarlyRejection
+from stepmark.search.run import run as search_run
+from stepmark.search.searching import Budget, Grading, Steps
+
+torch.set_num_threads(1)
+
+TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Rebase(width=4), MCTS(simulations=6, expand=2), EarlyRejection(width=2, expand=2)]  # fmt: skip
+ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
+
+
+class BadPRM:
+    """Gives what `give` makes of the solution: a list of scores, or an exception."""
+
+    score_kind, default_aggregate, default_threshold = "probability", "min", 0.5
+
+    def __init__(self, give, name="bad"):
+        self.give, self.name, self.ledger, self.asked = give, name, Ledger(), []
+
+    def score(self, problem, steps):
+        raise NotImplementedError
+
+    def score_many(self, solutions, *, keep_going=False):
+        for solution in solutions:
+            self.asked.append(solution.texts)
+            given = self.give(solution.texts)
+            if given is None:
+                return
+            if isinstance(given, InputError):
+                yield Refusal(solution=solution, error=given)
+                continue
+            yield StepScores(
+                scores=tuple(given), kind="probability", problem_tokens=3, solution_tokens=len(given)
+            )
+
+
+def find(policy, prm, search, *, problem=PROBLEM, store=None):
+    asked = {**policy_answerers(policy), **answers.answerers(answers.load_verifier("number"))}
+    if prm is not None:
+        asked |= scorer.answerers(prm)
+    [found] = search_run([problem], search, asked, store=store)
+    return found
+
+
+def steps_policy(write, name="policy"):
+    return ScriptedPolicy(write, name=name)
+
+
+GOOD = ScriptedPRM(lambda problem, steps: 0.5)
+
+
+@pytest.mark.parametrize("search", [BestOfN(n=3), *TREES], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    ("give", "message"),
+    [
+        (lambda steps: [math.nan] * len(steps), "nan"),
+        (lambda steps: [math.inf] * len(steps), "inf"),
+        (lambda steps: [0.5] * (len(steps) - 1), "scores for"),
+        (lambda steps: [0.5] * (len(steps) + 1), "scores for"),
+        (lambda steps: [1.5] * len(steps), r"expected a number in \[0, 1\]"),
+        (lambda steps: None, "gave 0 results"),
+    ],
+    ids=["nan", "inf", "few", "many", "out of range", "none"],
+)
+def test_a_prm_that_gives_what_is_no_score_ends_the_run(search, give, message):
+    tree, _ = full_tree(2, 2)
+    world = World(tree, lambda steps: 0.5)
+    store = MemoryReplies()
+    with pytest.raises(BackendError, match=message) as error:
+        find(world.policy, BadPRM(give), search, store=store)
+    assert "bad" in str(error.value) or "PRM" in str(error.value)
+    kinds = {key for key, text in store._replies.items() if "graded" in text}
+    if "range" not in message and message != r"expected a number in \[0, 1\]":
+        assert not kinds  # nothing that is no score was recorded
+
+
+def test_a_late_prm_costs_time_and_a_lost_one_nothing_that_was_recorded():
+    """A PRM that never answers is a timeout of its transport, a BackendError; the same run then goes on where it was."""
+    tree, _ = full_tree(3, 3)
+    undisturbed = World(tree, lambda steps: 1 / (1 + len("".join(steps)))).find(BeamSearch(width=2, expand=2))
+    world = World(tree, lambda steps: 1 / (1 + len("".join(steps))))
+    store, calls = MemoryReplies(), []
+    whole = scorer.scorer_of(world.prm)
+
+    def late(requests, ready):
+        calls.append(len(requests))
+        if len(calls) == 2:
+            raise BackendError("no usable answer in 7 attempts; the last: ReadTimeout")
+        return whole.score(requests, ready)
+
+    asked = {**world.answerers, Score: Answerer(identity="late", answer=late)}
+    with pytest.raises(BackendError, match="ReadTimeout"):
+        list(search_run([PROBLEM], BeamSearch(width=2, expand=2), asked, store=store))
+    before = len(world.requests)
+    [found] = search_run([PROBLEM], BeamSearch(width=2, expand=2), asked, store=store)
+    assert found == undisturbed
+    assert len(world.requests) == found.cost.samples > before
+    assert world.prm.ledger.solutions == found.cost.scores
+
+
+@pytest.mark.parametrize("search", [BestOfN(n=3), *TREES], ids=lambda s: s.name)
+def test_a_step_that_the_prm_cannot_read_is_given_up_alone(search):
+    tree, _ = full_tree(2, 2)
+    world = World(tree, lambda steps: 0.9)
+    refuse = TooLongError("5000 tokens, more than the 4096 that the model reads")
+    prm = BadPRM(lambda steps: refuse if "step 0 a" in steps else [0.5] * len(steps))
+    found = find(world.policy, prm, search)
+    assert found.solution.steps[0] == "step 0 b"
+    given_up = [
+        node for node in found.trace.nodes if node.step == "step 0 a" and "says the same" not in node.why
+    ]
+    assert given_up
+    assert all(
+        (node.state, node.score) == ("pruned", None)
+        and (
+            "the PRM cannot read it: 5000 tokens" in node.why
+            or "early rejection" in node.why
+            or "step before" in node.why
+        )
+        for node in given_up
+    )
+
+
+def test_a_prm_that_can_read_nothing_leaves_a_dead_end():
+    world = World(full_tree(2, 2)[0], lambda steps: 0.9)
+    for search in [BestOfN(n=3), *TREES]:
+        found = find(world.policy, BadPRM(lambda steps: InputError("a marker inside")), search)
+        assert (found.chosen, found.stopped) == (None, "dead end")
+        assert "a marker inside" in found.note
+
+
+@pytest.mark.parametrize("search", ALL, ids=lambda s: s.name)
+@pytest.mark.parametrize("text", ["", " \n  ", "\n"])
+@pytest.mark.parametrize("finish", ["end", "stop", "end or stop"])
+def test_a_policy_that_writes_nothing(search, text, finish):
+    policy = steps_policy(lambda request, number: Written(text=text, finish=finish, tokens=1))
+    found = find(policy, GOOD, search)
+    assert (found.chosen, found.candidates, found.stopped) == (None, (), "dead end")
+    assert "nothing was written" in found.note or "says the same" in found.note
+    assert found.cost.decoded == len(found.trace.nodes)
+
+
+@pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
+def test_a_policy_that_repeats_itself(search):
+    policy = steps_policy(lambda request, number: Written(text="we go on", finish="stop", tokens=4))
+    found = find(policy, GOOD, search)
+    assert found.stopped == "dead end"
+    assert {node.why for node in found.trace.nodes} & {"repeats the step before it"}
+    assert len(found.trace.nodes) <= 4 + 4
+
+
+@pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
+def test_a_policy_that_never_ends_its_steps(search):
+    policy = steps_policy(
+        lambda request, number: Written(text=f"and {number}", finish="length", tokens=request.max_tokens)
+    )
+    found = find(policy, GOOD, replace(search, how=Steps(max_tokens=5)))
+    assert found.stopped == "dead end"
+    assert found.note.endswith("not at its end after 5 tokens")
+
+
+@pytest.mark.parametrize("search", [BestOfN(n=3), Greedy(), Majority(n=3)], ids=lambda s: s.name)
+def test_a_policy_that_never_ends_a_solution(search):
+    policy = steps_policy(lambda request, number: Written(text="and\n" * 9, finish="length", tokens=9))
+    found = find(policy, GOOD, replace(search, how=Steps(max_solution_tokens=9)))
+    assert (found.chosen, found.stopped) == (None, "dead end")
+    assert found.note.endswith("not at its end after 9 tokens")
+
+
+@pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
+def test_a_policy_that_never_ends_the_solution(search):
+    def write(request, number):
+        steps = request.prefill.count("\n")
+        if not request.stop:
+            return Written(text="on and on", finish="length", tokens=request.max_tokens)
+        return Written(text=f"step {steps} way {number}", finish="stop", tokens=5)
+
+    found = find(steps_policy(write), GOOD, replace(search, how=Steps(max_steps=3)))
+    assert found.stopped == "dead end"
+    assert found.solution is not None
+    assert not found.solution.finished
+    if search.name != "mcts":  # six simulations do not come to the end of all ways
+        assert found.note.endswith("not finished after 3 steps")
+    assert max(len(node.step) for node in found.trace.nodes) < 30
+
+
+@pytest.mark.parametrize("search", ALL, ids=lambda s: s.name)
+def test_a_dead_policy_ends_the_run(search):
+    def write(request, number):
+        raise BackendError("the server went away")
+
+    with pytest.raises(BackendError, match="went away"):
+        find(steps_policy(write), GOOD, search)
+
+
+@pytest.mark.parametrize("search", ALL, ids=lambda s: s.name)
+def test_a_problem_that_the_policy_cannot_read_is_left_out_alone(search):
+    tree, _ = full_tree(2, 2)
+    world = World(tree, lambda steps: 0.9)
+
+    def write(request, number):
+        if "unreadable" in str(request.prompt):
+            raise TooLongError("too long for the policy")
+        return world._write(request, number)
+
+    policy = steps_policy(write)
+    problems = [PROBLEM, Problem(text="unreadable", id="bad"), replace(PROBLEM, id="again")]
+    asked = {**world.answerers, **policy_answerers(policy)}
+    first, second, third = search_run(problems, search, asked, store=MemoryReplies())
+    assert isinstance(second, Refusal)
+    assert str(second.error) == "bad: too long for the policy"
+    assert first.solution.steps == third.solution.steps
+    assert first.trace == third.trace
+
+
+@pytest.mark.parametrize("search", TREES, ids=lambda s: s.name)
+def test_a_prefix_that_is_too_long_for_the_policy_is_given_up_alone(search):
+    tree, _ = full_tree(3, 2)
+    world = World(tree, lambda steps: 0.6 if steps[0].endswith("a") else 0.5)
+
+    def write(request, number):
+        if request.prefill.startswith("step 0 a"):
+            raise TooLongError("too long for the policy")
+        return world._write(request, number)
+
+    found = find(steps_policy(write), world.prm, search)
+    assert found.solution.steps[0] == "step 0 b"
+    assert any("the policy cannot go on from here: too long" in node.why for node in found.trace.nodes)
+
+
+def test_no_reference_answer_where_the_verifier_is_asked():
+    world = World(full_tree(2, 2)[0], lambda steps: 0.9)
+    for answer in (None, "  "):
+        found = find(
+            world.policy,
+            GOOD,
+            MCTS(rollouts=1, verify=True),
+            problem=Problem(text="What?", id="x", answer=answer),
+        )
+        assert isinstance(found, Refusal)
+        assert "it has none" in str(found.error)
+        assert found.error.where == "x"
+    assert world.requests == []
+
+
+@pytest.mark.parametrize("which", ["policy", "prm"])
+def test_a_budget_needs_models_that_count(which):
+    policy = steps_policy(
+        lambda request, number: Written(text="so 7", finish="end", tokens=None if which == "policy" else 3)
+    )
+    prm = BadPRM(lambda steps: [0.5] * len(steps))
+    prm.score_many = lambda solutions, keep_going=False: (
+        StepScores(scores=(0.5,) * len(s.steps), kind="probability") for s in solutions
+    )
+    with pytest.raises(UsageError, match="does not say how many tokens"):
+        find(policy, prm, BestOfN(n=2, budget=Budget(tokens=1000)))
+    found = find(policy, prm, BestOfN(n=2))
+    assert found.cost.tokens is None
+    assert found.solution.answer is None or found.solution.finished
+
+
+def test_a_budget_of_operations_needs_prompts_that_are_told():
+    from stepmark.search.searching import ModelSize, Sizes
+
+    policy = steps_policy(lambda request, number: Written(text=f"step {number}", finish="stop", tokens=3))
+    size = ModelSize(parameters=10)
+    with pytest.raises(UsageError, match="how many tokens its prompts have"):
+        find(policy, GOOD, BeamSearch(budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
+
+
+# -- Requests and their answerers ------------------------------------------------------------------------------
+
+
+def test_scores_are_recorded_shared_and_checked():
+    asked = []
+
+    def answer(requests, ready):
+        asked.append([request.steps for request in requests])
+        return [Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25)) for _ in requests]
+
+    def method():
+        first = yield Score(problem="p", steps=("a",))
+        both = yield (Score(problem="p", steps=("a",)), Score(problem="p", steps=("a", "b")))
+        nothing = yield Release(problem="p", prefixes=(("a",),))
+        mixed = yield (Release(problem="p", prefixes=()), Score(problem="p", steps=("a",)))
+        return first, both, nothing, mixed
+
+    store = MemoryReplies()
+    answerers = {Score: Answerer(identity="prm", answer=answer)}
+    graded = Graded(score=0.25, tokens=3, root=7, classes=(0.5, 0.25, 0.25))
+    for _ in range(2):
+        [(_, result), *_] = run([method(), method()], answerers, store=store)
+        assert result == (graded, (graded, graded), None, (None, graded))
+    assert asked == [[("a",)], [("a", "b")]]
+    with pytest.raises(UsageError, match="no step"):
+        Score(problem="p", steps=())
+
+
+@pytest.mark.parametrize("reply", [0.5, None, (0.5,), Graded(score=math.nan), Graded(score=-math.inf)])
+def test_what_is_no_score_is_refused_and_not_recorded(reply):
+    def method():
+        yield Score(problem="p", steps=("a",))
+
+    store = MemoryReplies()
+    answerers = {Score: Answerer(identity="prm", answer=lambda requests, ready: [reply])}
+    with pytest.raises(BackendError, match="prm"):
+        list(run([method()], answerers, store=store))
+    assert len(store) == 0
+
+
+def test_the_policy_writes_while_the_prm_scores():
+    """Each waits for the other to have begun; one after the other would wait in vain."""
+    writing, scoring = threading.Event(), threading.Event()
+
+    def write(requests, ready):
+        writing.set()
+        assert scoring.wait(20)
+        return [[Written(text="x", finish="end")] for _ in requests]
+
+    def score(requests, ready):
+        scoring.set()
+        assert writing.wait(20)
+        return [Graded(score=0.5) for _ in requests]
+
+    def one(request):
+        return (yield request)
+
+    answerers = {Write: Answerer(identity="w", answer=write), Score: Answerer(identity="s", answer=score)}
+    methods = [one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))]
+    (_, written), (_, graded) = run(methods, answerers)
+    assert written[0].text == "x"
+    assert graded.score == 0.5
+
+
+def test_what_the_prm_has_answered_is_recorded_though_the_policy_fails():
+    def write(requests, ready):
+        raise BackendError("gone")
+
+    def one(request):
+        return (yield request)
+
+    answerers = {
+        Write: Answerer(identity="w", answer=write),
+        Score: Answerer(identity="s", answer=lambda requests, ready: [Graded(score=0.5) for _ in requests]),
+    }
+    store = MemoryReplies()
+    with pytest.raises(BackendError, match="gone"):
+        list(run([one(Write(prompt="p")), one(Score(problem="p", steps=("a",)))], answerers, store=store))
+    assert len(store) == 1
+
+
+def test_half_of_the_searches_begin_a_round_later():
+    tree, _ = full_tree(3, 2)
+    world = World(tree, lambda steps: 0.5)
+    together = []
+    inside = threading.Lock()
+
+    def score(requests, ready):
+        with inside:
+            return scorer.scorer_of(world.prm).score(requests, ready)
+
+    class Store(MemoryReplies.__mro__[1]):  # counts rounds by what is looked up together
+        def __init__(self):
+            self.kept = {}
+
+        def get(self, keys):
+            together.append(len(keys))
+            return {key: self.kept[key] for key in keys if key in self.kept}
+
+        def put(self, replies):
+            return {key: self.kept.setdefault(key, text) for key, text in replies.items()}
+
+    asked = {**world.answerers, Score: Answerer(identity="s", answer=score)}
+    problems = [replace(PROBLEM, text=f"{n}?") for n in range(2)]
+    list(search_run(problems, BeamSearch(width=2, expand=2), asked, store=Store()))
+    # Two searches of six rounds, one apart: seven rounds in which something is asked.
+    assert len(together) == 7
+
+
+# -- A PRM with a session --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(zoo):
+    return str(zoo["qwen-prm"].folder)
+
+
+def arithmetic(count):
+    return [
+        Problem(text=p.text, id=p.id, answer=str(p.answer))
+        for p in arithmetic_problems(count, seed=3, steps=(3, 5))
+    ]
+
+
+def tokens(prm, problem, steps):
+    encoded = prm.encoder.encode(Solution.of(problem, steps))
+    return encoded.ids[: encoded.reads[-1] + 1].tolist()
+
+
+def shared(one, other):
+    return next(
+        (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
+
+
+SESSION = [
+    BestOfN(n=3),
+    BeamSearch(width=2, expand=2),
+    DiverseTrees(subtrees=2, expand=2),
+    MCTS(simulations=5, expand=2),
+]
+
+
+@pytest.mark.parametrize("search", SESSION, ids=lambda s: s.name)
+def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_charged(tiny, search):
+    prm = load_prm(tiny, dtype="float32", device="cpu")
+    keeper = scorer.scorer_of(prm)
+    assert isinstance(keeper, scorer.SessionScorer)
+    policy = ArithmeticPolicy()
+    asked = {
+        **policy_answerers(policy),
+        Score: Answerer(identity="tiny", answer=keeper.score),
+        Release: Answerer(identity="tiny", answer=keeper.release),
+    }
+    search = replace(search, grading=Grading(aggregate="min", kind=prm.score_kind))
+    store = MemoryReplies()
+    results = list(search_run(arithmetic(2), search, asked, store=store))
+    assert keeper.places == 0
+    assert keeper._session.pool.held == 0
+    fresh = load_prm(tiny, dtype="float32", device="cpu")
+    for found in results:
+        for candidate in found.candidates:
+            whole = fresh.score(found.problem.text, list(candidate.steps))
+            assert list(candidate.scores) == pytest.approx(whole, abs=1e-4)
+    # What a search is charged is a property of the texts: what a prefix has that its parent has not, and the problem once.
+    for found in results:
+        steps = {node.number: node for node in found.trace.nodes}
+        prefixes = {()}
+        for node in found.trace.nodes:
+            if node.score is not None:
+                way, at = [], node
+                while at is not None:
+                    way.append(at.step)
+                    at = None if at.parent is None else steps[at.parent]
+                prefixes.add(tuple(way[::-1]))
+        ids = {p: tokens(fresh, found.problem.text, p) for p in prefixes if p}
+        root = fresh.encoder.encode(Solution.of(found.problem.text, next(iter(ids)))).problem_tokens
+        beyond = [len(ids[p]) - (shared(ids[p[:-1]], ids[p]) if len(p) > 1 else root) for p in ids]
+        assert found.cost.prm == root + sum(beyond)
+    # Siblings that begin alike share that too, so less is computed; what is, once.
+    assert prm.ledger.tokens_again == 0
+    assert (
+        prm.ledger.tokens_computed == prm.ledger.tokens_distinct <= sum(found.cost.prm for found in results)
+    )
+
+    # A replay asks nothing, and costs the same.
+    before = prm.ledger.tokens_computed
+    assert list(search_run(arithmetic(2), search, asked, store=store)) == results
+    assert prm.ledger.tokens_computed == before
+
+
+def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
+    prm = load_prm(tiny, dtype="float32", device="cpu")
+    search = BeamSearch(width=2, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
+    policy = ArithmeticPolicy()
+    undisturbed = list(search_run(arithmetic(1), search, policy_answerers(policy) | scorer.answerers(prm)))
+    store = MemoryReplies()
+    calls = []
+
+    def stops(requests, ready):
+        calls.append(1)
+        if len(calls) == 3:
+            raise BackendError("stopped")
+        return keeper.score(requests, ready)
+
+    keeper = scorer.scorer_of(prm)
+    identity = scorer.prm_identity(prm)
+    asked = policy_answerers(policy) | {Score: Answerer(identity=identity, answer=stops)}
+    with pytest.raises(BackendError, match="stopped"):
+        list(search_run(arithmetic(1), search, asked, store=store))
+    again = list(
+        search_run(arithmetic(1), search, policy_answerers(policy) | scorer.answerers(prm), store=store)
+    )
+    assert [found.cost for found in again] == [found.cost for found in undisturbed]
+    for one, other in zip(again, undisturbed, strict=True):
+        assert one.solution.steps == other.solution.steps
+        assert one.solution.scores == pytest.approx(other.solution.scores, abs=1e-4)
+
+
+def test_the_identity_of_a_prm_is_its_weights(tiny):
+    prm = load_prm(tiny, dtype="float32", device="cpu")
+    name = scorer.prm_identity(prm)
+    assert name == scorer.prm_identity(load_prm(tiny, dtype="float32", device="cpu"))
+    with torch.no_grad():
+        next(iter(prm.engine.backbone.parameters())).mul_(1.5)
+    assert scorer.prm_identity(prm) != name
+    assert scorer.prm_identity(GOOD) == "scripted"
+
+
+def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
+    prm = BadPRM(lambda steps: [0.5] * len(steps))
+    [reply] = scorer.scorer_of(prm).score([Score(problem="p", steps=("a", "b"))], lambda index, reply: None)
+    assert reply == Graded(score=0.5, tokens=3 + 2, root=0)
+    prm = BadPRM(lambda steps: [0.5] * len(steps))
+    world = World(full_tree(2, 2)[0], lambda steps: 0.5)
+    found = find(world.policy, prm, BeamSearch(width=2, expand=2))
+    # Each prefix of one step is 3 + 1 tokens, each of two 3 + 2.
+    assert found.cost.prm == sum(3 + len(steps) for steps in set(prm.asked))
+
+
+def test_unread_steps_are_refused():
+    prm = BadPRM(lambda steps: [*[0.5] * (len(steps) - 1), None])
+    [reply] = scorer.scorer_of(prm).score([Score(problem="p", steps=("a",))], lambda index, reply: None)
+    assert isinstance(reply, TooLongError)
