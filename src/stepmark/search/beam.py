@@ -31,7 +31,15 @@ from stepmark.search.choosing import check_choice, choose
 from stepmark.search.growing import Tree
 from stepmark.search.lookahead import look_ahead
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Choice, Found, Searching
+from stepmark.search.searching import (
+    Budget,  # noqa: F401  inherited: the command line resolves it here
+    Choice,
+    Found,
+    Grading,  # noqa: F401  inherited: the command line resolves it here
+    Searching,
+    Sizes,  # noqa: F401  inherited: the command line resolves it here
+    Steps,  # noqa: F401  inherited: the command line resolves it here
+)
 
 
 @final

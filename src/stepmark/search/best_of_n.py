@@ -21,7 +21,15 @@ from stepmark.errors import UsageError
 from stepmark.records import Problem
 from stepmark.search.choosing import check_choice, choose
 from stepmark.search.growing import Tree
-from stepmark.search.searching import Choice, Found, Searching
+from stepmark.search.searching import (
+    Budget,  # noqa: F401  inherited: the command line resolves it here
+    Choice,
+    Found,
+    Grading,  # noqa: F401  inherited: the command line resolves it here
+    Searching,
+    Sizes,  # noqa: F401  inherited: the command line resolves it here
+    Steps,  # noqa: F401  inherited: the command line resolves it here
+)
 
 
 @final

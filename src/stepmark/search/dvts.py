@@ -29,7 +29,15 @@ from stepmark.search.growing import Tree
 from stepmark.search.lookahead import look_ahead
 from stepmark.search.meaning import meaning
 from stepmark.search.nodes import Node
-from stepmark.search.searching import Choice, Found, Searching
+from stepmark.search.searching import (
+    Budget,  # noqa: F401  inherited: the command line resolves it here
+    Choice,
+    Found,
+    Grading,  # noqa: F401  inherited: the command line resolves it here
+    Searching,
+    Sizes,  # noqa: F401  inherited: the command line resolves it here
+    Steps,  # noqa: F401  inherited: the command line resolves it here
+)
 
 
 @final

@@ -41,7 +41,15 @@ from stepmark.search.best_of_n import at_least
 from stepmark.search.choosing import check_choice, choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, value_of
-from stepmark.search.searching import Choice, Found, Searching
+from stepmark.search.searching import (
+    Budget,  # noqa: F401  inherited: the command line resolves it here
+    Choice,
+    Found,
+    Grading,  # noqa: F401  inherited: the command line resolves it here
+    Searching,
+    Sizes,  # noqa: F401  inherited: the command line resolves it here
+    Steps,  # noqa: F401  inherited: the command line resolves it here
+)
 
 
 @dataclass(kw_only=True, eq=False)

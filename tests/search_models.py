@@ -1,0 +1,79 @@
+"""Models for the tests of `stepmark search`: `--policy search_models:NAME` and `--prm search_models:NAME` call NAME without arguments."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepmark.batching import Choose, Ready, Write, Written
+from stepmark.errors import BackendError, InputError
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems.arithmetic import read_arithmetic
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_value import true_value
+
+
+def _log(line: str) -> None:
+    if "ASKED" in os.environ:
+        with Path(os.environ["ASKED"]).open("a") as log:
+            log.write(line + "\n")
+
+
+class _Policy:
+    """The arithmetic world's policy, slow where $PAUSE says so, with a log of what it was asked."""
+
+    def __init__(self, dies: int | None = None) -> None:
+        self._policy = ArithmeticPolicy()
+        self.name, self.identity = self._policy.name, self._policy.identity
+        self._dies, self._asked = dies, 0
+
+    @property
+    def tokens_written(self) -> int:
+        return self._policy.tokens_written
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        found: list[list[Written] | InputError] = []
+        for number, request in enumerate(requests):
+            self._asked += 1
+            if self._dies is not None and self._asked > self._dies:
+                raise BackendError("the server went away")
+            time.sleep(float(os.environ.get("PAUSE", "0")))
+            found.append(self._policy.write([request])[0])
+            _log(f"write {hash((request.prompt, request.prefill))} {request.first} {request.n}")
+            if ready is not None:
+                ready(number, found[-1])
+        return found
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        return self._policy.choose(requests, ready)
+
+
+def policy() -> _Policy:
+    """Solves arithmetic."""
+    return _Policy()
+
+
+def dying() -> _Policy:
+    """Fails after some requests."""
+    return _Policy(dies=10)
+
+
+def truth() -> ScriptedPRM:
+    """The true V, with a log."""
+
+    def score(problem: str, steps: tuple[str, ...]) -> float:
+        time.sleep(float(os.environ.get("PAUSE", "0")) / 10)
+        return true_value(read_arithmetic(problem), steps)
+
+    return ScriptedPRM(score, name="truth", default_aggregate="last")
+
+
+def never() -> ScriptedPRM:
+    """Must not be loaded."""
+    raise AssertionError("the PRM was loaded by a method that asks none")
