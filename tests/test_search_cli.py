@@ -207,7 +207,7 @@ def test_no_reference_answer_where_the_verifier_is_asked(tmp_path, capsys):
 
 
 def test_the_same_seed_gives_the_same_file_byte_for_byte(tmp_path):
-    file = problems(tmp_path, 5)
+    file = problems(tmp_path, 3)
     outs = []
     for name, more in (("a", []), ("b", ["--in-flight", "2"]), ("c", ["--seed", "1"])):
         out, trace = tmp_path / f"{name}.jsonl.gz", tmp_path / f"{name}.trace.jsonl.gz"
@@ -266,7 +266,7 @@ def environment(tmp_path, pause="0.005"):
 
 
 def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_path):
-    file = problems(tmp_path, 5)
+    file = problems(tmp_path, 3)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     env = environment(tmp_path)
     start = time.monotonic()
@@ -276,12 +276,12 @@ def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_p
     (tmp_path / "asked").unlink()
     dice = random.Random(7)
     kills = 0
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             command(file, parts), env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         try:
-            process.wait(timeout=dice.uniform(0.4, 0.9) * long)
+            process.wait(timeout=dice.uniform(0.5, 0.8) * long)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
