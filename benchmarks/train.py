@@ -38,7 +38,7 @@ from stepmark.models.base import cache_folder
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.encoding import Encoder
 from stepmark.models.prm import PRM
-from stepmark.models.tree import pack
+from stepmark.models.tree import Ints, pack
 from stepmark.records import StepScores
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
@@ -52,7 +52,7 @@ PEERS = Path(__file__).parent / "peers"
 MICRO = 8
 """Rows of one forward pass of TRL: its default. More rows make more padding."""
 LONGEST = 1024
-"""Tokens of a row, TRL's default; problems with longer rows are left out for both."""
+"""Tokens of a row, TRL's default; longer rows are left out for both."""
 BUDGET = 4096
 """Distinct tokens of a forward pass of ours: every problem is one tree."""
 
@@ -284,9 +284,14 @@ def sets(data: Path, base: Path, *, quick: bool, steps: int | None) -> Iterator[
     tokenizer = load_tokenizer(base)
     encoder = Encoder(tokenizer, layout_for(tokenizer), max_tokens=None)
 
+    def tokens(row: Example) -> Ints:
+        return encoder.encode(row.solution).ids
+
+    def short(row: Example) -> bool:
+        return len(tokens(row)) <= LONGEST
+
     def fits(group: Sequence[Example]) -> bool:
-        ids = [encoder.encode(row.solution).ids for row in group]
-        return max(map(len, ids)) <= LONGEST and len(pack(ids)) <= BUDGET
+        return all(map(short, group)) and len(pack(list(map(tokens, group)))) <= BUDGET
 
     for name, each, a_step, count, source in (
         ("whole", 16, 16 if quick else 32, 2 if quick else 16, whole_solutions(gsm8k, each=16)),
@@ -295,7 +300,7 @@ def sets(data: Path, base: Path, *, quick: bool, steps: int | None) -> Iterator[
     ):
         wanted = (steps or count) * a_step // each
         extra = max(4, 24 // each) if quick else max(12, 96 // each)
-        groups = branches(prm800k, each=each) if source is None else source
+        groups = branches(prm800k, each=each, fits=short) if source is None else source
         # Of four times as many, because problems next to each other are alike.
         kept = list(islice((g for g in groups if fits(g)), (4 if source is None else 1) * (wanted + extra)))
         random.Random(0).shuffle(kept)

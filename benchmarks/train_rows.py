@@ -6,8 +6,8 @@ Both as examples of the library, a fixed number for every problem, so that a ste
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,17 @@ def whole_solutions(file: Path, *, each: int, lines: int = 6, seed: int = 0) -> 
                 yield found
 
 
-def branches(file: Path, *, each: int) -> Iterator[list[Example]]:
-    """For each problem of PRM800K with at least so many rated completions, the first `each`, each trained at its last step alone."""
+def branches(
+    file: Path, *, each: int, fits: Callable[[Example], bool] = lambda row: True
+) -> Iterator[list[Example]]:
+    """For each problem of PRM800K with at least so many rated completions that fit, the first `each` of them, each trained at its last
+    step alone."""
     for _, rows in groupby(read_labelled(str(file)), key=lambda row: row.solution.problem.text):
         found = [e for e in examples(rows) if e.targets[-1] is not None and not any(e.targets[:-1])]
         if len(found) >= each:
-            yield found[:each]
+            short = list(islice(filter(fits, found), each))
+            if len(short) == each:
+                yield short
 
 
 def for_trl(rows: Iterable[Example]) -> list[dict[str, Any]]:

@@ -135,6 +135,10 @@ def test_branches_are_labelled_at_their_last_step_alone(tmp_path):
     assert [e.solution.texts for e in group] == [("a",), ("a", "b"), ("a", "c")]
     assert [[t and t.value for t in e.targets] for e in group] == [[1.0], [None, 0.0], [None, 1.0]]
     assert train_rows.labels(group) == 3
+    two = train_rows.branches(
+        tmp_path / "prm.jsonl.gz", each=2, fits=lambda row: "b" not in row.solution.texts
+    )
+    assert [[e.solution.texts for e in g] for g in two] == [[("a",), ("a", "c")]]
     # TRL is told to train the last of the labels only; the others have to be there.
     assert train_rows.for_trl(group) == [
         {"prompt": "p", "completions": ["a"], "labels": [True]},
