@@ -21,6 +21,7 @@ from stepmark.search.mcts import MCTS
 from stepmark.search.meaning import meaning
 from stepmark.search.rebase import Rebase, allocation
 from stepmark.search.rejection import EarlyRejection
+from stepmark.search.report import view_of
 from stepmark.search.searching import Budget, Grading, ModelSize, Sizes, Steps
 
 LAST = Grading(aggregate="last")
@@ -498,6 +499,27 @@ def test_costs_are_those_of_the_texts_and_the_trace_adds_up(search):
         assert node.parent is None or (
             node.parent < node.number and by_number[node.parent].round <= node.round
         )
+
+
+@pytest.mark.parametrize("search", METHODS, ids=IDS)
+def test_every_search_can_be_drawn(search):
+    tree, _ = full_tree(3, 2)
+    tree[("step 0 a", "step 1 a")] = [""]  # an end without another step
+    for budget in (Budget(), Budget(tokens=60), Budget(tokens=0)):
+        found = World(tree, random_scores(12)).find(with_budget(search, budget))
+        view = view_of(found, judge=lambda text, gold: gold in text)
+        assert len(view.nodes) == len(found.trace.nodes)
+        assert view.chosen == (found.solution.node if found.solution else None)
+        assert (
+            view.tokens
+            == found.cost.tokens
+            == sum(node.policy_tokens + node.prm_tokens for node in view.nodes)
+        )
+        assert {one.node: one.right for one in view.candidates} == {
+            one.node: "7" in one.text for one in found.candidates
+        }
+        if found.solution:
+            assert tuple(node.text for node in view.path(view.chosen) if node.text) == found.solution.steps
 
 
 @pytest.mark.parametrize("search", METHODS, ids=IDS)

@@ -132,6 +132,19 @@ def test_one_typed_problem_is_printed_with_its_scores(capsys):
     )
 
 
+def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
+    file, out, page = problems(tmp_path, 2), tmp_path / "found.jsonl", tmp_path / "page.html"
+    words = ["search", "beam", str(file), *MODELS, *SMALL["beam"], "--out", str(out), "--report", str(page)]
+    assert main(words) == 0
+    text = page.read_text()
+    for row in rows_of(out):
+        assert row["id"] in text
+        assert "trace" not in row
+    assert "Scores by truth." in text
+    assert main(["search", "beam", "--problem", row["problem"]["text"], *MODELS, "--report", str(page)]) == 0
+    assert "a typed problem" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -228,7 +241,7 @@ def test_the_same_seed_gives_the_same_file_byte_for_byte(tmp_path):
     assert outs[0] == outs[1]
     assert outs[0][1] != outs[2][1]
     with gzip.open(tmp_path / "a.jsonl.gz", "rt") as handle:
-        assert len(handle.readlines()) == 5
+        assert len(handle.readlines()) == 3
 
 
 def test_a_budget_holds_for_each_problem(tmp_path):
@@ -359,12 +372,10 @@ def test_best_of_four_chooses_as_recorded():
                     text=traces[number]["text"], finish="end", tokens=traces[number]["tokens"]
                 )
             )
-            scores = {}
-            for trace in traces:
-                steps = tuple(line.strip() for line in trace["text"].split("\n") if line.strip())
-                scores[steps] = trace["prm_score"]
-            prm = ScriptedPRM(lambda problem, steps, scores=scores: scores.get(steps, 0.0))
-            search = BestOfN(n=4, grading=Grading(aggregate="last"))
+            scores = {(trace["text"].strip(),): trace["prm_score"] for trace in traces}
+            prm = ScriptedPRM(lambda problem, steps, scores=scores: scores[steps])
+            # Their one number a solution is the score of one step, the whole.
+            search = BestOfN(n=4, how=Steps(stop="%%%"), grading=Grading(aggregate="last"))
             asked = policy_answerers(policy) | scorer.answerers(prm)
             [found] = search_run([Problem(text=record["problem_id"])], search, asked)
             chosen = next(trace for trace in traces if trace["text"] == found.solution.text)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.search.searching import Found
 
 if TYPE_CHECKING:
     from stepmark.cli.searching import SearchOptions
+    from stepmark.models.prm import PRM
+    from stepmark.problems.answers import Verifier
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,9 +108,43 @@ def summary(tally: Tally, options: SearchOptions) -> str:
     ]
     if tally.refused:
         lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
-    written = " and ".join(path for path in (options.out, options.trace) if path is not None)
+    written = " and ".join(path for path in (options.out, options.trace, options.report) if path is not None)
     lines.append(f"wrote {written}; replies are kept in {options.out}.replies.sqlite")
     return "\n".join(lines)
+
+
+def write_page(
+    path: str, rows: Iterable[Mapping[str, Any]], name: str, prm: PRM | None, verifier: Verifier
+) -> None:
+    """Draw the trees of a run on one HTML page.
+
+    Args:
+        path: of the page.
+        rows: of the work file: `found` and `trace` of each problem, both None for one that was left out.
+        name: what was searched.
+        prm: whose scores they are; None where none was asked.
+        verifier: says which solutions are right, of problems with a reference answer.
+    """
+    from stepmark.search.report import row_view
+    from stepmark.show.search_page import SearchPage, search_html
+    from stepmark.store import atomic_write
+
+    views = tuple(
+        row_view(
+            row["found"],
+            row["trace"],
+            threshold=None if prm is None else prm.default_threshold,
+            judge=lambda text, gold: verifier.verify(text or None, gold).correct,
+        )
+        for row in rows
+        if row["found"] is not None
+    )
+    facts = () if prm is None else (f"Scores by {prm.name}.",)
+    page = SearchPage(
+        title=f"{views[0].method if views else 'Search'}: {Path(name).name}", searches=views, facts=facts
+    )
+    with atomic_write(path) as handle:
+        handle.writelines(search_html(page))
 
 
 def _count(tokens: int | None) -> str:

@@ -17,7 +17,7 @@ from stepmark.cli.grade import Flag
 from stepmark.cli.paths import checked_input
 from stepmark.cli.problem_rows import problems_of
 from stepmark.cli.progress import Progress
-from stepmark.cli.search_report import Tally, print_found, summary
+from stepmark.cli.search_report import Tally, print_found, summary, write_page
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal
 from stepmark.search.searching import (
@@ -74,6 +74,8 @@ class SearchOptions:
     """Write what is found to this file, one JSON line a problem, packed if it ends in .gz."""
     trace: str | None = None
     """Write the trees to this file, one JSON line a problem, packed if it ends in .gz."""
+    report: str | None = None
+    """Draw the trees on this HTML page, one file that works without a network."""
     aggregate: str | None = None
     """How step scores make one number: product, min, mean, last, max, sum-logit, softmin. Left out: the PRM's own."""
     budget: int | None = None
@@ -99,8 +101,13 @@ class SearchOptions:
     memory_tokens: int | None = None
     """Tokens whose keys and values the PRM keeps at most. Left out: 65,536."""
 
+    @property
+    def keeps_traces(self) -> bool:
+        """Whether the trees are asked for."""
+        return self.trace is not None or self.report is not None
 
-_NO_RESULTS = ("out", "trace", "in_flight", "keep_going", "memory_tokens", "problem")
+
+_NO_RESULTS = ("out", "trace", "report", "in_flight", "keep_going", "memory_tokens", "problem")
 """The options that do not decide what is found; a run may be continued with others."""
 
 
@@ -133,6 +140,9 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
         out = stack.enter_context(closing(open_rows(Path(options.out + ".work"), manifest)))
         machines = _Machines(search, options, stack, needs_prm=needs_prm)
         tally = _many(file, machines, out, options, lines=known.lines)
+        if options.report is not None:
+            lines = Path(f"{options.out}.work").read_text(encoding="utf-8").splitlines()
+            write_page(options.report, map(json.loads, lines), file, machines.prm, machines.verifier)
     _flatten(options, manifest, tally)
     print(summary(tally, options), file=sys.stderr)
     return 0
@@ -146,7 +156,7 @@ class _Machines:
         from stepmark.models.load import load_prm
         from stepmark.problems import answers
 
-        verifier = stack.enter_context(
+        self.verifier = stack.enter_context(
             closing(answers.load_verifier(options.verifier, percent=options.percent))
         )
         self.prm: PRM | None = None
@@ -162,7 +172,7 @@ class _Machines:
         self.policy: Policy = policies.load_policy(options.policy, dtype=options.dtype, device=options.device)
         self.answerers: dict[type, Answerer] = {
             **policies.answerers(self.policy),
-            **answers.answerers(verifier),
+            **answers.answerers(self.verifier),
         }
         if self.prm is not None:
             self.answerers |= scorer.answerers(self.prm, memory_tokens=options.memory_tokens)
@@ -210,6 +220,9 @@ def _one(machines: _Machines, options: SearchOptions) -> int:
     for path, row in ((options.out, found_row(found)), (options.trace, trace_row(found))):
         if path is not None:
             _write(path, [row])
+    if options.report is not None:
+        rows = [{"found": found_row(found), "trace": trace_row(found)}]
+        write_page(options.report, rows, "a typed problem", machines.prm, machines.verifier)
     print_found(found, None if machines.prm is None else machines.prm.default_threshold)
     return 0
 
@@ -242,7 +255,7 @@ def _many(file: str, machines: _Machines, out: Any, options: SearchOptions, *, l
                         yield one
 
         def write(found: Found | Refusal | InputError) -> None:
-            row = _line(found, keep_going=options.keep_going, trace=options.trace is not None)
+            row = _line(found, keep_going=options.keep_going, trace=options.keeps_traces)
             out.write(row)
             tally.add(row)
             progress.advance()
@@ -308,7 +321,7 @@ def _check(file: str | None, options: SearchOptions) -> None:
             raise UsageError("expected --out: the file that what is found is written to")
         checked_input(file)
     taken = set[Path]() if file is None else {Path(file).resolve()}
-    for name in ("out", "trace"):
+    for name in ("out", "trace", "report"):
         path = getattr(options, name)
         if path is None:
             continue
@@ -329,7 +342,7 @@ def _manifest(file: str, search: Method, options: SearchOptions, known: Mapping[
         "command": "search",
         "input": {"name": Path(file).name, "bytes": known["bytes"], "sha256": known["sha256"]},
         "method": {"name": search.name, **flags},
-        "settings": {**settings, "trace": options.trace is not None},
+        "settings": {**settings, "trace": options.keeps_traces},
     }
     plain: dict[str, Any] = json.loads(json.dumps(body))
     return plain

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -57,12 +58,10 @@ def answerers(prm: PRM, *, memory_tokens: int | None = None) -> dict[type, Answe
 
 def scorer_of(prm: PRM, *, memory_tokens: int | None = None) -> Scorer:
     """The scorer of a PRM: with a session where its family keeps state, else over whole prefixes."""
-    if isinstance(prm, ScriptedPRM):  # knows no torch, which the families below need
+    if not _torch_is_loaded():
         return WholePrefixScorer(prm)
-    try:
-        from stepmark.models.session import CachedSession, session_of
-    except ModuleNotFoundError:  # without torch no PRM runs in this process
-        return WholePrefixScorer(prm)
+    from stepmark.models.session import CachedSession, session_of
+
     session = session_of(prm, memory_tokens=memory_tokens)
     return SessionScorer(session, prm) if isinstance(session, CachedSession) else WholePrefixScorer(prm)
 
@@ -72,10 +71,10 @@ def prm_identity(prm: PRM) -> str:
 
     Recorded scores are found again under it: a model that was trained further into the same folder is another one.
     """
-    try:
-        from stepmark.models.local import HeadPRM, ImplicitPRM
-    except ModuleNotFoundError:
+    if not _torch_is_loaded():
         return prm.name
+    from stepmark.models.local import HeadPRM, ImplicitPRM
+
     if not isinstance(prm, HeadPRM | ImplicitPRM):
         return prm.name
     digest = hashlib.sha256(repr(prm.spec).encode())
@@ -95,6 +94,11 @@ def prm_identity(prm: PRM) -> str:
         with torch.inference_mode():
             digest.update(f"{prm.neutral} {prm.head(states).float().cpu().tolist()}".encode())
     return f"{prm.name}#{digest.hexdigest()[:12]}"
+
+
+def _torch_is_loaded() -> bool:
+    """A PRM that computes in this process has loaded torch; the others must not be made to: it takes seconds."""
+    return "torch" in sys.modules
 
 
 @final

@@ -10,7 +10,8 @@ Deviations:
 * A step that is at its end within tau tokens is compared with the beginnings by its own score.
 * The b best are taken over all beams, as `beam` does, not among each beam's own k.
 * A step's score is that of the whole step once it is there: an error that comes after the first tau tokens still tells.
-* What the PRM read of a beginning counts, and reading the whole step counts in full beside it.
+* What the PRM read of a beginning counts, and reading the whole step counts in full beside it: a budget may be exceeded by the
+  beginnings of its last round.
 
 Most PRMs were trained to score whole steps. How far a beginning tells is a property of the PRM: measure it before trusting the savings.
 """
