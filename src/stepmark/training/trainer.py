@@ -23,6 +23,7 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches
 from stepmark.training.measure import Graded, Measure, measure
+from stepmark.training.memory import keep_freed_memory
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
@@ -162,6 +163,8 @@ class Trainer:
         run = self._identity(steps, held_out if self.settings.patience is not None else ())
         self._resume(run)
         due = self._due(len(steps)) if held_out else set()
+        if self.net.device == "cpu":
+            keep_freed_memory()
         began, tokens, rows, first = time.monotonic(), 0, 0, self.done
         for number, step in enumerate(steps, start=1):
             if number <= self.done or self._patient_no_more():
