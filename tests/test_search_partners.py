@@ -257,6 +257,26 @@ def test_a_prefix_that_is_too_long_for_the_policy_is_given_up_alone(search):
     assert any("the policy cannot go on from here: too long" in node.why for node in found.trace.nodes)
 
 
+def test_a_server_that_does_not_say_how_a_text_ended():
+    """With an answer it was the end; without one the next request tells: nothing comes any more."""
+
+    def write(request, number):
+        if not request.prefill:
+            text = "first this" if number % 2 else "at once: the answer is 7"
+        else:
+            text = "then that" if request.prefill == "first this\n" else ""
+        return Written(text=text, finish="end or stop", tokens=3)
+
+    found = find(steps_policy(write), ScriptedPRM(lambda problem, steps: 0.5), BeamSearch(width=2, expand=2))
+    assert {candidate.steps for candidate in found.candidates} == {
+        ("at once: the answer is 7",),
+        ("first this", "then that"),
+    }
+    ends = [node for node in found.trace.nodes if node.step == ""]
+    assert {node.state for node in ends if node.parent is not None and not node.why} <= {"finished", "chosen"}
+    assert all(node.prm_tokens == 0 for node in ends)
+
+
 def test_no_reference_answer_where_the_verifier_is_asked():
     world = World(full_tree(2, 2)[0], lambda steps: 0.9)
     for answer in (None, "  "):
@@ -295,6 +315,8 @@ def test_a_budget_of_operations_needs_prompts_that_are_told():
     size = ModelSize(parameters=10)
     with pytest.raises(UsageError, match="how many tokens its prompts have"):
         find(policy, GOOD, BeamSearch(budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
+    with pytest.raises(UsageError, match="how many tokens its prompts have"):
+        find(policy, GOOD, BestOfN(n=1, budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
 
 
 # -- Requests and their answerers ------------------------------------------------------------------------------

@@ -63,6 +63,10 @@ class Spending:
         self._samples += len(reply)
         told = [one.prompt_tokens for one in reply]
         prompt = told[0] if told else None
+        if prompt is None and self._budget.flops is not None:
+            raise UsageError(
+                "a budget of operations needs a policy that says how many tokens its prompts have; give a budget of tokens"
+            )
         if self._writes == 1:
             self._new = prompt
             self._operations("policy", prompt, 0)
@@ -111,10 +115,7 @@ class Spending:
             left = self._budget.tokens - self._decoded - self._prm
             lefts.append(left // 2 if self._scored else left)
         if self._budget.flops is not None:
-            if self._flops is None:
-                raise UsageError(
-                    "a budget of operations needs a policy that says how many tokens its prompts have; give a budget of tokens"
-                )
+            assert self._flops is not None  # what it is made of was refused where it was not told
             assert self._sizes.policy is not None
             at = self._context + limit  # the dearest token of the request
             each = self._sizes.policy.flops(1, at)
