@@ -19,6 +19,7 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import Ledger
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.session import session_of
 from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
@@ -537,6 +538,39 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
     for one, other in zip(again, undisturbed, strict=True):
         assert one.solution.steps == other.solution.steps
         assert one.solution.scores == pytest.approx(other.solution.scores, abs=1e-4)
+
+
+def test_a_session_of_the_callers_own(tiny):
+    prm = load_prm(tiny, dtype="float32", device="cpu")
+    session = session_of(prm, memory_tokens=2000)
+    search = BestOfN(n=2, grading=Grading(aggregate="min", kind=prm.score_kind))
+    asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm, session=session)
+    [found] = search_run(arithmetic(1), search, asked)
+    assert found.cost.prm > 0
+    assert session.pool.peak > 0
+    assert session.pool.held == 0
+
+
+def test_a_tight_memory_costs_time_and_nothing_else(tiny):
+    """What a session had to forget is computed again; the scores and the cost of the search stay."""
+    results, memory = [], 65_536
+    for _ in range(2):
+        prm = load_prm(tiny, dtype="float32", device="cpu")
+        search = BeamSearch(width=3, expand=2, grading=Grading(aggregate="min", kind=prm.score_kind))
+        asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm, memory_tokens=memory)
+        found = list(search_run(arithmetic(2), search, asked))
+        results.append((found, prm.ledger.tokens_again))
+        longest = max(len(tokens(prm, one.problem.text, c.steps)) for one in found for c in one.candidates)
+        memory = longest + 30  # room for one prefix, not for a beam
+    (roomy, none), (tight, again) = results
+    assert none == 0
+    assert again > 0
+    for one, other in zip(roomy, tight, strict=True):
+        assert one.cost == other.cost
+        assert [node.step for node in one.trace.nodes] == [node.step for node in other.trace.nodes]
+        assert [node.score for node in one.trace.nodes if node.score is not None] == pytest.approx(
+            [node.score for node in other.trace.nodes if node.score is not None], abs=1e-4
+        )
 
 
 def test_the_identity_of_a_prm_is_its_weights(tiny):

@@ -41,14 +41,17 @@ class Scorer(Protocol):
         """Let go of what is kept of prefixes; those that nothing is kept of are passed over."""
 
 
-def answerers(prm: PRM, *, memory_tokens: int | None = None) -> dict[type, Answerer]:
+def answerers(
+    prm: PRM, *, session: CachedSession | None = None, memory_tokens: int | None = None
+) -> dict[type, Answerer]:
     """What `batching.run` needs to have a PRM answer `Score` and `Release`; merge it with a policy's.
 
     Args:
         prm: as `load_prm` gives it.
-        memory_tokens: see `session_of`.
+        session: of this PRM, to be used; None for one of its own.
+        memory_tokens: see `session_of`; of a session of its own.
     """
-    scorer = scorer_of(prm, memory_tokens=memory_tokens)
+    scorer = scorer_of(prm, memory_tokens=memory_tokens) if session is None else SessionScorer(session, prm)
     identity = prm_identity(prm)
     return {
         Score: Answerer(identity=identity, answer=scorer.score),
