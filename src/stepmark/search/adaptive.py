@@ -1,7 +1,7 @@
 """How many samples a problem is worth, by a calibrated PRM: instance-adaptive scaling of best-of-N.
 
-Source: "Know What You Don't Know: Uncertainty Calibration of Process Reward Models" (arXiv 2506.09338), section 4 (instance-adaptive
-scaling). Where a sample is right with probability p, N samples hold a right one with probability q at::
+Source: "Know What You Don't Know: Uncertainty Calibration of Process Reward Models" (arXiv 2506.09338), instance-adaptive
+scaling. Where a sample is right with probability p, N samples hold a right one with probability q at::
 
     N = ceil(ln(1 - q) / ln(1 - p))
 

@@ -1,7 +1,7 @@
 """Step-level beam search: k steps after each beam, the best b go on.
 
 Source: Snell et al. 2024, "Scaling LLM Test-Time Compute Optimally can be More Effective than Scaling Model Parameters" (arXiv
-2408.03314), section 5.1 (BFS-V), and its look-ahead search; as in Hugging Face's search-and-learn, whose N is b * k here.
+2408.03314), beam search against a PRM, and its look-ahead search; as in Hugging Face's search-and-learn, whose N is b * k here.
 
 A round: every running beam is continued by k steps, the PRM scores them, and the b best of the new ones and of those finished earlier
 are kept. It ends when all that is kept is finished, or nothing is left.

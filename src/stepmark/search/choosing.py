@@ -4,7 +4,7 @@
 best      the highest aggregate of the step scores
 majority  the commonest answer (self-consistency: Wang et al. 2022, arXiv 2203.11171)
 vote      the answer with the highest sum of aggregates (Li et al. 2023, "Making Language Models Better Reasoners with
-          Step-Aware Verifier", arXiv 2206.02336, section 3.2)
+          Step-Aware Verifier", arXiv 2206.02336)
 ========  =========================================================================================================
 
 Answers are equal where the verifier says so, not where their texts are; a solution without an answer does not vote, and an answer that

@@ -1,6 +1,6 @@
 """REBASE: the next round's steps are shared out among all that stand, in proportion to the softmax of their scores.
 
-Source: Wu et al. 2024, "Inference Scaling Laws" (arXiv 2408.00724), section 3.2 ("reward balanced search").
+Source: Wu et al. 2024, "Inference Scaling Laws" (arXiv 2408.00724), "reward balanced search".
 
 In each round W steps are written; a node with score s gets W * exp(s / T) / sum of exp(s / T) of them. A weak node gets few or none, and is
 not cut off by a rank. A finished solution takes one from W for good, so that W solutions are finished in the end. One of them is
