@@ -1,5 +1,7 @@
 """Right steps beside wrong ones: hand-worked dresses, true calculations, labels that the numbers confirm."""
 
+import importlib.util
+import json
 import os
 import random
 import re
@@ -252,3 +254,32 @@ def test_real_problems():
                 false += any(f.truth == "wrong" for f in check(row.solution.texts[-1]))
     assert used > 150
     assert false <= right // 500
+
+
+def test_the_recipe_writes_rows_that_training_reads(tmp_path):
+    from stepmark.training.sources import training_rows
+
+    file = Path(__file__).resolve().parents[1] / "recipes" / "default_prm_data.py"
+    spec = importlib.util.spec_from_file_location("default_prm_data", file)
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    problem = {
+        "Body": "Ann has 12 pens and gives 5 away",
+        "Question": "How many pens are left?",
+        "Type": "x",
+        "ID": "1",
+    }
+    (tmp_path / "svamp.jsonl").write_text(
+        "".join(
+            json.dumps(problem | {"Equation": equation, "Answer": 7.0}) + "\n"
+            for equation in ("( 12.0 - 5.0 )", "( 12.0 + 5.0 )")
+        )
+    )
+    # The other one's equation does not give its answer.
+    (worked,) = recipe.read_svamp(tmp_path / "svamp.jsonl")
+    assert worked.problem.text == "Ann has 12 pens and gives 5 away. How many pens are left?"
+    assert worked.lines == ("The result is 12-5 = <<12-5=7>>7 pens.",)
+    written = recipe.write_contrasts([worked, BAKER], tmp_path / "rows.jsonl", seed=3)
+    read = list(training_rows([str(tmp_path / "rows.jsonl")]))
+    assert len(read) == written > 5
+    assert {row.solution.problem.source for row in read} == {"SVAMP", "GSM8K"}
