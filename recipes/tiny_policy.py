@@ -41,7 +41,7 @@ def measure(name: str, *, problems: int, temperature: float) -> None:
 
     torch.set_num_threads(1)
     policy = load_policy(name)
-    known = list(arithmetic_problems(problems, seed=HELD_OUT, steps=(3, 8), largest=99))
+    known = list(arithmetic_problems(problems, seed=HELD_OUT, steps=(3, 6), surface="formula", largest=99))
     began = time.monotonic()
     sampled = list(sample((p.problem for p in known), policy, Sampling(temperature=temperature)))
     seconds, tokens = time.monotonic() - began, policy.tokens_written

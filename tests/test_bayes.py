@@ -479,7 +479,9 @@ def test_it_guesses_where_it_is_told_to():
 @settings(max_examples=25, deadline=None)
 def test_budgets_hold(rollouts, batch, tokens, seed):
     world = World(lambda steps: 0.4 if steps <= 6 else 0.2, seed=seed, tokens=7)
-    labeller = BayesianSearch(max_rollouts=rollouts, batch=batch, max_tokens_a_solution=tokens, confidence=0.99)
+    labeller = BayesianSearch(
+        max_rollouts=rollouts, batch=batch, max_tokens_a_solution=tokens, confidence=0.99
+    )
     [found] = world.label(labeller, _solution(12))
     assert found.cost.rollouts == len(world.written) <= rollouts
     assert found.cost.tokens < tokens + 7 * batch

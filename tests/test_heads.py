@@ -60,7 +60,10 @@ def test_platt_scale_and_shift():
 
 def test_a_softmax_of_two_takes_a_map_too():
     # The good one is ln 3 above the other: sigmoid(ln 3) = 3/4, sigmoid(2 ln 3 - ln 3) again, sigmoid(ln 3 - ln 3) = 1/2.
-    assert scored("softmax", [[1.0, 1.0 + LN3]], good=1, scale=2.0, shift=-LN3) == (pytest.approx([0.75]), None)
+    assert scored("softmax", [[1.0, 1.0 + LN3]], good=1, scale=2.0, shift=-LN3) == (
+        pytest.approx([0.75]),
+        None,
+    )
     assert scored("softmax", [[LN3, 0.0]], good=0, shift=-LN3) == (pytest.approx([0.5]), None)
 
 

@@ -149,6 +149,22 @@ def test_problems_of_the_arithmetic_world(tmp_path, capsys):
         (k.problem.text, k.problem.answer) for k in known
     ]
     assert "7 problems" in capsys.readouterr().err
+    true = tmp_path / "true.jsonl"
+    arguments = [
+        "--count",
+        "7",
+        "--steps",
+        "3",
+        "8",
+        "--seed",
+        "5",
+        "--out",
+        str(out),
+        "--solutions",
+        str(true),
+    ]
+    assert main(["problems", "arithmetic", *arguments]) == 0
+    assert [row.solution.texts for row in read_solutions(true)] == [k.steps for k in known]
 
 
 def test_problems_of_others(problems, tmp_path, capsys):

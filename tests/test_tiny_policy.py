@@ -215,13 +215,13 @@ def _right(problems, policy, how: Sampling) -> list[list[bool]]:
 
 
 @pytest.mark.parametrize("prompt", ["chat", "text"])
-def test_it_solves_about_sixty_percent(policy, prompt) -> None:
-    problems = list(arithmetic_problems(40, seed=900, steps=(3, 8), largest=99))
+def test_it_solves_about_one_in_three(policy, prompt) -> None:
+    problems = list(arithmetic_problems(40, seed=900, steps=(3, 6), surface="formula", largest=99))
     right = _right(
         problems, policy, Sampling(n=8, temperature=0.8, prompt=prompt, greedy=False, max_tokens=256)
     )
     rate = sum(map(sum, right)) / 320
-    assert 0.45 < rate < 0.75
+    assert 0.25 < rate < 0.5
     # Some problems are solved always, some never, most now and then: there is something to label and to choose.
     assert sum(any(row) and not all(row) for row in right) >= 12
 
@@ -284,7 +284,7 @@ def test_v_is_measured_from_any_prefix(policy) -> None:
 
 def test_training_lowers_the_loss_and_is_the_same_each_time(tmp_path) -> None:
     tiny = TinyPolicy(
-        width=32, layers=1, heads=2, inner=48, drills=300, student=150, batch_tokens=256, seed=3
+        width=32, layers=1, heads=2, inner=48, drills=300, student=150, formulas=120, batch_tokens=256, seed=3
     )
     runs: list[list[Progress]] = []
     for name in ("one", "two"):
@@ -292,11 +292,11 @@ def test_training_lowers_the_loss_and_is_the_same_each_time(tmp_path) -> None:
         train_tiny_policy(tmp_path / name, tiny, report=runs[-1].append)
     losses = [(p.phase, p.loss) for p in runs[0]]
     assert losses == [(p.phase, p.loss) for p in runs[1]]
-    assert [p.phase for p in runs[0] if p.seen == 1] == ["drills", "student"]
-    for phase in ("drills", "student"):
+    assert [p.phase for p in runs[0] if p.seen == 1] == ["drills", "student", "formulas"]
+    for phase, share in (("drills", 0.9), ("student", 0.9), ("formulas", 1.0)):
         own = [loss for name, loss in losses if name == phase]
         assert len(own) >= 2
-        assert own[-1] < 0.9 * own[0]
+        assert own[-1] < share * own[0]
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     [[written]] = load_policy(str(tmp_path / "one")).write([Write(prompt="Start with 3.", max_tokens=3)])
@@ -319,7 +319,7 @@ def test_only_results_of_drills_and_only_solutions_are_learnt() -> None:
 
 
 def test_the_true_labels_can_be_told_of_what_it_writes(policy) -> None:
-    problems = list(arithmetic_problems(10, seed=901, steps=(3, 8), largest=99))
+    problems = list(arithmetic_problems(10, seed=901, steps=(3, 6), surface="formula", largest=99))
     told = 0
     for problem, found in zip(
         problems, sample([p.problem for p in problems], policy, Sampling(n=4, greedy=False)), strict=True
@@ -332,4 +332,5 @@ def test_the_true_labels_can_be_told_of_what_it_writes(policy) -> None:
             told += 1
             if all(labels):
                 assert problem.steps[-1] == written.text.split("\n")[-1]
-    assert told >= 36
+    # Of 40: now and then it writes a line that states no quantity of the problem.
+    assert told >= 28

@@ -36,6 +36,7 @@ def arithmetic_command(
     distractors: int = 2,
     largest: int = 999,
     seed: int = 0,
+    solutions: Path | None = None,
 ) -> int:
     """Make problems of the arithmetic world.
 
@@ -47,12 +48,27 @@ def arithmetic_command(
         distractors: most numbers in a text that nothing depends on.
         largest: no quantity is larger; from 99 to 999.
         seed: another seed, other problems.
+        solutions: write the true solutions too: {"problem", "steps", "answer", "id"} a line, which grading and labelling read.
     """
     from stepmark.problems.arithmetic import arithmetic_problems
+    from stepmark.store import atomic_write, encode_row
 
-    made = arithmetic_problems(
-        count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
+    made = list(
+        arithmetic_problems(
+            count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
+        )
     )
+    if solutions is not None:
+        with atomic_write(solutions) as file:
+            for one in made:
+                problem = one.problem
+                row = {
+                    "problem": problem.text,
+                    "steps": list(one.steps),
+                    "answer": problem.answer,
+                    "id": problem.id,
+                }
+                file.write(encode_row(row).decode())
     return _write((one.problem for one in made), out)
 
 

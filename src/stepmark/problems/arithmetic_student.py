@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stepmark.errors import UsageError
 from stepmark.problems.arithmetic import LARGEST, ArithmeticProblem, arithmetic_problems
@@ -94,6 +95,7 @@ def student_solutions(
     seed: int = 0,
     steps: tuple[int, int] = (3, 8),
     largest: int = LARGEST,
+    surface: Literal["formula", "story", "both"] = "both",
     settings: StudentSettings = STUDENT,
 ) -> Iterator[tuple[ArithmeticProblem, tuple[str, ...]]]:
     """Problems (those of `arithmetic_problems`) with one solution of the student each; row i depends on the settings and on i alone.
@@ -101,5 +103,7 @@ def student_solutions(
     Raises:
         UsageError: as `arithmetic_problems`.
     """
-    for number, problem in enumerate(arithmetic_problems(count, seed=seed, steps=steps, largest=largest)):
+    for number, problem in enumerate(
+        arithmetic_problems(count, seed=seed, steps=steps, surface=surface, largest=largest)
+    ):
         yield problem, student_solution(problem, random.Random(f"student 1/{seed}/{number}"), settings)

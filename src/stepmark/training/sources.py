@@ -84,9 +84,7 @@ def hub_files(name: str, split: str) -> list[Path]:
             f"({type(error).__name__}: {error}); check the name and the network"
         ) from error
     found = sorted(
-        f
-        for f in folder.rglob("*")
-        if f.name.endswith(_FILES) and not f.name.endswith(_MADE) and f.is_file()
+        f for f in folder.rglob("*") if f.name.endswith(_FILES) and not f.name.endswith(_MADE) and f.is_file()
     )
     chosen = [f for f in found if split in f.name] or found
     if not chosen:

@@ -43,6 +43,7 @@ CHAT_TEMPLATE = (
 # a solution cut after any step has the tokens that it had.
 _PIECES = r" ?[A-Za-z]+| ?[0-9]|\n| ?[^\sA-Za-z0-9]|[^\S\n]+"
 _REPORT_EVERY = 50
+_RATES = {"drills": 1.0, "student": 1.0, "formulas": 2 / 3}
 # Whose texts the vocabulary is learnt from. Any student would do; its rates stand here so that another one to learn from
 # does not change the tokens.
 _TALKER = StudentSettings(
@@ -73,7 +74,11 @@ class TinyPolicy:
     """Texts of `drill_lines` calculations, rightly done, that it learns from first."""
     drill_lines: int = 8
     student: int = 28_000
-    """Solutions of the student that it learns from last, while the learning rate falls."""
+    """Solutions of the student that it learns from next, stories and formulas, while the learning rate falls."""
+    formulas: int = 34_000
+    """Solutions of the student to problems in bare operations of `formula_steps` steps, which it learns from last, at two thirds of the
+    learning rate, while that falls again: what it is asked to do well."""
+    formula_steps: tuple[int, int] = (3, 6)
     steps: tuple[int, int] = (3, 8)
     """Least and most steps of the true solutions, the answer line among them."""
     largest: int = 99
@@ -94,7 +99,7 @@ class Progress:
     """How far a run has come."""
 
     phase: str
-    """"drills" or "student"."""
+    """"drills", "student" or "formulas"."""
     seen: float
     """Share of the phase's texts, in [0, 1]."""
     loss: float
@@ -315,6 +320,23 @@ def phases(tokenizer: Any, settings: TinyPolicy) -> Iterator[tuple[str, int, Ite
                 tokenizer,
             ),
         ),
+        (
+            "formulas",
+            settings.formulas,
+            encoded_texts(
+                prompts_and_solutions(
+                    student_solutions(
+                        settings.formulas,
+                        seed=seed + 2,
+                        steps=settings.formula_steps,
+                        largest=largest,
+                        surface="formula",
+                    ),
+                    seed=seed + 2,
+                ),
+                tokenizer,
+            ),
+        ),
     )
     for name, count, texts in sources:
         dice = random.Random(f"order of the batches/{seed}/{name}")
@@ -336,7 +358,7 @@ def learn(
         losses: list[float] = []
         for batch in stream:
             step += 1
-            falling = 1 - 0.98 * seen / count if name == "student" else 1.0
+            falling = _RATES[name] * (1.0 if name == "drills" else 1 - 0.98 * seen / count)
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup)) * falling
             loss = language_loss(model, batch)
