@@ -13,7 +13,7 @@ world=(--steps 3 6 --largest 99 --surface formula)
 
 # Problems to learn from and others to be measured on: another seed, other problems.
 stepmark problems arithmetic --count 100 "${world[@]}" --seed 1 --out "$out/problems.jsonl"
-stepmark problems arithmetic --count 500 "${world[@]}" --seed 3 --out "$out/more.jsonl" --solutions "$out/right.jsonl"
+stepmark problems arithmetic --count 1000 "${world[@]}" --seed 3 --out "$out/more.jsonl" --solutions "$out/right.jsonl"
 stepmark problems arithmetic --count 120 "${world[@]}" --seed 2 --out "$out/test.jsonl"
 
 # Solutions of the tiny policy, right and wrong ones.
