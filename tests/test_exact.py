@@ -276,8 +276,8 @@ def test_a_wrong_copy_is_wrong_and_looks_like_its_line(line, seed):
     # The first calculation that is not as before: false, or another one carried out rightly.
     (old, _), (new, result) = changed[0]
     assert evaluate(new) != number(result) or evaluate(new) != evaluate(old)
-    for (old, old_result), (new, new_result) in changed:
-        assert evaluate(new) != number(new_result) or evaluate(old) != evaluate(new)
+    for (_, old_result), (_, new_result) in changed:
+        # A later one only follows: 1 + 2 - 2 with 12 for 2 is as right as it was.
         old_number, new_number = number(old_result), number(new_result)
         # Nothing in how the number is written tells: whole stays whole, decimals end as they did, commas stay.
         assert old_number.denominator != 1 or "." in old_result or "." not in new_result

@@ -275,10 +275,12 @@ def test_the_calibration_by_hand(base, tmp_path):
     assert noted["steps"] == len(pairs)
     z = torch.tensor([s for s, _ in pairs], dtype=torch.float64).logit()
     y = torch.tensor([v for _, v in pairs], dtype=torch.float64)
-    # At the minimum of the cross-entropy its slope in scale and shift is zero.
-    slope = torch.sigmoid(scale * z + shift) - y
-    assert abs(float((slope * z).mean())) < 1e-3
-    assert abs(float(slope.mean())) < 1e-3
+    # At the minimum of the cross-entropy against Platt's targets (1999, section 2.2) its slope in scale and shift is zero.
+    right, wrong = float(y.sum()), float((1 - y).sum())
+    targets = y * (right + 1) / (right + 2) + (1 - y) / (wrong + 2)
+    slope = torch.sigmoid(scale * z + shift) - targets
+    assert abs(float((slope * z).mean())) < 1e-6
+    assert abs(float(slope.mean())) < 1e-6
     prm = load_prm(str(folder), dtype="float32")
     right = wrong = right_found = wrong_found = 0
     for one in graded:
