@@ -1,6 +1,6 @@
 """Calibration of a new checkpoint on held-out problems, from the scores that the network gave them at the end of training.
 
-(The lead's version: `recipe.train` calls it with `Graded` examples; that the written checkpoint scores as the network did is checked there.)
+That the written checkpoint scores as the network did is checked in `recipe.train`.
 """
 
 from __future__ import annotations
