@@ -21,8 +21,7 @@ from stepmark.labels.contrast import contrasts
 from stepmark.labels.slips import compute
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Problem
-from stepmark.store import atomic_write, read_rows
-from stepmark.store.writing import encode_row
+from stepmark.store import atomic_rows, read_rows
 
 
 def read_svamp(file: Path) -> Iterator[Worked]:
@@ -47,10 +46,10 @@ def read_svamp(file: Path) -> Iterator[Worked]:
 def write_contrasts(problems: Iterable[Worked], out: Path, seed: int) -> int:
     """All branches of all problems as labelled solutions; how many."""
     rows = 0
-    with atomic_write(out) as handle:
+    with atomic_rows(out) as write:
         for number, worked in enumerate(problems):
             for row in contrasts(worked, random.Random(seed * 1_000_003 + number)):
-                handle.write(encode_row(asdict(row)).decode())
+                write(asdict(row))
                 rows += 1
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 
@@ -81,6 +82,18 @@ def test_every_solution_with_its_verdict(problems, tmp_path, capsys):
         3,
     )
     assert manifest["settings"]["n"] == 4
+
+
+def test_names_that_end_in_gz_are_packed(problems, tmp_path):
+    plain, packed = tmp_path / "out.jsonl", tmp_path / "out.jsonl.gz"
+    assert sample(problems, plain) == sample(problems, packed) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert [row.solution.id for row in read_solutions(packed)] == [
+        row.solution.id for row in read_solutions(plain)
+    ]
+    made = tmp_path / "made.jsonl.gz"
+    assert main(["problems", "arithmetic", "--count", "2", "--out", str(made)]) == 0
+    assert len(gzip.decompress(made.read_bytes()).splitlines()) == 2
 
 
 def test_a_failed_run_leaves_no_output_and_repeats_nothing(problems, tmp_path, capsys):

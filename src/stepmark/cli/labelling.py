@@ -23,9 +23,9 @@ from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
 from stepmark.store import (
     STDIO,
+    atomic_rows,
     atomic_write,
     check_writable,
-    encode_row,
     fingerprint,
     is_stream,
     open_rows,
@@ -310,19 +310,12 @@ def _manifest(file: str, labeller: Labeller, options: LabelOptions) -> dict[str,
 
 def _flatten(work: Path, out: str, manifest: dict[str, Any]) -> None:
     """Make the output of the work file, a line a labelled solution, then its manifest, then drop the work file."""
-    import gzip
-
     beside = Path(out + ".manifest.json")
     beside.unlink(missing_ok=True)
-    with work.open(encoding="utf-8") as lines, atomic_write(out) as handle:
-        sink: Any = handle.buffer
-        if out.endswith(".gz"):
-            sink = gzip.GzipFile(filename="", mode="wb", fileobj=handle.buffer, mtime=0)
+    with work.open(encoding="utf-8") as lines, atomic_rows(out) as write:
         for line in lines:
             for row in json.loads(line)["rows"]:
-                sink.write(encode_row(row))
-        if out.endswith(".gz"):
-            sink.close()
+                write(row)
     with atomic_write(beside) as handle:
         json.dump(manifest, handle, ensure_ascii=False, indent=2)
         handle.write("\n")

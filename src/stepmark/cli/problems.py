@@ -41,7 +41,7 @@ def arithmetic_command(
     """Make problems of the arithmetic world.
 
     Args:
-        out: the file of problems: {"problem", "answer", "id"} a line.
+        out: the file of problems: {"problem", "answer", "id"} a line, packed if it ends in .gz.
         count: how many.
         steps: least and most steps of the true solution.
         surface: bare operations, stories, or both.
@@ -51,7 +51,7 @@ def arithmetic_command(
         solutions: write the true solutions too: {"problem", "steps", "answer", "id"} a line, which grading and labelling read.
     """
     from stepmark.problems.arithmetic import arithmetic_problems
-    from stepmark.store import atomic_write, encode_row
+    from stepmark.store import atomic_rows
 
     made = list(
         arithmetic_problems(
@@ -59,7 +59,7 @@ def arithmetic_command(
         )
     )
     if solutions is not None:
-        with atomic_write(solutions) as file:
+        with atomic_rows(solutions) as write:
             for one in made:
                 problem = one.problem
                 row = {
@@ -68,7 +68,7 @@ def arithmetic_command(
                     "answer": problem.answer,
                     "id": problem.id,
                 }
-                file.write(encode_row(row).decode())
+                write(row)
     return _write((one.problem for one in made), out)
 
 
@@ -77,7 +77,7 @@ def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
 
     Args:
         files: JSON lines, plain or gzip.
-        out: the file of problems: {"problem", "answer", "id"} a line.
+        out: the file of problems: {"problem", "answer", "id"} a line, packed if it ends in .gz.
         limit: take only so many, evenly spaced over the files.
     """
     from stepmark.problems.sources import read_problems
@@ -94,14 +94,14 @@ def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
 
 
 def _write(problems: Iterable[Problem], out: Path) -> int:
-    from stepmark.store import atomic_write, check_writable, encode_row
+    from stepmark.store import atomic_rows, check_writable
 
     check_writable(out)
     count = 0
-    with atomic_write(out) as file:
+    with atomic_rows(out) as write:
         for problem in problems:
             row = {"problem": problem.text, "answer": problem.answer, "id": problem.id}
-            file.write(encode_row({key: value for key, value in row.items() if value is not None}).decode())
+            write({key: value for key, value in row.items() if value is not None})
             count += 1
     print(f"{count:,} problems in {out}", file=sys.stderr)
     return 0

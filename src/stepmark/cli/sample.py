@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
-from stepmark.store import atomic_write, check_writable, encode_row, fingerprint, is_stream
+from stepmark.store import atomic_rows, atomic_write, check_writable, fingerprint, is_stream
 
 if TYPE_CHECKING:
     from stepmark.records import Problem
@@ -65,7 +65,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     Args:
         file: problems, as JSON lines: {"problem" or "question", "answer"}.
         policy: a model's folder or hub name, a built-in one, http://HOST/v1#MODEL, or "package.module:factory".
-        out: the file of solutions.
+        out: the file of solutions, packed if it ends in .gz.
         options: the flags.
     """
     from stepmark.batching import run
@@ -87,7 +87,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     writer = policies.load_policy(policy, dtype=options.dtype, device=options.device)
     try:
         found = {**policies.answerers(writer), **({} if judge is None else answers.answerers(judge))}
-        with closing(ReplyFile(Path(out + ".replies.sqlite"))) as store, atomic_write(out) as handle:
+        with closing(ReplyFile(Path(out + ".replies.sqlite"))) as store, atomic_rows(out) as write:
             progress = Progress(
                 len(problems), tokens=lambda: writer.tokens_written, verb="asked", facts=tally.facts
             )
@@ -95,7 +95,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
             with progress:
                 for number, judged in run(methods, found, store=store, in_flight=options.in_flight):
                     for row in _rows(problems[number], judged, policy, tally):
-                        handle.write(encode_row(row).decode())
+                        write(row)
                     progress.advance()
             if not tally.written:
                 raise InputError(

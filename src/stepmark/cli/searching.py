@@ -33,9 +33,9 @@ from stepmark.search.searching import (
 )
 from stepmark.store import (
     STDIO,
+    atomic_rows,
     atomic_write,
     check_writable,
-    encode_row,
     fingerprint,
     is_stream,
     open_rows,
@@ -367,13 +367,6 @@ def _flatten(options: SearchOptions, manifest: Mapping[str, Any], tally: Tally) 
 
 
 def _write(path: str, rows: Any) -> None:
-    import gzip
-
-    with atomic_write(path) as handle:
-        sink: Any = handle.buffer
-        if path.endswith(".gz"):
-            sink = gzip.GzipFile(filename="", mode="wb", fileobj=handle.buffer, mtime=0)
+    with atomic_rows(path) as write:
         for row in rows:
-            sink.write(encode_row(row))
-        if path.endswith(".gz"):
-            sink.close()
+            write(row)

@@ -1,6 +1,6 @@
 """JSON lines in and out: rows read strictly, files that are finished or absent, long runs that resume.
 
-A file that is written in one go goes through `atomic_write`. A run that takes long goes through
+A file that is written in one go goes through `atomic_write`, rows through `atomic_rows`. A run that takes long goes through
 `open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
 they were made with; a second run with the same manifest continues after the last whole line. `OUT` and then
 `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
@@ -12,6 +12,7 @@ from stepmark.store.writing import (
     ResumableRows,
     RowWriter,
     StreamedRows,
+    atomic_rows,
     atomic_write,
     check_writable,
     encode_row,
@@ -27,6 +28,7 @@ __all__ = [
     "Row",
     "RowWriter",
     "StreamedRows",
+    "atomic_rows",
     "atomic_write",
     "check_readable",
     "check_writable",

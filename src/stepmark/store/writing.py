@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -85,6 +85,23 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_rows(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Write a file of JSON lines that is whole or absent, as `atomic_write`; packed if its name ends in .gz.
+
+    Gives the function that writes one row. Equal rows are equal files.
+
+    Raises:
+        UsageError: as `atomic_write`.
+    """
+    with atomic_write(path) as handle, _packed(handle, Path(path)) as sink:
+        yield lambda row: _put(sink, row)
+
+
+def _put(sink: BinaryIO, row: Mapping[str, Any]) -> None:
+    sink.write(encode_row(row))
 
 
 def check_writable(path: str | Path) -> None:

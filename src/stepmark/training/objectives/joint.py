@@ -42,7 +42,7 @@ class Joint:
     """An objective and the language-modelling loss.
 
     The loss of a batch is the objective's, a label, plus `weight` times the mean negative log-probability of the tokens that are
-    fitted.
+    fitted. That mean is over a forward pass: with several a step, how the rows are cut into passes moves a token's weight a little.
     """
 
     objective: FitsSteps
