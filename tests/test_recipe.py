@@ -24,6 +24,7 @@ from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training import recipe
 from stepmark.training.calibrate import calibrate
 from stepmark.training.examples import by_problem
+from stepmark.training.net import Weights
 from stepmark.training.objectives.outcome import Outcome
 from stepmark.training.objectives.steps import (
     BetaBinomial,
@@ -480,6 +481,49 @@ def test_what_cannot_be_trained_is_refused_before_it_is_tried(base, tmp_path, ca
     assert main(words([file], tmp_path / "prm", base, **options)) == 2
     assert message in capsys.readouterr().err
     assert "prm" not in names(tmp_path)
+
+
+@pytest.mark.parametrize("shares", [(3, 4), (1, 2), (0, 1)])
+def test_soft_labels_on_one_side_of_one_half_are_split_and_calibrated(base, tmp_path, shares):
+    """Shares of 0.75 and 1, of 0.25 and 0.5, of 0 and 0.25: no step is on both sides of one half, and all of them say something."""
+    rows = [
+        LabelledRow(
+            labelled=LabelledSolution(
+                solution=Solution.of(f"{number}. What is it?", [f"x{number} = {odd}"]),
+                judgements=((Judgement(kind="value", judge="rollout", successes=shares[odd], trials=4),),),
+            ),
+            where=f"rows:{number}",
+        )
+        for number in range(24)
+        for odd in (0, 1)
+    ]
+    done = train(
+        rows,
+        tmp_path / "prm",
+        Recipe(
+            base=str(base),
+            objective=Soft(),
+            train=Train(
+                weights=Weights(rank=2, dtype="float32", device="cpu"),
+                learning_rate=1e-2,
+                token_budget=300,
+                held_out=0.25,
+                evaluations=1,
+            ),
+        ),
+        report=lambda progress: None,
+    )
+    assert done.held_out is not None
+    assert done.held_out.auc is None  # nothing is on both sides of one half
+    fitted = json.loads((done.folder / "calibration.json").read_text())
+    assert fitted["steps"] == 12
+    # Platt's map gives the mean of the targets back, drawn to one half as his targets are: n steps of mean m have
+    # their 1 at (nm + 1)/(nm + 2) and their 0 at 1/(n(1 - m) + 2).
+    mean = sum(shares) / 8
+    high, low = (12 * mean + 1) / (12 * mean + 2), 1 / (12 * (1 - mean) + 2)
+    scored = load_prm(str(done.folder)).score_many(row.solution for row in rows)
+    scores = [one.scores[0] for one in scored]
+    assert sum(scores) / len(scores) == pytest.approx(mean * high + (1 - mean) * low, abs=0.05)
 
 
 def test_files_and_base_must_be_there(base, data, tmp_path, capsys):

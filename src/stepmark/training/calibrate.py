@@ -37,12 +37,7 @@ def calibrate(
     Raises:
         UsageError: the checkpoint's scores take no map, or all labelled steps are right or all are wrong.
     """
-    pairs = [
-        (score, target.value)
-        for one in graded
-        for score, target in zip(one.scores, one.example.targets, strict=True)
-        if score is not None and target is not None
-    ]
+    pairs = pairs_of(graded)
     scale, shift = platt(logit([score for score, _ in pairs]).tolist(), [value for _, value in pairs])
     rows, truth = solutions_of(graded)
     moved = [sigmoid(scale * logit(row) + shift).tolist() for row in rows]
@@ -54,6 +49,21 @@ def calibrate(
         note |= {"first_errors": asdict(found), "best_threshold": asdict(best)}
     store_calibration(folder, spec, scale=scale, shift=shift, note=note)
     return found
+
+
+def pairs_of(graded: Sequence[Graded]) -> list[tuple[float, float]]:
+    """(score, target) of every step that was scored and is labelled."""
+    return [
+        (score, target.value)
+        for one in graded
+        for score, target in zip(one.scores, one.example.targets, strict=True)
+        if score is not None and target is not None
+    ]
+
+
+def can_calibrate(values: Sequence[float]) -> bool:
+    """Whether these targets, each in [0, 1], say something about both sides: not all 0, not all 1. Shares may all be above one half."""
+    return any(value < 1 for value in values) and any(value > 0 for value in values)
 
 
 def takes_a_map(readout: Readout) -> bool:

@@ -16,7 +16,7 @@ from stepmark.models.load import load_prm
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.training.calibrate import calibrate, takes_a_map
+from stepmark.training.calibrate import calibrate, can_calibrate, pairs_of, takes_a_map
 from stepmark.training.card import write_card
 from stepmark.training.checkpoint import check_base
 from stepmark.training.describe import card_of, notes_of
@@ -124,7 +124,7 @@ def train(
         notes = notes_of(recipe, base_name, data, training, measured_on, dropped, found)
         written = write_trained(made, net, adapter=recipe.adapter, base_name=base_name, notes=notes)
         _check_reading(made, graded, net)
-        if calibrated and found is not None and found.auc is not None:
+        if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
             assert written.spec is not None
             first = calibrate(made, written.spec, graded, name="held-out problems")
         write_card(
@@ -206,7 +206,7 @@ def _split(
         for target in objective.wanted(example).targets
         if target is not None
     ]
-    if calibrated and measured_on and not (min(fitted, default=1.0) <= 0.5 < max(fitted, default=0.0)):
+    if calibrated and measured_on and not can_calibrate(fitted):
         # Known now, and not after hours of training, when calibration would need them.
         raise UsageError(
             f"the {len(measured_on)} held-out problems have no right or no wrong step; hold out more, or label more"
