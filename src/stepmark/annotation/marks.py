@@ -8,13 +8,55 @@ Modes, as in Potato's `process_reward` and PRM800K's interface:
 
 - `first_error`: one step is the first wrong one, or there is none. Steps before it are right, later ones are *not judged*.
 - `per_step`: each step has +1, 0 (where the project allows neutral) or -1, or is unmarked.
+
+The rules, for both implementations
+-----------------------------------
+
+The state is six maps and a flag: `first_error` {null: k}, `rating` {step: r}, `unsure` {step or null: true}, `note` {step or null: text},
+`error_type` {step: name}, `verified` {step: true}; `submitted`. What a map has no key for is not said. Two stacks hold *patches*, `done`
+and `undone`; a patch is the list of entries (map, key, value before, value after) that a change altered, absence being null.
+
+A change is refused, and alters nothing, when a field that its kind does not use is not null, when a field that it needs is null or out
+of range, or by the rule of its kind. Fields in brackets may be null:
+
+============  ====================  ==========================================================================================
+kind          fields                what it does
+============  ====================  ==========================================================================================
+first_error   [step] [on]           Mode `first_error` only. -1 <= step < steps, or null. Sets or removes the first error; every error
+                                    type of another step is removed. With `on` true and step not null, the steps that this judges
+                                    (0 to step; all of them for -1) are verified.
+rate          step [rating] [on]    Mode `per_step` only. Rating -1, 0 (only with allow_neutral), 1, or null to unmark. A rating other
+                                    than -1 removes the step's error type. With `on` true and rating not null, the step is verified.
+unsure        [step] on             Sets (true) or removes (false); step null is the whole item.
+note          [step] [text]         Sets; null or "" removes.
+error_type    step [text]           Sets; null or "" removes. Setting is refused unless the step is wrong now: it is the first error, or
+                                    its rating is -1.
+verify        step on               Sets or removes.
+reset                               Empties all six maps.
+submit                              Refused while the marks are not complete (below).
+reopen                              Refused unless submitted.
+undo                                Refused when `done` is empty. Moves its top to `undone` and puts every value before back.
+redo                                Refused when `undone` is empty. Moves its top to `done` and puts every value after back.
+============  ====================  ==========================================================================================
+
+While submitted, every kind but `reopen` is refused. `submit` and `reopen` set the flag and leave the stacks alone: no undo takes them
+back. Any other kind but `undo` and `redo`: if it alters nothing (its patch is empty) the stacks stay as they are; otherwise the patch
+goes on `done` and `undone` is emptied.
+
+*Complete* is an item that is unsure as a whole (`unsure` has null); in mode `first_error`, one whose first error is said; in mode
+`per_step`, one where each step is rated, or is unsure, or comes after a step that is rated -1.
+
+`Marks.ratings` in mode `first_error` follow from the first error k: +1 before k, -1 at k, null after; all +1 for -1; all null while nothing
+is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from stepmark.errors import InputError
 
 Mode = Literal["first_error", "per_step"]
 Rating = Literal[-1, 0, 1]
@@ -46,9 +88,10 @@ class Change:
     rating: Rating | None = None
     """`rate` only; None unmarks the step."""
     text: str | None = None
-    """`note`: the note, None or "" to remove it. `error_type`: its name in the project's taxonomy, None to remove it."""
+    """`note`: the note, None or "" to remove it. `error_type`: its name in the project's taxonomy, None or "" to remove it."""
     on: bool | None = None
-    """`unsure`: set or cleared. `verify`: the suggestion of this step was looked at and accepted."""
+    """`unsure`: set or cleared. `verify`: the suggestion of this step was looked at and accepted. `rate`, `first_error`: True when
+    suggestions were in view, so that the mark accepts or overrides them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +116,274 @@ class Marks:
     submitted: bool = False
     """The annotator is done with the item. A later change of marks needs `reopen` first."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether enough is said to submit (the rule is in the module's docstring)."""
+        if None in self.unsure:
+            return True
+        if self.mode == "first_error":
+            return self.first_error is not None
+        for step, rating in enumerate(self.ratings):
+            if rating == -1:
+                return True
+            if rating is None and step not in self.unsure:
+                return False
+        return True
+
+    @property
+    def first_wrong(self) -> int | None:
+        """The first wrong step in either mode: 0-based, -1 for none, None when it cannot be known.
+
+        In mode `per_step` it is the first step rated -1; a step without a rating before it, or without any -1 an unrated step anywhere,
+        leaves it unknown.
+        """
+        if self.mode == "first_error":
+            return self.first_error
+        for step, rating in enumerate(self.ratings):
+            if rating == -1:
+                return step
+            if rating is None:
+                return None
+        return NO_ERROR
+
+
+_RIGHT: tuple[Rating | None, ...] = (1,)
+
+
+def ratings_of(first_error: int | None, steps: int) -> tuple[Rating | None, ...]:
+    """The ratings that a first error stands for: +1 before it, -1 at it, None (not judged) after it."""
+    if first_error is None:
+        return (None,) * steps
+    if first_error == NO_ERROR:
+        return _RIGHT * steps
+    return (*_RIGHT * first_error, -1, *(None,) * (steps - first_error - 1))
+
+
+def marks_of_first_error(first_error: int | None, steps: int, *, submitted: bool = True) -> Marks:
+    """Marks in mode `first_error`.
+
+    Raises:
+        InputError: `first_error` is no step of the item.
+    """
+    if first_error is not None and not NO_ERROR <= first_error < steps:
+        raise InputError(f"expected -1 (no error) or a step from 0 to {steps - 1}, found {first_error}")
+    return Marks(
+        mode="first_error",
+        steps=steps,
+        first_error=first_error,
+        ratings=ratings_of(first_error, steps),
+        submitted=submitted,
+    )
+
+
+def marks_of_ratings(ratings: Sequence[Rating | None], *, submitted: bool = True) -> Marks:
+    """Marks in mode `per_step`."""
+    return Marks(mode="per_step", steps=len(ratings), ratings=tuple(ratings), submitted=submitted)
+
+
+_Part = Literal["first_error", "rating", "unsure", "note", "error_type", "verified"]
+_Entry = tuple[_Part, int | None, Any, Any]
+_PARTS: tuple[_Part, ...] = get_args(_Part)
+_USES: Mapping[str, frozenset[str]] = {
+    "first_error": frozenset({"step", "on"}),
+    "rate": frozenset({"step", "rating", "on"}),
+    "unsure": frozenset({"step", "on"}),
+    "note": frozenset({"step", "text"}),
+    "error_type": frozenset({"step", "text"}),
+    "verify": frozenset({"step", "on"}),
+}
+
+
+class Folding:
+    """A log that is being folded: take one change at a time, ask for the marks when they are wanted.
+
+    `take` costs what the change alters, never the length of the log; a refused change alters nothing. A server that could not write a taken
+    change to disk throws the object away and folds the log again.
+    """
+
+    def __init__(self, mode: Mode, steps: int, *, allow_neutral: bool = False) -> None:
+        self.mode: Mode = mode
+        self.steps = steps
+        self.allow_neutral = allow_neutral
+        self.version = 0
+        """How many changes were taken: undo, redo, submit and reopen count as well."""
+        self.submitted = False
+        self._maps: dict[_Part, dict[int | None, Any]] = {part: {} for part in _PARTS}
+        self._done: list[list[_Entry]] = []
+        self._undone: list[list[_Entry]] = []
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to take back."""
+        return bool(self._done)
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether there is a change to give back."""
+        return bool(self._undone)
+
+    def take(self, change: Change) -> None:
+        """Play one change.
+
+        Raises:
+            InputError: the change cannot be here; `field` names what is wrong with it, `where` its place in the log (counted from 1).
+        """
+        try:
+            self._take(change)
+        except InputError as error:
+            raise error.at(f"change {self.version + 1} ({change.kind})") from None
+        self.version += 1
+
+    def marks(self) -> Marks:
+        """What the log amounts to now."""
+        maps = self._maps
+        first_error: int | None = maps["first_error"].get(None)
+        if self.mode == "first_error":
+            ratings = ratings_of(first_error, self.steps)
+        else:
+            ratings = tuple(map(maps["rating"].get, range(self.steps)))
+        return Marks(
+            mode=self.mode,
+            steps=self.steps,
+            first_error=first_error,
+            ratings=ratings,
+            unsure=frozenset(maps["unsure"]),
+            notes=tuple((key, maps["note"][key]) for key in sorted(maps["note"], key=item_first)),
+            error_types=tuple(
+                (key, maps["error_type"][key])
+                for key in sorted(maps["error_type"], key=item_first)
+                if key is not None
+            ),
+            verified=frozenset(key for key in maps["verified"] if key is not None),
+            submitted=self.submitted,
+        )
+
+    def _take(self, change: Change) -> None:
+        kind = change.kind
+        uses = _USES.get(kind, frozenset())
+        for name in ("step", "rating", "text", "on"):
+            if name not in uses and getattr(change, name) is not None:
+                raise InputError(f"a change of the kind {kind!r} has no {name!r}: leave it out", field=name)
+        if self.submitted and kind != "reopen":
+            raise InputError("the item is submitted: send a change of the kind 'reopen' first", field="kind")
+        if kind == "submit":
+            if not self.marks().complete:
+                raise InputError(self._missing(), field="kind")
+            self.submitted = True
+        elif kind == "reopen":
+            if not self.submitted:
+                raise InputError("the item is not submitted, so there is nothing to reopen", field="kind")
+            self.submitted = False
+        elif kind == "undo":
+            if not self._done:
+                raise InputError("there is no change left to take back", field="kind")
+            self._undone.append(self._done.pop())
+            for part, key, before, _ in self._undone[-1]:
+                self._put(part, key, before)
+        elif kind == "redo":
+            if not self._undone:
+                raise InputError("there is no change to give back: redo follows undo", field="kind")
+            self._done.append(self._undone.pop())
+            for part, key, _, after in self._done[-1]:
+                self._put(part, key, after)
+        else:
+            patch = [
+                (part, key, before, after)
+                for part, key, after in self._wanted(change)
+                if (before := self._maps[part].get(key)) != after
+            ]
+            if patch:
+                for part, key, _, after in patch:
+                    self._put(part, key, after)
+                self._done.append(patch)
+                self._undone.clear()
+
+    def _put(self, part: _Part, key: int | None, value: Any) -> None:
+        if value is None:
+            self._maps[part].pop(key, None)
+        else:
+            self._maps[part][key] = value
+
+    def _wanted(self, change: Change) -> list[tuple[_Part, int | None, Any]]:
+        """What the change wants to be so: (map, key, value), None for absence; each (map, key) at most once."""
+        step, on = change.step, change.on
+        match change.kind:
+            case "first_error":
+                self._mode_is("first_error", "rate")
+                if step is not None and not NO_ERROR <= step < self.steps:
+                    raise InputError(f"expected -1 (no error) or {self._range()}, found {step}", field="step")
+                wanted: list[tuple[_Part, int | None, Any]] = [("first_error", None, step)]
+                wanted += [("error_type", key, None) for key in self._maps["error_type"] if key != step]
+                if on and step is not None:
+                    judged = self.steps if step == NO_ERROR else step + 1
+                    wanted += [("verified", key, True) for key in range(judged)]
+                return wanted
+            case "rate":
+                self._mode_is("per_step", "first_error")
+                step = self._step(step)
+                if change.rating == 0 and not self.allow_neutral:
+                    raise InputError(
+                        "expected 1, -1 or null, found 0: this project does not allow neutral ratings",
+                        field="rating",
+                    )
+                wanted = [("rating", step, change.rating)]
+                if change.rating != -1:
+                    wanted.append(("error_type", step, None))
+                if on and change.rating is not None:
+                    wanted.append(("verified", step, True))
+                return wanted
+            case "unsure":
+                return [("unsure", None if step is None else self._step(step), self._flag(on))]
+            case "note":
+                return [("note", None if step is None else self._step(step), change.text or None)]
+            case "error_type":
+                step = self._step(step)
+                wrong = self._maps["first_error"].get(None) == step or self._maps["rating"].get(step) == -1
+                if change.text and not wrong:
+                    raise InputError(
+                        f"step {step} is not marked as wrong, so its error has no type", field="step"
+                    )
+                return [("error_type", step, change.text or None)]
+            case "verify":
+                return [("verified", self._step(step), self._flag(on))]
+            case "reset":
+                return [(part, key, None) for part in _PARTS for key in self._maps[part]]
+            case _:
+                raise InputError(
+                    f"expected one of {', '.join(get_args(ChangeKind))}, found {change.kind!r}", field="kind"
+                )
+
+    def _mode_is(self, mode: Mode, other: str) -> None:
+        if self.mode != mode:
+            raise InputError(
+                f"this project's mode is {self.mode!r}: expected a change of the kind {other!r}", field="kind"
+            )
+
+    def _range(self) -> str:
+        return f"a step from 0 to {self.steps - 1}"
+
+    def _step(self, step: int | None) -> int:
+        if step is None or not 0 <= step < self.steps:
+            raise InputError(f"expected {self._range()}, found {step}", field="step")
+        return step
+
+    def _flag(self, on: bool | None) -> bool | None:
+        if on is None:
+            raise InputError("expected true or false, found null", field="on")
+        return True if on else None
+
+    def _missing(self) -> str:
+        if self.mode == "first_error":
+            return "the first wrong step is not said yet: mark it, or no error, or that you are unsure of the item"
+        ratings, unsure = self._maps["rating"], self._maps["unsure"]
+        step = next(k for k in range(self.steps) if k not in ratings and k not in unsure)
+        return f"step {step} is neither rated nor marked as unsure"
+
+
+def item_first(key: int | None) -> int:
+    """Sorts steps with the item's own entry (None) before them."""
+    return -1 if key is None else key
+
 
 def fold(mode: Mode, steps: int, changes: Iterable[Change], *, allow_neutral: bool = False) -> Marks:
     """Play a log from the start.
@@ -81,4 +392,7 @@ def fold(mode: Mode, steps: int, changes: Iterable[Change], *, allow_neutral: bo
         InputError: a change that cannot be: a step that the item has not, a kind of the other mode, a neutral rating that the project does not
             allow, a change after `submit`, `submit` of an incomplete item, an undo with nothing to undo. The error names the change's place.
     """
-    raise NotImplementedError
+    folding = Folding(mode, steps, allow_neutral=allow_neutral)
+    for change in changes:
+        folding.take(change)
+    return folding.marks()
