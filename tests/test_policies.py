@@ -197,7 +197,7 @@ def test_greedy_writing_equals_a_plain_loop(model, tokenizer, policy):
         ids = encode(tokenizer, request.prompt)
         new, total = plain_greedy(model, tokenizer, ids, request.max_tokens)
         assert written.text == decoded(tokenizer, ids, new)
-        assert written.tokens == len(new)
+        assert (written.tokens, written.prompt_tokens) == (len(new), len(ids))
         assert written.finish == "length"
         assert written.logprob == pytest.approx(total, abs=1e-4)
     assert policy.tokens_written == sum(request.max_tokens for request in requests)

@@ -147,8 +147,8 @@ def test_messages_go_to_chat_with_their_settings():
         )
         assert policy.write([request]) == [
             [
-                Written(text="a", finish="end or stop", tokens=None),
-                Written(text="b", finish="end or stop", tokens=None),
+                Written(text="a", finish="end or stop", tokens=None, prompt_tokens=10),
+                Written(text="b", finish="end or stop", tokens=None, prompt_tokens=10),
             ]
         ]
     assert fake.bodies == [
@@ -174,7 +174,7 @@ def test_messages_go_to_chat_with_their_settings():
 def test_raw_text_goes_to_completions_with_its_prefill():
     with Fake(lambda path, body: raw(" 5", tokens=3)) as fake:
         [[written]] = connect(fake).write([Write(prompt="2 + 3", prefill=" =")])
-    assert written == Written(text=" 5", finish="end", tokens=3)
+    assert written == Written(text=" 5", finish="end", tokens=3, prompt_tokens=10)
     assert fake.bodies == [
         (
             "/v1/completions",
@@ -297,6 +297,40 @@ def test_log_probabilities_of_the_text():
         [two] = policy.write([Write(prompt="p", n=2, temperature=1.0)])
     assert (one.tokens, one.logprob) == (2, -0.75)
     assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
+
+
+def test_prompts_and_what_the_server_had_of_them_are_told():
+    told = chat("a", "b", prompt=31)
+    told["usage"]["prompt_tokens_details"] = {"cached_tokens": 16}
+    replies = [told, chat("c", prompt=31) | {"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}]
+    replies.append(
+        chat("d") | {"usage": {"prompt_tokens": True, "prompt_tokens_details": {"cached_tokens": -1}}}
+    )
+    with Fake(lambda path, body: replies.pop(0)) as fake:
+        policy = connect(fake)
+        found = [policy.write([Write(prompt=USER, n=n, temperature=1)])[0] for n in (2, 1, 1)]
+    assert [[(one.prompt_tokens, one.cached_tokens) for one in some] for some in found] == [
+        [(31, 16), (31, 16)],
+        [(5, None)],
+        [(None, None)],
+    ]
+
+
+@pytest.mark.parametrize("path", ["chat", "raw"])
+def test_a_server_that_refuses_log_probabilities_is_asked_without(path):
+    """Several samples have one count; log-probabilities would tell each one's."""
+
+    def reply(path, body):
+        if "logprobs" in body:
+            return (400, {}, b'{"error": {"message": "logprobs is not supported"}}')
+        return chat("a", "b") if path.endswith("chat/completions") else raw("a", "b")
+
+    with Fake(reply) as fake:
+        policy = connect(fake, logprobs=True)
+        for _ in range(2):
+            [found] = policy.write([Write(prompt=USER if path == "chat" else "ask", n=2, temperature=1)])
+            assert [(one.text, one.tokens) for one in found] == [("a", None), ("b", None)]
+        assert ["logprobs" in body for body in fake.asked] == [True, False, False]
 
 
 def test_a_server_that_gives_fewer_samples_is_asked_for_the_rest():

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_worlds import PROBLEM, World, full_tree, state_of
+from stepmark.batching import Written
 from stepmark.errors import ScoreKindError, UsageError
+from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.records import Problem
 from stepmark.scoring.aggregate import aggregate
 from stepmark.search.adaptive import Adaptive, samples_needed
@@ -577,7 +579,62 @@ def test_operations_by_hand():
     assert prompt == found.cost.new == len(str(Steps().prompt_of(PROBLEM)).split())
     policy = 20 * (prompt + 5) + 4 * math.fsum(range(1, prompt + 5 + 1))
     prm = 200 * (len(PROBLEM.text.split()) + 4)
+    assert (found.cost.policy_flops, found.cost.prm_flops) == (policy, prm)
     assert found.cost.flops == policy + prm
+
+
+def test_the_ledger_names_what_caches_save():
+    """One beam of two steps: after "step 0 a" the policy is given its prompt and that step, and the PRM reads the second step alone."""
+    from stepmark.search.searching import cost_row, found_row
+
+    world = World({(): ["step 0 a"], ("step 0 a",): ["so 7"]}, lambda steps: 0.9)
+    found = world.find(BeamSearch(width=1, expand=1))
+    prompt = len(str(Steps().prompt_of(PROBLEM)).split())
+    problem = len(PROBLEM.text.split())
+    cost = found.cost
+    assert (cost.prompt, cost.cached, cost.new, cost.decoded) == (2 * prompt + 3, prompt + 3, prompt, 4 + 3)
+    assert (cost.prm_prompt, cost.prm_cached, cost.prm) == (2 * problem + 3 + 5, problem + 3, problem + 5)
+    assert cost.told_cached is None  # nothing told it
+    assert cost.policy_flops is None  # no sizes were given
+    row = found_row(found)["cost"]
+    assert row == cost_row(cost)
+    assert (row["cached"], row["prm_cached"], row["flops"], row["tokens"]) == (
+        prompt + 3,
+        problem + 3,
+        None,
+        7 + problem + 5,
+    )
+
+
+def test_what_a_server_says_of_its_cache_is_in_the_ledger():
+    def write(request, number):
+        text, finish = ("so 7", "end") if request.prefill else ("first", "stop")
+        return Written(
+            text=text, finish=finish, tokens=2, prompt_tokens=30, cached_tokens=16 if request.prefill else 0
+        )
+
+    world = World({}, lambda steps: 0.9)
+    world.policy = ScriptedPolicy(write)
+    assert world.find(BeamSearch(width=1, expand=2)).cost.told_cached == 16
+
+
+def test_the_arithmetic_policy_tells_its_prompts_and_takes_a_budget_of_operations():
+    from stepmark.problems.arithmetic import arithmetic_problems
+    from stepmark.problems.arithmetic_policy import ArithmeticPolicy, count_tokens
+
+    [one] = arithmetic_problems(1, seed=3, steps=(3, 3))
+    problem = Problem(text=one.text, answer=str(one.answer))
+    world = World({}, lambda steps: 0.9)
+    world.policy = ArithmeticPolicy()
+    size = ModelSize(parameters=1000)
+    sizes = Sizes(policy=size, prm=size)
+    found = world.find(with_budget(BestOfN(n=4), Budget(flops=1e9), sizes), problem=problem)
+    [turn] = Steps().prompt_of(problem)
+    assert found.cost.prompt == found.cost.new == count_tokens(turn.content)
+    assert found.cost.policy_flops == 2000 * (found.cost.new + found.cost.decoded)
+    small = world.find(with_budget(BestOfN(n=4), Budget(flops=found.cost.flops / 2), sizes), problem=problem)
+    assert small.stopped == "budget"
+    assert small.cost.flops < found.cost.flops
 
 
 def test_prompts_are_counted_a_request_each_and_the_problem_once():

@@ -320,6 +320,17 @@ def test_a_budget_of_operations_needs_prompts_that_are_told():
         find(policy, GOOD, BestOfN(n=1, budget=Budget(flops=1e6), sizes=Sizes(policy=size, prm=size)))
 
 
+def test_replies_of_older_stores_are_read_and_tell_no_prompts():
+    class Older(MemoryReplies):
+        def get(self, keys):
+            text = '{"text": "so 7", "finish": "end", "tokens": 3, "logprob": null}'
+            return {key: text for key in keys}
+
+    policy = steps_policy(lambda request, number: pytest.fail("asked for what is recorded"))
+    found = find(policy, None, Greedy(), store=Older())
+    assert (found.cost.prompt, found.cost.new, found.cost.decoded) == (None, None, 3)
+
+
 # -- Requests and their answerers ------------------------------------------------------------------------------
 
 

@@ -88,6 +88,9 @@ class Written:
     cut off); None when not known."""
     prompt_tokens: int | None = None
     """Tokens of the prompt and prefill that it continues; None when the policy does not say."""
+    cached_tokens: int | None = None
+    """Of those, what a server said that it took from its cache; None when it does not say. It depends on what the server was
+    asked before, so it is told and never counted with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

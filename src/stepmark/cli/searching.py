@@ -169,7 +169,9 @@ class _Machines:
                 device=options.device,
             )
         self.search = _fitted(search, options, self.prm)
-        self.policy: Policy = policies.load_policy(options.policy, dtype=options.dtype, device=options.device)
+        self.policy: Policy = policies.load_policy(
+            options.policy, dtype=options.dtype, device=options.device, counts=True
+        )
         self.answerers: dict[type, Answerer] = {
             **policies.answerers(self.policy),
             **answers.answerers(self.verifier),

@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import final
 
@@ -75,8 +75,10 @@ class ArithmeticPolicy:
                 reply = error
             else:
                 first = request.first or 0
+                told = count_tokens(_text(request.prompt)) + count_tokens(request.prefill)
                 reply = [
-                    _write(solver, state, lead, request, number) for number in range(first, first + request.n)
+                    replace(_write(solver, state, lead, request, number), prompt_tokens=told)
+                    for number in range(first, first + request.n)
                 ]
                 self.tokens_written += sum(written.tokens or 0 for written in reply)
             replies.append(reply)
@@ -112,8 +114,7 @@ class ArithmeticPolicy:
     def _begin(self, prompt: Prompt, prefill: str) -> tuple[Solver, State, str]:
         """The solver, where the text has come to, and what must be written before the next line."""
         chat = not isinstance(prompt, str)
-        text = prompt if isinstance(prompt, str) else "\n\n".join(turn.content for turn in prompt)
-        problem, rest = _problem_in(text)
+        problem, rest = _problem_in(_text(prompt))
         solver = solver_of(problem, self.settings)
         begun = prefill if chat else rest + prefill
         steps = f"{rest}\n{prefill}" if chat else begun
@@ -121,6 +122,10 @@ class ArithmeticPolicy:
         if not chat and not begun:
             lead = "\n"  # the text would go on right after the question
         return solver, solver.after(steps.split("\n")), lead
+
+
+def _text(prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else "\n\n".join(turn.content for turn in prompt)
 
 
 @lru_cache(maxsize=4096)

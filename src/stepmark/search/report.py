@@ -90,18 +90,23 @@ def _node(node: Mapping[str, Any]) -> NodeView:
 
 
 def _cost(cost: Mapping[str, Any]) -> Table:
-    def words(value: float | None) -> str:
+    def words(name: str) -> str:
+        value = cost.get(name)  # rows of older versions have fewer
         return "not told" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
     rows = (
-        ("policy: prompts, each request's once", words(cost["prompt"])),
-        ("policy: of those new", words(cost["new"])),
-        ("policy: written", words(cost["decoded"])),
-        ("PRM: read", words(cost["prm"])),
-        ("operations of both", words(cost["flops"])),
-        ("requests to the policy", words(cost["writes"])),
-        ("texts", words(cost["samples"])),
-        ("prefixes scored", words(cost["scores"])),
+        ("policy: prompts, each request's once", words("prompt")),
+        ("policy: of those cached", words("cached")),
+        ("policy: of those new", words("new")),
+        ("policy: written", words("decoded")),
+        ("PRM: prefixes, each whole", words("prm_prompt")),
+        ("PRM: of those cached", words("prm_cached")),
+        ("PRM: of those read", words("prm")),
+        ("operations of the policy", words("policy_flops")),
+        ("operations of the PRM", words("prm_flops")),
+        ("requests to the policy", words("writes")),
+        ("texts", words("samples")),
+        ("prefixes scored", words("scores")),
     )
     return Table(
         title="Cost", columns=("", "tokens"), rows=rows, note="Requests, texts and prefixes are counts."

@@ -166,15 +166,21 @@ class Cost:
     """Tokens of all prompts and prefixes that the policy was given, each request's once, however many samples it asked for. None
     where the policy does not tell."""
     new: int | None = 0
-    """Of those, what no earlier request had given it and it had not written itself: the problem's prompt. The rest is what a policy
-    with a prefix cache does not compute again."""
+    """Of those, what no earlier request had given it and it had not written itself: the problem's prompt. The rest, `cached`, is what a
+    policy with a prefix cache does not compute again."""
+    told_cached: int | None = 0
+    """Of those, what the policy's server said that it took from its cache, when it was asked. None where it does not say. The one
+    count that is no property of the texts; nothing is counted with it."""
     decoded: int | None = 0
     """Tokens that the policy wrote."""
+    prm_prompt: int | None = 0
+    """Tokens of all prefixes that the PRM scored, each whole: what rescoring whole prefixes reads."""
     prm: int | None = 0
-    """Tokens that the PRM read: the problem once, each step once (for a PRM that reads whole prefixes, each prefix)."""
-    flops: float | None = 0.0
-    """Of both models: `new` and `decoded` tokens of the policy, `prm` tokens of the PRM, by `ModelSize`. None where a size or a count
-    is not known."""
+    """Of those, what the PRM read: the problem once, each step once (for a PRM that reads whole prefixes, all of them)."""
+    policy_flops: float | None = 0.0
+    """Of the policy: `new` and `decoded` tokens, by `ModelSize`. None where its size or a count is not known."""
+    prm_flops: float | None = 0.0
+    """Of the PRM: `prm` tokens, by `ModelSize`. None where its size or a count is not known; 0 where no PRM was asked."""
     writes: int = 0
     """Requests to the policy."""
     samples: int = 0
@@ -186,6 +192,22 @@ class Cost:
     def tokens(self) -> int | None:
         """What a token budget counts: decoded and PRM tokens."""
         return None if self.decoded is None or self.prm is None else self.decoded + self.prm
+
+    @property
+    def cached(self) -> int | None:
+        """Of `prompt`, all but `new`."""
+        return None if self.prompt is None or self.new is None else self.prompt - self.new
+
+    @property
+    def prm_cached(self) -> int | None:
+        """Of `prm_prompt`, all but `prm`: what a session saves."""
+        return None if self.prm_prompt is None or self.prm is None else self.prm_prompt - self.prm
+
+    @property
+    def flops(self) -> float | None:
+        """Of both models."""
+        known = self.policy_flops is not None and self.prm_flops is not None
+        return (self.policy_flops or 0.0) + (self.prm_flops or 0.0) if known else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,12 +324,18 @@ class Searching:
     """For `Cost.flops`."""
 
 
+def cost_row(cost: Cost) -> dict[str, Any]:
+    """A `Cost` as one JSON object: what was counted, and what follows from it."""
+    follows = {name: getattr(cost, name) for name in ("tokens", "cached", "prm_cached", "flops")}
+    return {**asdict(cost), **follows}
+
+
 def found_row(found: Found) -> dict[str, Any]:
     """A `Found` as one JSON object, without its trace."""
     row = asdict(found)
     del row["trace"]
     row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
-    row["cost"]["tokens"] = found.cost.tokens
+    row["cost"] = cost_row(found.cost)
     # JSON has no infinity, and a sum of logits may be one.
     for one in row["candidates"]:
         for key in ("aggregate", "votes"):
@@ -334,7 +362,7 @@ def trace_row(found: Found) -> dict[str, Any]:
         "chosen": None if solution is None else solution.node,
         "stopped": found.stopped,
         "note": found.note,
-        "cost": asdict(found.cost),
+        "cost": cost_row(found.cost),
     }
 
 

@@ -7,6 +7,7 @@ from typing import final
 
 from stepmark.batching import Write, Written
 from stepmark.errors import UsageError
+from stepmark.search.nodes import added
 from stepmark.search.searching import Budget, Cost, Sizes
 
 
@@ -28,8 +29,10 @@ class Spending:
         self._prompt: int | None = 0
         self._new: int | None = None
         self._decoded: int | None = 0
+        self._told: int | None = 0
+        self._prm_prompt: int | None = 0
         self._prm: int | None = 0
-        self._flops: float | None = 0.0
+        self._flops: dict[str, float | None] = {"policy": 0.0, "prm": 0.0}
         self._writes = self._samples = self._scores = 0
         self._context = 0
         if budget.flops is not None and (sizes.policy is None or (scored and sizes.prm is None)):
@@ -70,13 +73,12 @@ class Spending:
         if self._writes == 1:
             self._new = prompt
             self._operations("policy", prompt, 0)
-        self._prompt = None if self._prompt is None or prompt is None else self._prompt + prompt
+        self._prompt = added(self._prompt, prompt)
+        self._told = added(self._told, reply[0].cached_tokens if reply else None)
         for one in reply:
             if one.tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
                 raise UsageError("this policy does not say how many tokens it writes; leave the budget out")
-            self._decoded = (
-                None if self._decoded is None or one.tokens is None else self._decoded + one.tokens
-            )
+            self._decoded = added(self._decoded, one.tokens)
             self._operations("policy", one.tokens, prompt)
             self._context = max(self._context, (prompt or 0) + (one.tokens or 0))
 
@@ -90,7 +92,8 @@ class Spending:
         self._scores += 1
         if tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
             raise UsageError("this PRM does not say how many tokens it reads; leave the budget out")
-        self._prm = None if self._prm is None or tokens is None else self._prm + tokens
+        self._prm = added(self._prm, tokens)
+        self._prm_prompt = added(self._prm_prompt, None if tokens is None else before + tokens)
         self._operations("prm", tokens, before)
 
     def cost(self) -> Cost:
@@ -98,9 +101,12 @@ class Spending:
         return Cost(
             prompt=self._prompt,
             new=self._new if self._writes else 0,
+            told_cached=self._told,
             decoded=self._decoded,
+            prm_prompt=self._prm_prompt,
             prm=self._prm,
-            flops=self._flops,
+            policy_flops=self._flops["policy"],
+            prm_flops=self._flops["prm"],
             writes=self._writes,
             samples=self._samples,
             scores=self._scores,
@@ -115,18 +121,20 @@ class Spending:
             left = self._budget.tokens - self._decoded - self._prm
             lefts.append(left // 2 if self._scored else left)
         if self._budget.flops is not None:
-            assert self._flops is not None  # what it is made of was refused where it was not told
+            spent = [flops for flops in self._flops.values() if flops is not None]
+            assert len(spent) == 2  # what they are made of was refused where it was not told
             assert self._sizes.policy is not None
             at = self._context + limit  # the dearest token of the request
             each = self._sizes.policy.flops(1, at)
             if self._scored and self._sizes.prm is not None:
                 each += self._sizes.prm.flops(1, at)
-            lefts.append(int((self._budget.flops - self._flops) // each))
+            lefts.append(int((self._budget.flops - sum(spent)) // each))
         return min(lefts) if lefts else None
 
     def _operations(self, model: str, tokens: int | None, before: int | None) -> None:
         size = self._sizes.policy if model == "policy" else self._sizes.prm
-        if self._flops is None or size is None or tokens is None or before is None:
-            self._flops = None
+        known = self._flops[model]
+        if known is None or size is None or tokens is None or before is None:
+            self._flops[model] = None
         else:
-            self._flops += size.flops(tokens, before)
+            self._flops[model] = known + size.flops(tokens, before)

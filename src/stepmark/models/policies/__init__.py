@@ -72,7 +72,9 @@ def answerers(policy: Policy) -> dict[type, Answerer]:
     }
 
 
-def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> Policy:
+def load_policy(
+    address: str, *, dtype: str = "auto", device: str = "auto", counts: bool = False, memory_tokens: int = 0
+) -> Policy:
     """A policy by its address.
 
     Args:
@@ -82,6 +84,8 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
             world; else a folder or hub name that transformers can load.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
         device: of a local model: "auto", "cpu", "cuda", "cuda:1".
+        counts: ask a server for log-probabilities, which tell the tokens of each of several samples.
+        memory_tokens: of a local model: see `LocalPolicy`.
 
     Raises:
         CheckpointError: no such local model.
@@ -93,7 +97,7 @@ def load_policy(address: str, *, dtype: str = "auto", device: str = "auto") -> P
         from stepmark.models.policies.transport import key_variable
 
         url, _, model = address.partition("#")
-        return OpenAIPolicy(url, model or None, api_key_env=key_variable())
+        return OpenAIPolicy(url, model or None, api_key_env=key_variable(), logprobs=counts)
     # The names of the models that ship with stepmark (`stepmark:…`) look like factories too.
     if FACTORY.fullmatch(address) and not address.startswith("stepmark:"):
         policy: Policy = POLICIES.load(address)()

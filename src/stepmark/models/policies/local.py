@@ -317,7 +317,13 @@ class LocalPolicy:
 def _written(row: _Row) -> Written:
     if row.finish is None:
         raise AssertionError("a row without an end")
-    return Written(text=row.text, finish=row.finish, tokens=len(row.new), logprob=row.logprob)
+    return Written(
+        text=row.text,
+        finish=row.finish,
+        tokens=len(row.new),
+        logprob=row.logprob,
+        prompt_tokens=len(row.prompt),
+    )
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

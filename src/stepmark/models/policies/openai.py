@@ -58,7 +58,8 @@ class OpenAIPolicy:
         rng: draws the jitter of the waits.
         send_seed: send the request's seed. Off by default: some servers (vLLM on CPU) break on it, and few
             keep its promise. What a store has recorded is replayed either way.
-        logprobs: ask for the log-probability of what is written.
+        logprobs: ask for the log-probability of what is written. It also tells each sample's tokens, where a server that is asked for
+            several samples at once counts them together only. A server that refuses this is not asked for it again.
         top_logprobs: how many likeliest tokens `choose` asks for; vLLM allows 20, OpenAI's completions 5.
 
     Raises:
@@ -209,9 +210,18 @@ class OpenAIPolicy:
                 body["stop"] = list(request.stop)
             if self._send_seed:
                 body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
+            read = partial(_written_and_count, request.stop, path == _CHAT)
             if self._logprobs:
-                body["logprobs"] = True if path == _CHAT else 1
-            new, count = self._ask(path, body, partial(_written_and_count, request.stop, path == _CHAT))
+                wanted = body | {"logprobs": True if path == _CHAT else 1}
+                try:
+                    new, count = self._ask(path, wanted, read)
+                except BackendError as error:
+                    if "logprob" not in str(error).lower():
+                        raise
+                    self._logprobs = False
+                    continue
+            else:
+                new, count = self._ask(path, body, read)
             with self._count:
                 self.tokens_written += count
             got.extend(new)

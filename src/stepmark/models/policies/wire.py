@@ -25,15 +25,28 @@ def choices_of(data: Data) -> list[Data]:
 
 def usage_of(data: Data, field: str) -> int | None:
     """`prompt_tokens` or `completion_tokens`; None when the server does not count."""
+    return _count(data.get("usage"), field)
+
+
+def cached_of(data: Data) -> int | None:
+    """`usage.prompt_tokens_details.cached_tokens` (vLLM with `--enable-prompt-tokens-details`, OpenAI); None when it is not told."""
     usage = data.get("usage")
-    count = usage.get(field) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) else None
+    return _count(usage.get("prompt_tokens_details") if isinstance(usage, dict) else None, "cached_tokens")
+
+
+def _count(counts: object, field: str) -> int | None:
+    count = counts.get(field) if isinstance(counts, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
     """The texts of one reply."""
     choices = choices_of(data)
-    total = usage_of(data, "completion_tokens")
+    total, prompt, cached = (
+        usage_of(data, "completion_tokens"),
+        usage_of(data, "prompt_tokens"),
+        cached_of(data),
+    )
     texts = []
     for choice in choices:
         text, cut = cut_at_stop(_text(choice, chat=chat), stop)
@@ -44,6 +57,8 @@ def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
                 finish="stop" if cut else _finish(choice, stop),
                 tokens=len(logprobs) if logprobs is not None else total if len(choices) == 1 else None,
                 logprob=sum(logprobs) if logprobs is not None else None,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
             )
         )
     return texts
