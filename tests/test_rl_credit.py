@@ -1,0 +1,435 @@
+"""Credit assignment against numbers worked out by hand from the papers' formulas, and properties that hold for any rewards."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stepmark.errors import InputError, UsageError
+from stepmark.rl.batch import Batch
+from stepmark.rl.credit.critic import gae, step_ppo
+from stepmark.rl.credit.defences import blend, papo, prof_keep, progrs, zero_mean_wrong
+from stepmark.rl.credit.groups import leave_one_out, to_go
+from stepmark.rl.credit.implicit import batch_scaled, prime_code, prime_paper, whitened
+from stepmark.rl.credit.kl import kl, kl_reward
+from stepmark.rl.credit.outcome import outcome_grpo, rloo
+from stepmark.rl.credit.process import grpo_process, min_form, min_form_rewards, progress
+from stepmark.rl.credit.shaping import clip, delta, potential
+
+D = torch.float64
+
+
+def floats(rows: object) -> Tensor:
+    return torch.tensor(rows, dtype=D)
+
+
+def pair() -> Batch:
+    """Two completions of one problem: steps of 2 and 3 tokens, right; one step of 3 tokens, wrong. The second is padded by two."""
+    return Batch(
+        mask=torch.tensor([[True] * 5, [True] * 3 + [False] * 2]),
+        groups=torch.tensor([7, 7]),
+        outcome=floats([1, 0]),
+        step_ends=torch.tensor([[1, 4], [2, -1]]),
+        step_rewards=floats([[0.8, 0.6], [0.1, math.nan]]),  # what stands behind the last step is not read
+        token_rewards=floats([[0.1, 0.2, 0.3, 0.4, 0.0], [0.3, -0.3, 0.6, math.nan, math.nan]]),
+        values=torch.zeros(2, 5, dtype=D),
+        root_values=floats([0.5, 0.5]),
+    )
+
+
+def close(found: Tensor, wanted: object) -> None:
+    torch.testing.assert_close(found, floats(wanted), rtol=0, atol=1e-12)
+
+
+def test_outcome_grpo_by_hand() -> None:
+    # mean 0.5, standard deviation 0.5
+    close(outcome_grpo(pair()), [[1, 1, 1, 1, 1], [-1, -1, -1, 0, 0]])
+    close(outcome_grpo(pair(), scale=False), [[0.5] * 5, [-0.5, -0.5, -0.5, 0, 0]])
+
+
+def test_a_group_all_right_or_all_wrong_has_nothing_to_say() -> None:
+    for value in (0.0, 1.0, 0.1):
+        same = replace(pair(), outcome=floats([value, value]))
+        close(outcome_grpo(same), [[0] * 5, [0] * 5])
+        close(rloo(same), [[0] * 5, [0] * 5])
+
+
+def test_rloo_by_hand() -> None:
+    close(rloo(pair()), [[1] * 5, [-1, -1, -1, 0, 0]])
+    three = leave_one_out(floats([1, 0, 0.5]), torch.tensor([1, 1, 1]))
+    close(three, [0.25, 0.75, 0.5])
+
+
+def test_leave_one_out_needs_others() -> None:
+    alone = replace(pair(), groups=torch.tensor([1, 2]))
+    for method in (rloo, prime_paper, prime_code, min_form):
+        with pytest.raises(UsageError, match="at least two completions"):
+            method(alone)
+
+
+def test_grpo_with_process_supervision_by_hand() -> None:
+    # rewards 0.8, 0.6, 0.1: mean 0.5, variance (0.09 + 0.01 + 0.16) / 3
+    s = math.sqrt(0.26 / 3)
+    first, second, third = 0.3 / s, 0.1 / s, -0.4 / s
+    close(grpo_process(pair()), [[first + second] * 2 + [second] * 3, [third] * 3 + [0, 0]])
+
+
+def test_the_soft_minimum_by_hand() -> None:
+    # The step rewards differ by 0.2, so this temperature weighs them 1 : 3.
+    t = 0.2 / math.log(3)
+    close(min_form_rewards(pair(), temperature=t), [[0.25 * 0.8, 0.75 * 0.6], [0.1, 0]])
+
+
+def test_the_soft_minimum_tends_to_the_minimum() -> None:
+    assert float(min_form_rewards(pair(), temperature=1e-3)[0].sum()) == pytest.approx(0.6)
+
+
+def test_min_form_with_the_token_baseline_by_hand() -> None:
+    t = 0.2 / math.log(3)
+    # R = 0.65 over 5 tokens and 0.1 over 3. The other's rate is taken from each token; the verifier gives 0 - (-1) and -1 - 0 at the end.
+    row = [0.2 - 2 * 0.1 / 3, 0.45 - 3 * 0.1 / 3 + 1]
+    close(
+        min_form(pair(), temperature=t),
+        [[row[0] + row[1]] * 2 + [row[1]] * 3, [0.1 - 3 * 0.13 - 1] * 3 + [0, 0]],
+    )
+
+
+def test_min_form_with_the_step_baseline_by_hand() -> None:
+    t = 0.2 / math.log(3)
+    close(
+        min_form(pair(), temperature=t, baseline="step", outcome_weight=0),
+        [[0.45, 0.45, 0.35, 0.35, 0.35], [0.1 - 0.325] * 3 + [0, 0]],
+    )
+    close(
+        min_form(pair(), temperature=t, baseline="none", outcome_weight=0),
+        [[0.65, 0.65, 0.45, 0.45, 0.45], [0.1] * 3 + [0, 0]],
+    )
+
+
+def test_progress_by_hand() -> None:
+    # Progress 0.3 and -0.2; -0.4. Outcomes less their mean: 0.5 and -0.5.
+    close(progress(pair(), alpha=2), [[1.1, 1.1, 0.1, 0.1, 0.1], [-1.3] * 3 + [0, 0]])
+    # The group's mean outcome is 0.5 too.
+    close(
+        progress(replace(pair(), root_values=None), alpha=2, root="group"), progress(pair(), alpha=2).tolist()
+    )
+    with pytest.raises(UsageError, match="before the first step"):
+        progress(replace(pair(), root_values=None))
+
+
+def test_prime_as_the_paper_writes_it_by_hand() -> None:
+    # Both mean token rewards are 0.2.
+    close(prime_paper(pair()), [[1, 1.1, 1.1, 1, 0.8], [-1, -1.1, -0.6, 0, 0]])
+
+
+def test_prime_as_the_code_does_it_by_hand() -> None:
+    # K = 2: r~ = 2 r - 0.4
+    found = prime_code(pair(), process_weight=1, outcome_weight=1, whiten=False)
+    close(found, [[1, 1.2, 1.2, 1, 0.6], [-1, -1.2, -0.2, 0, 0]])
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 5))
+def test_the_code_is_the_paper_plus_each_tokens_distance_from_its_mean(seed: int, size: int) -> None:
+    batch = drawn(seed, size)
+    paper = prime_paper(batch, outcome_weight=0)
+    code = prime_code(batch, process_weight=1, outcome_weight=0, whiten=False)
+    assert batch.token_rewards is not None
+    rewards = torch.where(batch.mask, batch.token_rewards, 0.0)
+    mean = rewards.sum(-1) / batch.mask.sum(-1)
+    more = torch.where(batch.mask, rewards - mean[:, None], 0.0) / (size - 1)
+    torch.testing.assert_close(code, torch.where(batch.mask, paper + to_go(more), 0.0), rtol=1e-9, atol=1e-9)
+
+
+def test_whitening_by_hand() -> None:
+    mask = torch.tensor([[True, True], [True, False]])
+    # 1, 2, 3: mean 2, variance 2/3
+    s = math.sqrt(2 / 3)
+    close(whitened(floats([[1, 2], [3, 99]]), mask), [[-1 / s, 0], [1 / s, 0]])
+    close(whitened(floats([[4, 4], [4, 99]]), mask), [[0, 0], [0, 0]])
+
+
+def test_the_batch_scale_is_of_the_whole_batch() -> None:
+    # Sums to the end: 3, 2 and -5, -1; the largest size is 5.
+    found = batch_scaled(floats([[1, 2], [-4, -1]]))
+    torch.testing.assert_close(found, floats([[0.2, 0.4], [-0.8, -0.2]]), rtol=1e-6, atol=0)
+
+
+def test_generalised_advantages_by_hand() -> None:
+    mask = torch.tensor([[True, True]])
+    advantages, returns = gae(floats([[0, 1]]), floats([[0.5, 0.25]]), mask, gamma=0.5, lam=0.5)
+    close(advantages, [[-0.1875, 0.75]])
+    close(returns, [[0.3125, 1.0]])
+
+
+def test_generalised_advantages_step_over_what_the_policy_did_not_write() -> None:
+    mask = torch.tensor([[True, False, True]])
+    with_gap, _ = gae(floats([[0, 9, 1]]), floats([[0.5, 9, 0.25]]), mask, gamma=0.5, lam=0.5)
+    close(with_gap, [[-0.1875, 0, 0.75]])
+
+
+def test_step_ppo_without_a_critic_is_the_sum_of_what_follows() -> None:
+    advantages, returns = step_ppo(pair(), lam=1.0)
+    close(advantages, [[2.4, 2.4, 1.6, 1.6, 1.6], [0.1, 0.1, 0.1, 0, 0]])
+    close(returns, advantages.tolist())
+    penalty = kl_reward(floats([[-1.0] * 5] * 2), floats([[-1.5] * 5] * 2), pair().mask, weight=0.1)
+    charged, _ = step_ppo(pair(), lam=1.0, kl=penalty)
+    close(charged - advantages, [[-0.25, -0.2, -0.15, -0.1, -0.05], [-0.15, -0.1, -0.05, 0, 0]])
+
+
+def test_clip_delta_and_potentials_by_hand() -> None:
+    close(clip(pair(), threshold=0.7), [[0, -0.1], [-0.6, 0]])
+    close(delta(pair()), [[0.2, 0.6], [0.1, 0]])
+    close(potential(pair(), root=floats([0.5, 0.5])), [[0.3, -0.8], [-0.5, 0]])
+    close(potential(pair(), gamma=0.5), [[0.4, -0.8], [0, 0]])
+
+
+def three() -> Batch:
+    """Right, right, wrong; mean step rewards 0.8, 0.4, 0.9."""
+    return Batch(
+        mask=torch.ones(3, 2, dtype=torch.bool),
+        groups=torch.tensor([0, 0, 0]),
+        outcome=floats([1, 1, 0]),
+        step_ends=torch.tensor([[0, 1], [1, -1], [0, 1]]),
+        step_rewards=floats([[0.7, 0.9], [0.4, 0], [0.9, 0.9]]),
+    )
+
+
+def test_correct_only_normalisation_by_hand() -> None:
+    # Outcome: mean 2/3, deviation sqrt(2)/3. Process among the right ones: mean 0.6, deviation 0.2.
+    out = 1 / math.sqrt(2)
+    close(papo(three()), [[out + 1] * 2, [out - 1] * 2, [-2 * out] * 2])
+
+
+def test_wrong_completions_earn_nothing_together() -> None:
+    batch = replace(three(), outcome=floats([0, 1, 0]))
+    # The wrong ones' rewards 0.7, 0.9, 0.9, 0.9 have mean 0.85.
+    close(zero_mean_wrong(batch), [[-0.15, 0.05], [0.4, 0], [0.05, 0.05]])
+    torch.testing.assert_close(progrs(batch, process_weight=0), outcome_grpo(batch), rtol=0, atol=0)
+
+
+def test_blend_is_a_straight_line() -> None:
+    half = blend(pair(), process_weight=0.5)
+    torch.testing.assert_close(half, (outcome_grpo(pair()) + grpo_process(pair())) / 2)
+    with pytest.raises(UsageError, match=r"\[0, 1\]"):
+        blend(pair(), process_weight=1.5)
+
+
+def group(outcomes: list[int], means: list[float], steps: list[int] | None = None) -> Batch:
+    lengths = steps or [2] * len(means)
+    most = max(lengths)
+    return Batch(
+        mask=torch.ones(len(means), most, dtype=torch.bool),
+        groups=torch.zeros(len(means), dtype=torch.int64),
+        outcome=floats(outcomes),
+        step_ends=torch.tensor([[i if i < n else -1 for i in range(most)] for n in lengths]),
+        step_rewards=floats([[mean] * most for mean in means]),
+    )
+
+
+def test_the_consistency_filter_by_hand() -> None:
+    # 4 right, 2 wrong, remove 2: round((2 + 2) / 2) = 2 of the right ones, those with the lowest means.
+    batch = group([1, 1, 1, 1, 0, 0], [0.9, 0.2, 0.8, 0.3, 0.1, 0.9])
+    assert prof_keep(batch, remove=2).tolist() == [True, False, True, False, True, True]
+    # 2 right, 4 wrong, remove 2: round((-2 + 2) / 2) = 0 right ones, the two wrong ones with the highest means.
+    batch = group([1, 1, 0, 0, 0, 0], [0.9, 0.2, 0.8, 0.3, 0.1, 0.9])
+    assert prof_keep(batch, remove=2).tolist() == [True, True, False, True, True, False]
+    assert prof_keep(batch, remove=2, correct_only=True).tolist() == [False, False, True, True, True, True]
+    # One step is suspicious: it goes before a right one with a lower mean, and after a wrong one with a lower mean.
+    batch = group([1, 1, 0, 0], [0.9, 0.2, 0.8, 0.3], steps=[1, 2, 1, 2])
+    assert prof_keep(batch, remove=2).tolist() == [False, True, True, False]
+    with pytest.raises(UsageError, match="fewer than the 4"):
+        prof_keep(batch, remove=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    outcomes=st.lists(st.integers(0, 1), min_size=2, max_size=8),
+    remove=st.integers(0, 7),
+    seed=st.integers(0, 99),
+)
+def test_the_consistency_filter_takes_as_many_as_it_says(outcomes: list[int], remove: int, seed: int) -> None:
+    means = torch.rand(len(outcomes), generator=torch.Generator().manual_seed(seed)).tolist()
+    if remove < len(outcomes):
+        assert int(prof_keep(group(outcomes, means), remove=remove).sum()) == len(outcomes) - remove
+
+
+def test_divergence_estimators_by_hand() -> None:
+    mask = torch.tensor([[True, False]])
+    log, ref = floats([[-1.0, -9.0]]), floats([[-1.5, 3.0]])
+    close(kl(log, ref, mask, estimator="k1"), [[0.5, 0]])
+    close(kl(log, ref, mask, estimator="k2"), [[0.125, 0]])
+    close(kl(log, ref, mask, estimator="k3"), [[math.exp(-0.5) - 0.5, 0]])
+    assert torch.isfinite(kl(floats([[-500.0, 0]]), floats([[500.0, 0]]), mask, estimator="k3")).all()
+
+
+def test_divergence_means_and_gradients_by_enumeration() -> None:
+    """Over all tokens of a small vocabulary: k1 and k3 have the true divergence as their mean, k2 its true gradient on-policy."""
+    logits = torch.tensor([0.3, -0.7, 1.1], dtype=D, requires_grad=True)
+    ref = torch.log_softmax(floats([0.9, 0.1, -0.4]), 0)
+    log = torch.log_softmax(logits, 0)
+    true = (log.exp() * (log - ref)).sum()
+    (wanted,) = torch.autograd.grad(true, logits, retain_graph=True)
+    every = torch.ones(3, 1, dtype=torch.bool)
+    weights = log.exp().detach()
+    means = {
+        name: (weights * kl(log[:, None], ref[:, None], every, estimator=name)[:, 0]).sum()
+        for name in ("k1", "k2", "k3")
+    }
+    assert means["k1"].item() == pytest.approx(true.item())
+    assert means["k3"].item() == pytest.approx(true.item())
+    gradients = {
+        name: torch.autograd.grad(mean, logits, retain_graph=True)[0] for name, mean in means.items()
+    }
+    torch.testing.assert_close(gradients["k2"], wanted)
+    torch.testing.assert_close(gradients["k1"], torch.zeros(3, dtype=D), rtol=0, atol=1e-12)
+
+
+def drawn(seed: int, size: int, groups: int = 2, tokens: int = 6) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    rows = size * groups
+    lengths = torch.randint(2, tokens + 1, (rows,), generator=g)
+    mask = torch.arange(tokens)[None] < lengths[:, None]
+    ends = torch.full((rows, 3), -1)
+    for row, length in enumerate(lengths.tolist()):
+        cuts = sorted({*torch.randint(0, length, (2,), generator=g).tolist(), length - 1})
+        ends[row, : len(cuts)] = torch.tensor(cuts)
+    return Batch(
+        mask=mask,
+        groups=torch.arange(groups).repeat_interleave(size),
+        outcome=torch.randint(0, 2, (rows,), generator=g).to(D),
+        step_ends=ends,
+        step_rewards=torch.rand(rows, 3, generator=g, dtype=D),
+        token_rewards=torch.randn(rows, tokens, generator=g, dtype=D),
+        values=torch.rand(rows, tokens, generator=g, dtype=D),
+        root_values=torch.rand(rows, generator=g, dtype=D),
+    )
+
+
+METHODS: dict[str, Callable[[Batch], Tensor]] = {
+    "outcome": outcome_grpo,
+    "rloo": rloo,
+    "grpo-process": grpo_process,
+    "min-form": min_form,
+    "progress": progress,
+    "prime-paper": prime_paper,
+    "prime-code": prime_code,
+    "step-ppo": lambda batch: step_ppo(batch)[0],
+    "papo": papo,
+    "progrs": progrs,
+    "blend": lambda batch: blend(batch, process_weight=0.3),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 4))
+def test_masked_tokens_get_nothing_and_numbers_stay_finite(name: str, seed: int, size: int) -> None:
+    batch = drawn(seed, size)
+    found = METHODS[name](batch)
+    assert found.shape == batch.mask.shape
+    assert torch.isfinite(found).all()
+    assert (found[~batch.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 4))
+def test_the_order_of_completions_makes_no_difference(name: str, seed: int, size: int) -> None:
+    batch = drawn(seed, size)
+    order = torch.randperm(len(batch.groups), generator=torch.Generator().manual_seed(seed + 1))
+    moved = Batch(**{field: getattr(batch, field)[order] for field in Batch.__dataclass_fields__})
+    torch.testing.assert_close(METHODS[name](moved), METHODS[name](batch)[order], rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), shift=st.floats(-3, 3), factor=st.floats(0.1, 10))
+def test_normalised_methods_forget_shift_and_scale(seed: int, shift: float, factor: float) -> None:
+    batch = drawn(seed, 3)
+    assert batch.step_rewards is not None
+    moved = replace(
+        batch, step_rewards=batch.step_rewards * factor + shift, outcome=batch.outcome * factor + shift
+    )
+    torch.testing.assert_close(grpo_process(moved), grpo_process(batch), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(outcome_grpo(moved), outcome_grpo(batch), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(rloo(moved), rloo(batch) * factor, rtol=1e-6, atol=1e-7)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000))
+def test_more_steps_earn_nothing_under_delta_clip_and_potentials(seed: int) -> None:
+    batch = drawn(seed, 3)
+    assert batch.step_rewards is not None
+    scores = torch.where(batch.has_step, batch.step_rewards, 0.0)
+    torch.testing.assert_close(to_go(delta(batch)), scores)
+    assert (clip(batch, threshold=0.5) <= 0).all()
+    torch.testing.assert_close(potential(batch, root=batch.root_values).sum(-1), -batch.root_values)
+
+
+def test_discounted_sums_by_hand() -> None:
+    close(to_go(floats([[1, 2, 4]]), gamma=0.5), [[3, 4, 4]])
+    close(to_go(floats([[1, 2, 4]])), [[7, 6, 4]])
+
+
+def test_tokens_and_steps() -> None:
+    batch = pair()
+    assert batch.step_of.tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, -1, -1]]
+    assert batch.step_lengths.tolist() == [[2, 3], [3, 0]]
+    assert batch.last_token.tolist() == [4, 2]
+    # A token after the last step's end belongs to none.
+    early = replace(batch, step_ends=torch.tensor([[1, 3], [2, -1]]))
+    assert early.step_of.tolist()[0] == [0, 0, 1, 1, -1]
+
+
+def test_an_empty_completion_has_no_place_and_no_credit() -> None:
+    batch = Batch(
+        mask=torch.tensor([[True, True], [False, False]]),
+        groups=torch.tensor([0, 0]),
+        outcome=floats([1, 0]),
+        step_ends=torch.tensor([[1], [-1]]),
+        step_rewards=floats([[0.5], [0.0]]),
+        token_rewards=floats([[0.1, 0.2], [0, 0]]),
+        values=torch.zeros(2, 2, dtype=D),
+        root_values=floats([0, 0]),
+    )
+    for name, method in METHODS.items():
+        if name == "papo":
+            with pytest.raises(UsageError, match="row 1 has no step"):
+                method(batch)
+        else:
+            assert (method(batch)[1] == 0).all(), name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"outcome": floats([1, math.nan])}, "outcome: .*nan"),
+        ({"step_rewards": floats([[0.8, math.inf], [0.1, 0]])}, "row 0, step 1"),
+        ({"token_rewards": floats([[0, 0, 0, 0, 0], [0, math.nan, 0, 0, 0]])}, "row 1, token 1"),
+        ({"step_ends": torch.tensor([[4, 1], [2, -1]])}, "rising"),
+        ({"step_ends": torch.tensor([[1, 5], [2, -1]])}, "under 5"),
+        ({"step_ends": torch.tensor([[1, 4], [3, -1]])}, "not trained on"),
+        ({"step_ends": torch.tensor([[-1, 4], [2, -1]])}, "gap"),
+        ({"groups": torch.tensor([1, 2, 3])}, "groups: expected the shape"),
+        ({"mask": torch.ones(2, 5)}, "bool"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_by_its_place(change: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(pair(), **change)
+
+
+def test_methods_say_what_they_need() -> None:
+    bare = replace(pair(), step_rewards=None, token_rewards=None, values=None)
+    for method in (grpo_process, min_form, papo):
+        with pytest.raises(UsageError, match="give a PRM"):
+            method(bare)
+    with pytest.raises(UsageError, match="implicit PRM"):
+        prime_paper(bare)
+    with pytest.raises(UsageError, match="critic"):
+        step_ppo(bare)
