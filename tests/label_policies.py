@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,3 +81,19 @@ def picky() -> ScriptedPolicy:
         return Written(text="So \\boxed{7}" if right else "So \\boxed{8}", finish="end", tokens=4)
 
     return ScriptedPolicy(write, name="picky")
+
+
+def judge() -> ScriptedPolicy:
+    """Checks the sum in the first step, as `stepmark label judge` asks; every third reply is mistaken."""
+
+    def write(request: Write, number: int) -> str:
+        assert not isinstance(request.prompt, str)
+        asked = request.prompt[0].content
+        a, b, c = map(int, re.findall(r"(\d+) \+ (\d+) = (\d+)", asked)[0])
+        step = re.search(r"Check <paragraph_(\d+)> alone", asked)
+        wrong = (a + b != c and (step is None or step[1] == "0")) != (number % 3 == 2)
+        if step is not None:
+            return f"I add {a} and {b}. \\boxed{{{'incorrect' if wrong else 'correct'}}}"
+        return f"I add {a} and {b} of paragraph 0. \\boxed{{{0 if wrong else -1}}}"
+
+    return ScriptedPolicy(write, name="a judge")

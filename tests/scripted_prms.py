@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
+from stepmark.batching import Choose, Write
 from stepmark.errors import InputError, TooLongError
+from stepmark.models.critics.genprm import GenPRM
+from stepmark.models.critics.rprm import RPRM
+from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.generative import GenerativePRM, generative_prm
+from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
 
 
@@ -67,3 +74,37 @@ def slow() -> ScriptedPRM:
 def never() -> ScriptedPRM:
     """Must not be loaded."""
     raise AssertionError("the model was loaded before the input was checked")
+
+
+def _critic(settings: ThinkPRM | GenPRM | RPRM, end: str) -> GenerativePRM:
+    """Writes of the last sum in the question, and is sure of its verdict."""
+
+    def wrong(request: Write | Choose) -> bool:
+        prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
+        a, b, c = (
+            map(int, re.findall(r"(\d+) \+ (\d+) = (\d+)", prompt)[-1]) if " = " in prompt else (0, 0, 0)
+        )
+        return a + b != c
+
+    def write(request: Write, number: int) -> str:
+        return f"I add. {end} {'No' if wrong(request) else 'Yes'}".rstrip() if end else "I add.\n</analyze>\n"
+
+    return generative_prm(
+        settings,
+        ScriptedPolicy(write, lambda request: [-9.0, -0.1] if wrong(request) else [-0.1, -9.0]),
+    )
+
+
+def genprm() -> GenerativePRM:
+    """A generative PRM that checks sums."""
+    return _critic(GenPRM(), "")
+
+
+def r_prm() -> GenerativePRM:
+    """A generative PRM that checks sums."""
+    return _critic(RPRM(samples=1), "Verification: Is the step correct (Yes/No)?")
+
+
+def thinkprm() -> GenerativePRM:
+    """A generative PRM that checks sums."""
+    return _critic(ThinkPRM(), "\nIs the solution correct?")

@@ -117,7 +117,8 @@ def test_thinkprm_critiques_each_prefix_and_reads_the_chance_of_yes():
         prefill="\nLet's verify step by step: Step 1: fine, first look\nIs the solution correct?",
         options=(" yes", " no"),
     )
-    assert scored.critiques[1][1].endswith("fine, second look\nIs the solution correct?")
+    assert scored.critiques[1][1].endswith("fine, second look\nIs the solution correct? no")
+    assert scored.critiques[0][0].endswith("fine, first look\nIs the solution correct? yes")
     assert (prm.default_aggregate, prm.default_threshold, prm.score_kind) == ("last", 0.5, "probability")
     assert prm.without_verdict == 0
 
@@ -643,7 +644,10 @@ def test_scores_of_a_real_model_equal_plain_passes_over_its_critiques(settings):
         if isinstance(settings, ThinkPRM):
             assert len(set(critiques)) == 2
             content = THINK_STEP_2.replace("\n6 - 1 = 4 apples.", "" if t == 0 else "\n6 - 1 = 4 apples.")
-            expected = [chance(rendered(("user", content)) + text, " yes", " no") for text in critiques]
+            expected = [
+                chance(rendered(("user", content)) + text[: text.rindex("?") + 1], " yes", " no")
+                for text in critiques
+            ]
         else:
             turns = [("system", system), ("user", f"{PROBLEM}\n{STEPS[0]}")]
             if t == 1:

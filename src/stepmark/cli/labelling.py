@@ -256,12 +256,16 @@ def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bo
 
 
 def _facts(result: Labelling) -> dict[str, Any]:
+    found = result.critiques
+    # The names that `stepmark train --objective generative` reads.
+    written = {} if found is None else {"asked": found.asked, "critiques": list(map(list, found.texts))}
     return {
         "method": result.method,
         "first_error": result.first_error,
         "confidence": result.confidence,
         "abstained": result.abstained,
         "cost": asdict(result.cost),
+        **written,
     }
 
 

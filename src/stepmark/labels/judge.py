@@ -17,7 +17,8 @@ becomes a label. Fewer than `quorum` votes are no decision either.
 What stays: a judgement of the kind `correctness` for each step that the decision speaks of, right before the first wrong step, wrong at it, and
 none after it. Its `confidence` is the share of votes that say so of this step (of a right one: those that name a later step
 or none), its `note` has all votes. Where a tie or too little agreement left the decision open, each step that was named carries a
-judgement without a rating, with the votes in its note.
+judgement without a rating, with the votes in its note. `Labelling.critiques` has the replies that are votes, word for word: evidence, and what
+a generative PRM is trained on (`training/objectives/judged.py`).
 
 Deviations from ProcessBench's critics:
 
@@ -47,7 +48,7 @@ from typing import Any, Literal
 
 from stepmark.batching import Message, Method, Request, Write, Written
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.labelling import Cost, Labelling
+from stepmark.labels.labelling import Cost, Critiques, Labelling
 from stepmark.models.critics import refuse_markers
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -79,6 +80,8 @@ class Votes:
     unread: int
     """Replies that named nothing, over all attempts."""
     cost: Cost
+    texts: tuple[str, ...]
+    """The replies that are votes, in their order."""
 
     @property
     def cast(self) -> int:
@@ -189,6 +192,7 @@ class Judge:
             place,
             None if place is None else found.counts[place] / found.cast,
             found.cost,
+            (*((),) * (steps - 1), found.texts),
         )
 
     def _by_steps(self, solution: Solution) -> Method[Labelling]:
@@ -221,6 +225,7 @@ class Judge:
             first_error,
             None if first_error is None else confidence,
             sum((found.cost for found in polls), Cost()),
+            (*(found.texts for found in polls), *((),) * (len(steps) - len(polls))),
         )
 
     @property
@@ -238,6 +243,7 @@ class Judge:
         first_error: int | None,
         confidence: float | None,
         cost: Cost,
+        texts: tuple[tuple[str, ...], ...],
     ) -> Labelling:
         return Labelling(
             labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
@@ -246,6 +252,7 @@ class Judge:
             confidence=confidence,
             abstained=first_error is None,
             cost=cost,
+            critiques=Critiques(asked=self.ask, texts=texts),
         )
 
     def _poll(self, prompt: tuple[Message, ...], read: Callable[[str], int | None]) -> Method[Votes]:
@@ -256,7 +263,7 @@ class Judge:
         self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
     ) -> Generator[Request | tuple[Request, ...], Any, list[Votes]]:
         """Ask all questions, and ask again for the replies that are no vote."""
-        votes: list[list[int]] = [[] for _ in prompts]
+        votes: list[list[tuple[int, str]]] = [[] for _ in prompts]
         replies: list[list[Written]] = [[] for _ in prompts]
         for _ in range(1 + (self.retries if self.temperature > 0 else 0)):
             short = [i for i, cast in enumerate(votes) if len(cast) < self.votes]
@@ -277,8 +284,8 @@ class Judge:
             )
             for i, batch in zip(short, written, strict=True):
                 replies[i].extend(batch)
-                named = [None if one.finish == "length" else read(one.text) for one in batch]
-                votes[i].extend(vote for vote in named if vote is not None)
+                named = [(None if one.finish == "length" else read(one.text), one.text) for one in batch]
+                votes[i].extend((vote, text) for vote, text in named if vote is not None)
         return [_counted(cast, written_for) for cast, written_for in zip(votes, replies, strict=True)]
 
 
@@ -310,10 +317,10 @@ def _boxed(reply: str) -> str:
     return _WRAPPED.sub(r"\1", found.text).replace("\\_", "_").strip(" $.<>")
 
 
-def _counted(votes: list[int], replies: list[Written]) -> Votes:
+def _counted(votes: list[tuple[int, str]], replies: list[Written]) -> Votes:
     tokens = [one.tokens for one in replies]
     return Votes(
-        counts=dict(Counter(votes)),
+        counts=dict(Counter(vote for vote, _ in votes)),
         unread=len(replies) - len(votes),
         cost=Cost(
             rollouts=len(replies),
@@ -321,6 +328,7 @@ def _counted(votes: list[int], replies: list[Written]) -> Votes:
             probes=1,
             unparsed=len(replies) - len(votes),
         ),
+        texts=tuple(text for _, text in votes),
     )
 
 

@@ -41,6 +41,16 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Critiques:
+    """What a judge wrote and was heard with: its votes, word for word."""
+
+    asked: Literal["place", "steps"]
+    """For the place of the first error in the whole solution, or about one step after another (`judge.Judge.ask`)."""
+    texts: tuple[tuple[str, ...], ...]
+    """One list a step, possibly empty; those on the whole solution stand at its last step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
     """What a labeller found out about one solution."""
 
@@ -58,6 +68,8 @@ class Labelling:
     cost: Cost = Cost()
     others: tuple[LabelledSolution, ...] = ()
     """Further solutions that were labelled on the way: rollouts used again as solutions."""
+    critiques: Critiques | None = None
+    """Of a judge, and of no other labeller."""
 
 
 class Labeller(Protocol):

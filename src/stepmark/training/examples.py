@@ -42,6 +42,8 @@ class Example:
     """Where it was read, for messages."""
     critiques: tuple[tuple[str, ...], ...] = ()
     """What was written of each step, where somebody wrote critiques: one list a step. Those of the whole solution stand at its last."""
+    asked: Literal["place", "steps"] | None = None
+    """What a judge was asked for that wrote them (`labels.labelling.Critiques`); None: they are in a critic's own format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +154,7 @@ def examples(
     rules: LabelRules = LabelRules(),
     *,
     dropped: Dropped | None = None,
+    critiques: bool = True,
 ) -> list[Example]:
     """Training examples of labelled rows.
 
@@ -164,6 +167,8 @@ def examples(
         rows: of any source.
         rules: which judgements become targets.
         dropped: takes note of what is left out.
+        critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it. Without, they
+            are as if they were not there.
 
     Raises:
         InputError: a row whose number of judgements is not its number of steps.
@@ -194,7 +199,7 @@ def examples(
         if len(said) > 1:
             dropped.note("rows disagree on an outcome", row.where)
         outcome = next(iter(said)) if len(said) == 1 else None
-        example, why = _example(row, known, outcome, rules, dropped)
+        example, why = _example(row, known, outcome, rules, dropped, critiques=critiques)
         if why:
             dropped.note(why, row.where)
         elif example is not None:
@@ -202,6 +207,7 @@ def examples(
                 _prefixes(example.solution)[-1],
                 tuple(t is None for t in example.targets),
                 example.critiques,
+                example.asked,
             )
             if same in result:
                 dropped.note("rows that say the same as another", row.where)
@@ -233,23 +239,30 @@ def _example(
     outcome: bool | None,
     rules: LabelRules,
     dropped: Dropped,
+    *,
+    critiques: bool,
 ) -> tuple[Example | None, str]:
     """The example of a row, or why there is none."""
     own = row.own.judgements
+    written, asked = _critiques(row) if critiques else ((), None)
+    # Who writes critiques need not be who labels: beside a critique, the label of any row counts.
+    counts = [bool(judged) or bool(written) for judged in own]
     places = [known.get(key, {}) for key in _prefixes(row.solution)]
     # Ratings where the row has any: values beside them would say something else of the same steps.
     taken = next(
         (
             kind
             for kind in _kinds(rules)
-            if any(judged and place.get(kind) is not None for place, judged in zip(places, own, strict=True))
+            if any(
+                counted and place.get(kind) is not None for place, counted in zip(places, counts, strict=True)
+            )
         ),
         None,
     )
     targets: list[Target | None] = []
     wrong = False
-    for place, judged in zip(places, own, strict=True):
-        found = place.get(taken) if taken is not None and judged else None
+    for place, judged, counted in zip(places, own, counts, strict=True):
+        found = place.get(taken) if taken is not None and counted else None
         after = wrong and rules.after_error == "mask"
         if isinstance(found, str):
             dropped.note(found, row.where)
@@ -261,33 +274,39 @@ def _example(
         # A wrong step that only another row judged is wrong here too.
         first = next((place[kind] for kind in _kinds(rules) if place.get(kind) is not None), None)
         wrong = wrong or (isinstance(first, Target) and first.value == 0.0)
-    critiques = _critiques(row)
-    if not any(t is not None for t in targets) and outcome is None and not critiques:
+    if not any(t is not None for t in targets) and outcome is None and not written:
         return None, "rows without a step to train on"
     example = Example(
         solution=row.solution,
         targets=tuple(targets),
         outcome=outcome,
         where=row.where,
-        critiques=critiques,
+        critiques=written,
+        asked=asked,
     )
     return example, ""
 
 
-def _critiques(row: LabelledRow) -> tuple[tuple[str, ...], ...]:
-    """A row's `meta.critiques`: a list of texts for each step, or one list of texts on the whole solution."""
-    given = row.meta.get("critiques")
+def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["place", "steps"] | None]:
+    """A row's `meta.critiques`: a list of texts for each step, or one list of texts on the whole solution; and `meta.asked`."""
+    given, asked = row.meta.get("critiques"), row.meta.get("asked")
     if given is None:
-        return ()
+        return (), None
+    if asked not in (None, "place", "steps"):
+        raise InputError(
+            f"expected place or steps, as `stepmark label judge` writes beside critiques, found {asked!r}",
+            where=row.where,
+            field="asked",
+        )
     steps = len(row.solution.steps)
     if isinstance(given, list) and all(isinstance(one, str) for one in given):
-        return (*((),) * (steps - 1), tuple(given))
+        return (*((),) * (steps - 1), tuple(given)), asked
     if (
         isinstance(given, list)
         and len(given) == steps
         and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in given)
     ):
-        return tuple(tuple(one) for one in given)
+        return tuple(tuple(one) for one in given), asked
     raise InputError(
         f"expected a list of texts for each of the {steps} steps, or one list of texts on the whole solution",
         where=row.where,

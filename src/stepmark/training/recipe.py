@@ -177,11 +177,13 @@ def _split(
 ) -> tuple[list[list[Example]], list[list[Example]]]:
     settings, objective = recipe.train, recipe.objective
     rules = replace(recipe.rules, neutral="keep") if keeps_neutral(objective) else recipe.rules
-    ready = examples(rows, rules, dropped=dropped)
+    # Rows of a judge hold critiques; who reads neither step ends nor outcomes reads those.
+    critiques = not (objective.marked or objective.outcomes)
+    ready = examples(rows, rules, dropped=dropped, critiques=critiques)
     if held_out is None:
         training, measured_on = split_problems(ready, settings.held_out, settings.seed)
     else:
-        others = examples(held_out, rules, dropped=dropped)
+        others = examples(held_out, rules, dropped=dropped, critiques=critiques)
         training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
         known = {group[0].solution.problem.text for group in training}
         shared = [g for g in measured_on if g[0].solution.problem.text in known]

@@ -8,8 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepmark.errors import InputError, MissingExtraError, UsageError
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
-from stepmark.store import atomic_write
+from stepmark.records import Refusal
+from stepmark.solutions.formats import GRADED_KEYS
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading
+from stepmark.solutions.interchange.conversion import first_row, items_of_rows
+from stepmark.solutions.interchange.formats import detect
+from stepmark.store import Row, atomic_write
 
 _READING = Reading()
 _MADE = ".stepmark.jsonl"
@@ -23,6 +27,9 @@ def training_rows(
 
     A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Train.limit_tokens`).
 
+    Rows that a generative PRM has graded (`stepmark grade`) are read as what was graded, with its `critiques` under `meta`; its scores are
+    no labels. Labels are those of the row or, beside a critique, of any other row.
+
     Args:
         names: files in any format of `stepmark convert`, or "OWNER/NAME" of a data set on the hub.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
@@ -35,8 +42,32 @@ def training_rows(
     """
     for name in names:
         for file in _files(name, split):
-            for row in read_labelled(file, settings=reading, losses=losses):
+            for row in _read(file, reading, losses or Losses()):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
+
+
+def _read(file: str, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
+    first, rows = first_row(file)
+    format = detect(_as_given(first))
+    for item in items_of_rows(map(_as_given, rows), format, reading, losses):
+        if isinstance(item, Refusal):
+            raise item.error
+        yield item
+
+
+def _as_given(row: Row) -> Row:
+    """A row that was graded with critiques, without what grading added (`scoring.grade.to_row`) and with them under `meta`."""
+    data = row.data
+    if not {"critiques", "scores", "prm"} <= data.keys():
+        return row
+    kept = {key: value for key, value in data.items() if key not in GRADED_KEYS}
+    if "messages" in kept:
+        kept.pop("steps", None)  # as they were cut from the messages, which say more
+    elif "steps" in kept:
+        kept.pop("solution", None)  # it was cut into these steps
+    meta = kept.get("meta")
+    kept["meta"] = {**(meta if isinstance(meta, dict) else {}), "critiques": data["critiques"]}
+    return replace(row, data=kept)
 
 
 def _with_source(row: LabelledRow, source: str) -> LabelledRow:

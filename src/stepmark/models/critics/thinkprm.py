@@ -149,9 +149,17 @@ class ThinkPRM:
         )
         decisions = iter(flat)
         scores, missing = [], 0
+        critiques: list[tuple[str, ...]] = []
         for t, texts in enumerate(begun):
             chances = [probability_of_first(next(decisions)) for _ in texts]
             missing += chances.count(None)
+            # With the likelier decision: a critique is read again, and trained on, by what it comes to.
+            critiques.append(
+                tuple(
+                    text if chance is None else text + self.options[0 if chance >= 0.5 else 1]
+                    for text, chance in zip(texts, chances, strict=True)
+                )
+            )
             scores.append(
                 mean_verdict(
                     chances,
@@ -161,9 +169,7 @@ class ThinkPRM:
                     expected="a probability of 'yes' or 'no'",
                 )
             )
-        return Critiqued(
-            scores=tuple(scores), critiques=tuple(tuple(texts) for texts in begun), without_verdict=missing
-        )
+        return Critiqued(scores=tuple(scores), critiques=tuple(critiques), without_verdict=missing)
 
     def _by_verdicts(
         self, problem: str, steps: tuple[str, ...], context: tuple[str, ...]

@@ -28,6 +28,7 @@ from stepmark.training.items import Item, Row, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted
+from stepmark.training.objectives.judged import in_format_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +119,10 @@ class Generative:
             dropped: takes note of those that are not kept.
         """
         solution, critic = example.solution, self.critic
-        by_step = self._critiques(example)
+        by_step = self._critiques(example, dropped)
         if not any(by_step):
-            dropped.note("rows without critiques", example.where)
+            if not any(example.critiques):
+                dropped.note("rows without critiques", example.where)
             return
         try:
             check(solution, critic.markers)
@@ -148,11 +150,17 @@ class Generative:
                     return
                 history.append(kept[0].reply)
 
-    def _critiques(self, example: Example) -> tuple[tuple[str, ...], ...]:
+    def _critiques(self, example: Example, dropped: Dropped) -> tuple[tuple[str, ...], ...]:
+        """One list a step, in the critic's own format."""
         critic, given = self.critic, example.critiques
         if isinstance(critic, GenPRM) and critic.mode == "direct":
             truths = [self._truth(example, step, whole=False) for step in range(len(example.targets))]
             return tuple(() if truth is None else (critic.judged(truth),) for truth in truths)
+        if example.asked is not None:
+            said = in_format_of(critic, example)
+            for why, count in said.left_out.items():
+                dropped.note(why, example.where, count)
+            return tuple(map(tuple, said.texts))
         # ThinkPRM that grades by verdicts writes of the whole solution, and the same texts stand at each of its steps.
         if isinstance(critic, ThinkPRM) and len(given) > 1 and len(set(given)) == 1:
             return (*((),) * (len(given) - 1), given[-1])

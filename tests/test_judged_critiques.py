@@ -1,0 +1,309 @@
+"""A judge's critiques, and those of a generative PRM that graded, as lessons of a critic: by hand, and from file to checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from stepmark.cli import main
+from stepmark.errors import InputError
+from stepmark.models.critics.genprm import GenPRM
+from stepmark.models.critics.rprm import RPRM
+from stepmark.models.critics.thinkprm import ThinkPRM, step_verdicts
+from stepmark.models.generative import critic_spec_of
+from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.solutions.interchange import LabelledRow, to_row
+from stepmark.training.examples import Dropped, Example, coarsen, examples
+from stepmark.training.objectives.generative import Generative
+from stepmark.training.objectives.judged import AFTER, UNREAD, WHOLE
+from stepmark.training.sources import training_rows
+from tiny_base import example, tokenizer, write_base
+
+torch.set_num_threads(1)
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+PROBLEM, STEPS = "What is 2 * 3 + 1?", ("2 * 3 = 6", "6 + 1 = 8", "It is 8.")
+ONE = (
+    r"<think>is it \boxed{incorrect}?</think>It is 6. \boxed{correct}",
+    r"So $\boxed{\text{correct}}$, as <paragraph_0> says.",
+)
+TWO = (r"Step 2: paragraph 1 uses the 6 of paragraph\_0, and adds wrongly: \boxed{incorrect}",)
+
+
+def judged(critiques, asked, values=(1.0, 0.0, None)):
+    made = example(PROBLEM, list(STEPS), list(values), where="f:1")
+    return Example(
+        solution=made.solution,
+        targets=made.targets,
+        where="f:1",
+        critiques=tuple(map(tuple, critiques)),
+        asked=asked,
+    )
+
+
+def lessons(critic, row, **settings):
+    dropped = Dropped()
+    return list(Generative(critic=critic, **settings).lessons(row, dropped)), dropped.counts
+
+
+def written(found):
+    return [lesson.parts[0].text for lesson in found]
+
+
+# --- one step after another -------------------------------------------------------------------------------------------
+
+
+def test_genprm_takes_each_vote_as_an_analysis_and_a_verdict():
+    found, dropped = lessons(GenPRM(), judged([ONE, TWO, ()], "steps"))
+    assert written(found) == [
+        "It is 6. correct\n</analyze>\n",
+        "So correct, as Paragraph 1 says.\n</analyze>\n",
+        "Step 2: Paragraph 2 uses the 6 of Paragraph 1, and adds wrongly: incorrect\n</analyze>\n",
+    ]
+    assert [lesson.parts[1].text for lesson in found] == ["Yes", "Yes", "No"]
+    assert dropped == {}
+
+
+def test_rprm_takes_each_vote_as_an_analysis_that_ends_in_its_question():
+    found, _ = lessons(RPRM(), judged([ONE, TWO, ()], "steps"))
+    asks = "\nVerification: Is the step correct (Yes/No)? "
+    assert written(found) == [
+        f"It is 6. correct{asks}Yes",
+        f"So correct, as Now Step says.{asks}Yes",
+        f"Step 2: Now Step uses the 6 of step 1, and adds wrongly: incorrect{asks}No",
+    ]
+
+
+def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
+    found, dropped = lessons(ThinkPRM(), judged([ONE, TWO, ()], "steps"))
+    assert written(found) == [
+        "\n\nStep 1: It is 6. \\boxed{correct}",
+        "\n\nStep 1: So $\\boxed{correct}$, as step 1 says.",
+        "\n\nStep 1: It is 6. \\boxed{correct}\n\n"
+        "Step 2: step 2: step 2 uses the 6 of step 1, and adds wrongly: \\boxed{incorrect}",
+    ]
+    assert [lesson.parts[1].text for lesson in found] == [" yes", " yes", " no"]
+    assert [lesson.said for lesson in found] == [(True,), (True,), (True, False)]
+    assert "It is 8." not in found[2].prompt[0].content
+    assert dropped == {}
+    # Graded by the verdicts of one critique: it reads the whole solution, and stops at the first wrong step.
+    (one,), _ = lessons(ThinkPRM(per_step="verdicts"), judged([ONE, TWO, ()], "steps"))
+    assert "Step 3: It is 8." in one.prompt[0].content
+    assert step_verdicts(one.parts[0].text, 3) == [True, False, None]
+    # Where the judge stopped without finding an error, nobody judged the whole.
+    assert lessons(ThinkPRM(per_step="verdicts"), judged([ONE, (), ()], "steps"))[0] == []
+
+
+def test_votes_that_the_labels_contradict_are_left_out():
+    row = judged([(ONE[0], r"No. \boxed{incorrect}"), TWO, ()], "steps")
+    contradicts = {"critiques that contradict the labels": 1}
+    for critic in (GenPRM(), RPRM(), ThinkPRM()):
+        found, dropped = lessons(critic, row)
+        assert ([lesson.verdict for lesson in found], dropped) == ([True, False], contradicts)
+    unread = judged([("I wonder", ONE[0]), (), ()], "steps")
+    assert lessons(ThinkPRM(), unread)[1] == {UNREAD: 1}
+    alone = judged([(r"\boxed{incorrect}",), TWO, ()], "steps", (0.0, None, None))
+    assert lessons(ThinkPRM(), alone)[1] == {AFTER: 1}
+
+
+# --- the whole solution -----------------------------------------------------------------------------------------------
+
+
+def test_a_place_is_said_step_by_step():
+    row = judged([(), (), (r"Paragraphs 0 and 1 add; paragraph 1 wrongly. \boxed{1}",)], "place")
+    (one,), dropped = lessons(ThinkPRM(), row)
+    assert one.parts[0].text == (
+        "\n\nsteps 1 and 2 add; step 2 wrongly. step 2\n\nStep 1: \\boxed{correct}\nStep 2: \\boxed{incorrect}"
+    )
+    assert (one.verdict, one.whole, one.said) == (False, True, (True, False, None))
+    assert one.parts[1].text == " no"
+    assert dropped == {}
+    # Another place than the labels': the right verdict for a wrong reason.
+    other = judged([(), (), (r"\boxed{0}", "\\boxed{\N{MINUS SIGN}1}", r"\boxed{7}")], "place")
+    assert lessons(ThinkPRM(), other) == ([], {"critiques that contradict the labels": 2, UNREAD: 1})
+    fine = judged([(), (), (r"Fine. \boxed{-1}",)], "place", (1.0, 1.0, 1.0))
+    (one,), _ = lessons(ThinkPRM(per_step="verdicts"), fine)
+    assert step_verdicts(one.parts[0].text, 3) == [True, True, True]
+    for critic in (GenPRM(), RPRM()):
+        assert lessons(critic, fine) == ([], {WHOLE: 1})
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def row(ratings, where, **meta):
+    labels = tuple(
+        (Judgement(kind="correctness", judge="human", rating=r),) if r is not None else () for r in ratings
+    )
+    return LabelledRow(
+        labelled=LabelledSolution(solution=Solution.of(PROBLEM, STEPS), judgements=labels),
+        where=where,
+        meta=meta,
+    )
+
+
+def test_labels_of_one_row_and_critiques_of_another():
+    labelled = row((1, -1, None), "labels:1")
+    critiqued = row((None, None, None), "critiques:1", critiques=[["a"], ["b"], ["c"]])
+    found = {e.where: e for e in examples([labelled, critiqued])}
+    assert [t and t.value for t in found["critiques:1"].targets] == [1.0, 0.0, None]
+    # Without its critiques the row says nothing, and steps may be joined.
+    dropped = Dropped()
+    (alone,) = examples([labelled, critiqued], dropped=dropped, critiques=False)
+    assert (alone.where, alone.critiques) == ("labels:1", ())
+    assert dropped.counts == {"rows without a step to train on": 1}
+    assert len(coarsen(alone, 1.0, seed=0).targets) < 3
+    with pytest.raises(InputError, match="critiques:2, field 'asked': expected place or steps"):
+        examples([row((1, 1, 1), "critiques:2", critiques=["a"], asked="all")])
+
+
+def test_graded_rows_are_read_as_what_was_graded(tmp_path):
+    graded = {"scores": [0.9, 0.2], "score": 0.2, "aggregate": "min", "first_error": 1, "threshold": 0.5}
+    graded |= {"prm": "x", "score_kind": "probability", "critiques": [["a"], ["b"]]}
+    shapes = [
+        {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},
+        {"problem": "p", "solution": "a\nb", "steps": ["a", "b"], "meta": {"mine": 1}},
+        {
+            "id": "1",
+            "generator": "g",
+            "problem": "p",
+            "steps": ["a", "b"],
+            "final_answer_correct": False,
+            "label": 1,
+        },
+        {
+            "messages": [
+                {"role": "user", "content": "p"},
+                {"role": "assistant", "content": "a"},
+                {"role": "user", "content": "go on"},
+                {"role": "assistant", "content": "b"},
+            ],
+            "steps": ["a", "b"],
+        },
+    ]
+    for number, shape in enumerate(shapes):
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text(json.dumps(shape | graded) + "\n")
+        (read,) = training_rows([str(file)])
+        assert read.solution.texts == ("a", "b")
+        assert read.meta["critiques"] == [["a"], ["b"]]
+        assert read.meta.get("mine") == shape.get("meta", {}).get("mine")
+        ratings = [[j.rating for j in step] for step in read.labelled.judgements]
+        assert ratings == ([[1], [-1]] if number in (0, 2) else [[], []])
+    # Scores alone are no labels: such a row is refused as before.
+    del graded["critiques"]
+    file.write_text(json.dumps(shapes[0] | graded) + "\n")
+    with pytest.raises(InputError, match="was graded already"):
+        list(training_rows([str(file)]))
+
+
+# --- from file to checkpoint ------------------------------------------------------------------------------------------
+
+
+def problems(path, count=12):
+    rows = [
+        {"problem": f"What is {n} + 1?", "steps": [f"{n} + 1 = {n + 1 + wrong}.", "So it is."]}
+        for n in range(count)
+        for wrong in (0, 1)
+    ]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return path
+
+
+def base_for(folder, critic):
+    """Its words are those of the critic's prompts, so that these are short."""
+    prompt = Generative(critic=critic).critic.lesson(
+        PROBLEM,
+        ("2 * 3 = 6",),
+        ("2 * 3 = 6",),
+        0,
+        "\\boxed{Yes} Is the step correct (Yes/No)? Yes Is the solution correct? Yes",
+        (),
+    )
+    texts = [prompt.prompt] if isinstance(prompt.prompt, str) else [m.content for m in prompt.prompt]
+    words = tokenizer().train_new_from_iterator(texts * 20, 500, show_progress=False)
+    return write_base(folder, words=words, context=1500)
+
+
+def learn(data, out, base, critic):
+    words = [
+        "train",
+        *map(str, data),
+        "--out",
+        out,
+        "--base",
+        base,
+        "--objective",
+        "generative",
+        "--critic",
+        critic,
+    ]
+    words += ["--rank", 2, "--dtype", "float32", "--epochs", 1, "--max-tokens", 1500, "--token-budget", 4000]
+    assert main([*map(str, words), "--held-out", "0.2", "--evaluations", "1"]) == 0
+    return json.loads((out / "train.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("ask", "critic"), [("steps", "genprm"), ("steps", "r-prm"), ("steps", "thinkprm"), ("place", "thinkprm")]
+)
+def test_what_a_judge_wrote_is_trained_on_as_it_is(tmp_path, capsys, ask, critic):
+    out = tmp_path / "judged.jsonl"
+    words = [
+        "label",
+        "judge",
+        problems(tmp_path / "in.jsonl"),
+        "--policy",
+        "label_policies:judge",
+        "--ask",
+        ask,
+    ]
+    assert main([*map(str, words), "--votes", "3", "--out", str(out)]) == 0
+    first = json.loads(out.read_text().splitlines()[0])
+    right = "\\boxed{correct}" if ask == "steps" else "\\boxed{-1}"
+    assert first["meta"]["asked"] == ask
+    assert [right in text for text in first["meta"]["critiques"][-1]] == [True, True, False]
+    capsys.readouterr()
+    family = {"genprm": GenPRM(), "r-prm": RPRM(), "thinkprm": ThinkPRM()}[critic]
+    learn([out], tmp_path / "critic", base_for(tmp_path / "base", family), critic)
+    spec = critic_spec_of(tmp_path / "critic")
+    assert spec is not None and spec.family == critic
+    said = capsys.readouterr().err
+    # Of three votes one is mistaken, and is no lesson.
+    assert "critiques that contradict the labels" in said
+    assert "without a verdict" not in said
+
+
+@pytest.mark.parametrize("critic", ["genprm", "r-prm", "thinkprm"])
+def test_what_a_generative_prm_wrote_is_trained_on_as_it_is(tmp_path, capsys, critic):
+    """Labels in one file, critiques in another: what `stepmark grade` wrote of the same solutions."""
+    given, labels = problems(tmp_path / "in.jsonl"), tmp_path / "labels.jsonl"
+    rows = [json.loads(line) for line in given.read_text().splitlines()]
+    labels.write_text(
+        "".join(
+            json.dumps(
+                to_row(
+                    LabelledSolution(
+                        solution=Solution.of(one["problem"], one["steps"]),
+                        judgements=(
+                            (Judgement(kind="correctness", judge="exact", rating=-1 if number % 2 else 1),),
+                            () if number % 2 else (Judgement(kind="correctness", judge="exact", rating=1),),
+                        ),
+                    )
+                )
+            )
+            + "\n"
+            for number, one in enumerate(rows)
+        )
+    )
+    out = tmp_path / "graded.jsonl"
+    name = f"scripted_prms:{critic.replace('-', '_')}"
+    assert main(["grade", str(given), "--prm", name, "--out", str(out)]) == 0
+    assert "critiques" in json.loads(out.read_text().splitlines()[0])
+    family = {"genprm": GenPRM(), "r-prm": RPRM(), "thinkprm": ThinkPRM()}[critic]
+    learn([labels, out], tmp_path / "critic", base_for(tmp_path / "base", family), critic)
+    said = capsys.readouterr().err
+    assert "rows without critiques" in said  # those of the labels
+    assert "without a verdict" not in said
