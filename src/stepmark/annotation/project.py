@@ -1,4 +1,7 @@
-"""What an annotation project is: its settings, read strictly from `project.yaml`, the command line, or a Potato configuration."""
+"""What an annotation project is: its settings, read strictly from `project.yaml`, the command line, or a Potato configuration.
+
+`load_project` (`loading.py`) reads one. A project needs no file of its own: `stepmark annotate ITEMS.jsonl` is one with the defaults.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stepmark.annotation.marks import Mode
+from stepmark.annotation.marks import Change, Mode
+from stepmark.catalog import unknown_name
+from stepmark.errors import InputError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +31,10 @@ class Limits:
     """Of one uploaded file of items."""
     body_bytes: int = 256 * 1024
     """Of any other request."""
+    steps: int = 10_000
+    """Of one item."""
+    item_characters: int = 2_000_000
+    """Of one item: its problem, steps, and what the tools answered."""
     note_characters: int = 4000
     requests_per_second: float = 50.0
     """Of one account, sustained; a burst of four seconds' worth is let through."""
@@ -38,7 +47,7 @@ class Screening:
     """A test that every annotator passes before real work."""
 
     items: Path | None = None
-    """A file of items with their right labels; None: no screening."""
+    """A file of items with their right labels, read as those of the project; None: no screening."""
     pass_mark: float = 0.75
     """Share of items whose first error (or all of whose ratings) must agree, in [0, 1]."""
 
@@ -48,6 +57,7 @@ class Gold:
     """Items with known labels, hidden among the work."""
 
     items: Path | None = None
+    """A file of items with their right labels, read as those of the project; None: no gold items."""
     every: int = 10
     """One gold item in this many."""
 
@@ -74,9 +84,21 @@ class Project:
     """`per_step` only."""
     reward_labels: RewardLabels = field(default_factory=RewardLabels)
     items: tuple[Path, ...] = ()
-    """Files of items, in any format that `stepmark convert` reads or plain solutions."""
+    """Files of items, in any format that `stepmark convert` reads, plain solutions, or traces."""
+    format: str | None = None
+    """Their format: a name of `stepmark convert --from`, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
+    None: told by each file's first row."""
+    labels: Literal["ignore", "suggestions", "gold"] = "suggestions"
+    """What labels become that stand in the files of `items`: suggestions (shown as `help.show` says), or gold: who labels such an item is
+    measured by it."""
+    id_key: str = "id"
+    """Where a trace has its id."""
+    text_key: str | None = None
+    """Where a trace has its problem; None: under task_description, problem, question, prompt or text."""
     steps_key: str = "steps"
+    """Where a trace has its steps."""
     step_text_key: str = "action"
+    """Where a step of a trace has its text; where it has none, content, reasoning, text and thought are tried."""
     inline_with_trace: bool = False
     """The control stands beside each step of the rendered trace."""
     show_answer: bool = False
@@ -97,3 +119,69 @@ class Project:
     gold: Gold = field(default_factory=Gold)
     help: Help = field(default_factory=Help)
     limits: Limits = field(default_factory=Limits)
+    resume: Path | None = None
+    """A folder of Potato's (or one of its files) whose labels the project starts with."""
+
+
+class SettingError(UsageError):
+    """A setting that cannot work; `key` names it, with a dot before the key of a part."""
+
+    def __init__(self, key: str, message: str) -> None:
+        self.key = key
+        self.reason = message
+        super().__init__(f"{key}: {message}")
+
+
+def check_settings(project: Project) -> None:
+    """Refuse settings whose types are right and whose values cannot work. `loading.load_project` calls it.
+
+    Raises:
+        SettingError: a number out of its range, a blank name, `allow_neutral` in mode `first_error`.
+    """
+    for key, value, least, most in (
+        ("overlap", project.overlap, 1, None),
+        ("lease_minutes", project.lease_minutes, 0.1, None),
+        ("screening.pass_mark", project.screening.pass_mark, 0, 1),
+        ("gold.every", project.gold.every, 2, None),
+        ("limits.upload_bytes", project.limits.upload_bytes, 1, None),
+        ("limits.body_bytes", project.limits.body_bytes, 1024, None),
+        ("limits.steps", project.limits.steps, 1, None),
+        ("limits.item_characters", project.limits.item_characters, 1, None),
+        ("limits.note_characters", project.limits.note_characters, 1, None),
+        ("limits.requests_per_second", project.limits.requests_per_second, 0.1, None),
+        ("limits.logins_per_minute", project.limits.logins_per_minute, 1, None),
+    ):
+        if value < least or (most is not None and value > most):
+            expected = f"at least {least}" if most is None else f"{least} to {most}"
+            raise SettingError(key, f"expected {expected}, found {value}")
+    for key, text in (("name", project.name), ("steps_key", project.steps_key), ("id_key", project.id_key)):
+        if not text.strip():
+            raise SettingError(key, "expected a text, found a blank one")
+    if project.allow_neutral and project.mode == "first_error":
+        raise SettingError(
+            "allow_neutral", "a first error has no neutral: take it out, or set mode: per_step"
+        )
+    blank = [name for name in project.error_types if not name.strip()]
+    if blank or len(set(project.error_types)) < len(project.error_types):
+        raise SettingError("error_types", "expected different names, none of them blank")
+
+
+def check_change(project: Project, change: Change) -> None:
+    """Refuse a change for what the project says; what the item's own state says is checked by `marks.Folding.take`.
+
+    Raises:
+        InputError: a note over `limits.note_characters`, an error type that the project has not.
+        UnknownNameError: an error type that is not in `error_types`; the message names the nearest.
+    """
+    text = change.text
+    if text is None:
+        return
+    if change.kind == "error_type" and text and text not in project.error_types:
+        if not project.error_types:
+            raise InputError("this project has no error types", field="text")
+        raise unknown_name("error type", text, project.error_types)
+    if len(text) > project.limits.note_characters:
+        raise InputError(
+            f"expected at most {project.limits.note_characters} characters, found {len(text)}: shorten the note",
+            field="text",
+        )

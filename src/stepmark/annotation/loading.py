@@ -1,0 +1,205 @@
+"""Projects from files: a `project.yaml`, a Potato configuration, or a file of items alone; all strictly."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from stepmark.annotation.project import Project, SettingError, check_settings
+from stepmark.errors import InputError, MissingExtraError
+from stepmark.records import read_record
+from stepmark.solutions.interchange.formats import FORMATS
+from stepmark.store import check_readable, json_type
+
+TRACES = "traces"
+"""The format of items that Potato shows: rows with a list of steps, of any further keys."""
+YAML = (".yaml", ".yml")
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A project, and what its file says that is not taken up."""
+
+    project: Project
+    notes: tuple[str, ...] = ()
+    """In words, for the person who started it: keys that are not used, schemes that are not shown."""
+
+
+def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) -> Loaded:
+    """A project from a file.
+
+    Args:
+        path: a `.yaml` (or `.yml`) file of settings, or of a Potato configuration (it has `annotation_schemes`); any other name is a file
+            of items.
+        settings: more settings, as plain data with the same keys (a part's as a mapping): what the command line says. They come before
+            the file's, and their paths are relative to the working directory.
+
+    Raises:
+        InputError: with `FILE:KEY`: a key that is not known (the nearest is named), a value of another type or out of range, a file that
+            is not there; with `FILE:LINE`, no YAML.
+        MissingExtraError: PyYAML is not installed.
+    """
+    file = Path(path)
+    given = settings_from(settings or {}, COMMAND_LINE, Path())
+    if file.suffix not in YAML:
+        check_readable(str(file))
+        return Loaded(project=_made({"items": [str(file)], **given}, COMMAND_LINE))
+    data = _yaml(file)
+    if "annotation_schemes" in data:
+        from stepmark.annotation.potato import potato_settings
+
+        taken, notes = potato_settings(data, str(file))
+    else:
+        taken, notes = data, ()
+    known = settings_from(taken, str(file), file.parent)
+    project = _made(_merged(known, given), str(file))
+    if not project.items:
+        raise InputError(
+            "expected at least one file of items: items: [solutions.jsonl]", where=f"{file}:items"
+        )
+    return Loaded(project=project, notes=notes)
+
+
+def settings_from(data: Mapping[str, Any], where: str, folder: Path) -> dict[str, Any]:
+    """Settings as plain data, with their keys checked and their paths made relative to the working directory.
+
+    Raises:
+        InputError: with `WHERE:KEY`: an unknown key, a file that is not there.
+    """
+    return _checked(Project, data, where, folder, "")
+
+
+def _checked(record: type[Any], data: Any, where: str, folder: Path, before: str) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InputError(
+            f"expected settings by name, found {json_type(data)}", where=f"{where}:{before.rstrip('.')}"
+        )
+    hints = get_type_hints(record)
+    checked: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), list(hints), n=1, cutoff=0.5)
+            hint = f" Did you mean {before + near[0]!r}?" if near else ""
+            raise InputError(
+                f"there is no setting {before}{key}.{hint} Known: {', '.join(before + name for name in hints)}",
+                where=f"{where}:{before}{key}",
+            )
+        hint_type = hints[key]
+        if is_dataclass(hint_type):
+            assert isinstance(hint_type, type)
+            checked[key] = _checked(hint_type, value, where, folder, f"{before}{key}.")
+        elif Path in _parts(hint_type):
+            checked[key] = _paths(hint_type, value, f"{where}:{before}{key}", folder)
+        else:
+            checked[key] = value
+    return checked
+
+
+def _parts(hint: Any) -> set[Any]:
+    if get_origin(hint) in (Union, types.UnionType, tuple):
+        return set(get_args(hint))
+    return {hint}
+
+
+def _paths(hint: Any, value: Any, where: str, folder: Path) -> Any:
+    if get_origin(hint) is tuple:
+        listed = value if isinstance(value, list | tuple) else [value]
+        return [_path(one, where, folder) for one in listed]
+    return None if value is None else _path(value, where, folder)
+
+
+def _path(value: Any, where: str, folder: Path) -> str:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise InputError(f"expected the name of a file, found {json_type(value)}", where=where)
+    path = folder / Path(value).expanduser()
+    if not path.exists():
+        raise InputError(f"there is no {path}; names are relative to {folder.resolve().name}/", where=where)
+    return str(path)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        merged[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _made(data: Mapping[str, Any], where: str) -> Project:
+    try:
+        project = read_record(Project, data)
+        check_settings(project)
+    except SettingError as error:
+        raise InputError(error.reason, where=f"{where}:{error.key}") from None
+    except InputError as error:
+        raise InputError(
+            error.message.removeprefix("Project: "), where=f"{where}:{error.field or 'settings'}"
+        ) from None
+    if project.format is not None and project.format not in (*FORMATS, TRACES):
+        near = difflib.get_close_matches(project.format, [*FORMATS, TRACES], n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"there is no format {project.format!r}.{hint} Known: {', '.join((*FORMATS, TRACES))}",
+            where=f"{where}:format",
+        )
+    return project
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    """A YAML mapping, without a key twice.
+
+    Raises:
+        InputError: with `FILE:LINE`.
+    """
+    check_readable(str(file))
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError('a project file needs PyYAML: pip install "stepmark[annotate]"') from error
+
+    class Loader(yaml.SafeLoader):
+        """Keeps keys apart that YAML would let overwrite each other."""
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                line = node.value[number][0].start_mark.line + 1
+                raise InputError(f"the key {key!r} stands twice; expected once", where=f"{file}:{line}")
+        made: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        return made
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8-sig"), Loader)  # noqa: S506  # it is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"no YAML: {error.problem or error.context}", where=f"{file}:{line}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"no YAML: {error}", where=str(file)) from None
+    if not isinstance(data, dict):
+        raise InputError(f"expected settings by name, found {json_type(data)}", where=str(file))
+    return data
+
+
+def with_items(project: Project, *files: Path) -> Project:
+    """The same project with these files of items."""
+    return replace(project, items=files)
+
+
+def setting_names() -> tuple[str, ...]:
+    """All keys of a project file, those of a part with its name and a dot before them; in order."""
+    names: list[str] = []
+    hints = get_type_hints(Project)
+    for field in fields(Project):
+        part = hints[field.name]
+        if is_dataclass(part):
+            names += [f"{field.name}.{inner.name}" for inner in fields(part)]
+        else:
+            names.append(field.name)
+    return tuple(names)
