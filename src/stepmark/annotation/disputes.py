@@ -16,13 +16,18 @@ A decision takes an item off the queue. It comes back when an answer that disagr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from stepmark.annotation.answers import Answer, Decision
+from stepmark.annotation.comparing import Gap, differing, gap
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Marks, Rating
+from stepmark.annotation.marks import NO_ERROR, Marks, Rating, item_first
+from stepmark.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +60,7 @@ class SideBySide:
     first_errors: tuple[int | None, ...]
     """0-based, -1 for none, None where an answer does not say."""
     differing: tuple[int, ...]
-    """0-based steps that the answers rate differently."""
+    """0-based steps that two answers rate differently."""
     why: tuple[str, ...]
     """One sentence for each pair that disagrees, worst first."""
     decision: Decision | None
@@ -63,14 +68,7 @@ class SideBySide:
     """Changes when an answer does. A decision that was made on another version is to be refused (409): the letters may have moved."""
 
 
-def first_error_of(marks: Marks) -> int | None:
-    """0-based first step rated -1; -1 when every step is rated and none so; None when a step before any error is unjudged."""
-    raise NotImplementedError
-
-
-def opposed(left: Marks, right: Marks) -> float:
-    """How far two answers lie apart, in [0, 1]: see the module; 0 when they do not disagree."""
-    raise NotImplementedError
+_DECISION = "the decision"
 
 
 def disputes(
@@ -90,7 +88,38 @@ def disputes(
         blind: annotators are called by letter.
         decided: decided items are listed too, after the open ones.
     """
-    raise NotImplementedError
+    by_item = _submitted(answers)
+    newest = _newest(decisions)
+    found: list[tuple[tuple[float, ...], Dispute]] = []
+    for position, item in enumerate(items):
+        given = by_item.get(item.id, [])
+        decision = newest.get(item.id)
+        changed = _changed(given, decision)
+        if len(given) < 2 and not changed:
+            continue
+        names = _names(item.id, given, blind)
+        voices = [(names[answer.account], answer.marks) for answer in given]
+        if decision is not None and changed:
+            # The answers may all agree by now, against the decision.
+            voices.append((_DECISION, decision.marks))
+        gaps = _gaps(voices)
+        if not gaps:
+            continue
+        left, right, worst = gaps[0]
+        settled = decision is not None and not changed
+        if settled and not decided:
+            continue
+        dispute = Dispute(
+            item=item.id,
+            severity=worst.severity,
+            kind=worst.kind,
+            why=_words(left, right, worst, dict(voices)),
+            annotators=tuple(sorted(names[answer.account] for answer in given)),
+            state="decided" if settled else "open" if decision is None else "reopened",
+            decision=decision,
+        )
+        found.append(((settled, -worst.severity, -len(given), position), dispute))
+    return [dispute for _, dispute in sorted(found, key=lambda pair: pair[0])]
 
 
 def side_by_side(
@@ -101,22 +130,126 @@ def side_by_side(
     Raises:
         InputError: no submitted answer to this item.
     """
-    raise NotImplementedError
+    given = _submitted(answers).get(item.id, [])
+    if not given:
+        raise InputError(
+            "expected submitted answers to compare, found none", where=f"item {item.id!r}", field="item"
+        )
+    names = _names(item.id, given, blind)
+    given.sort(key=lambda answer: names[answer.account])
+    voices = [(names[answer.account], answer.marks) for answer in given]
+    pairs = list(combinations([answer.marks for answer in given], 2))
+    return SideBySide(
+        item=item.id,
+        labels=tuple(name for name, _ in voices),
+        answers=tuple(given),
+        first_errors=tuple(answer.marks.first_wrong for answer in given),
+        differing=tuple(sorted({step for left, right in pairs for step in differing(left, right)})),
+        why=tuple(_words(left, right, one, dict(voices)) for left, right, one in _gaps(voices)),
+        decision=_newest(decisions).get(item.id),
+        version=_version(given),
+    )
 
 
 def aliases(item: str, accounts: Iterable[str]) -> dict[str, str]:
-    """Annotators' letters on one item: the same accounts give the same letters, and on other items other ones, so that nobody is known by his letter."""
-    raise NotImplementedError
+    """Annotators' letters on one item: equal accounts get equal letters, and on other items other ones, so that nobody is known by a letter."""
+
+    def mixed(account: str) -> bytes:
+        return hashlib.sha256(json.dumps([item, account]).encode()).digest()
+
+    return {account: _letters(number) for number, account in enumerate(sorted(set(accounts), key=mixed))}
 
 
-def settled(
-    items: Sequence[Item], answers: Iterable[Answer], decisions: Iterable[Decision] = ()
-) -> dict[str, Marks]:
-    """What an item comes to, for those where that is known: the newest decision that still stands, else the marks on which all annotators agree."""
-    raise NotImplementedError
+def _letters(number: int) -> str:
+    """Letters of a number from 0: A … Z, AA, AB and so on."""
+    text = ""
+    number += 1
+    while number:
+        number, last = divmod(number - 1, 26)
+        text = chr(ord("A") + last) + text
+    return text
 
 
-def _differ(left: tuple[Rating | None, ...], right: tuple[Rating | None, ...]) -> list[int]:
-    return [
-        step for step, (a, b) in enumerate(zip(left, right, strict=True)) if None not in (a, b) and a != b
+def _names(item: str, given: Sequence[Answer], blind: bool) -> dict[str, str]:
+    accounts = [answer.account for answer in given]
+    return aliases(item, accounts) if blind else {account: account for account in accounts}
+
+
+def _submitted(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.marks.submitted:
+            found.setdefault(answer.item, []).append(answer)
+    return found
+
+
+def _newest(decisions: Iterable[Decision]) -> dict[str, Decision]:
+    """The newest decision on each item; of those without a time, or of one time, the last."""
+    found: dict[str, Decision] = {}
+    for decision in decisions:
+        before = found.get(decision.item)
+        if before is None or before.at is None or decision.at is None or decision.at >= before.at:
+            found[decision.item] = decision
+    return found
+
+
+def _changed(given: Sequence[Answer], decision: Decision | None) -> bool:
+    """Whether an answer that disagrees with the decision came or was changed after it."""
+    if decision is None:
+        return False
+    for answer in given:
+        came = bool(decision.over) and answer.account not in decision.over
+        later = answer.at is not None and decision.at is not None and answer.at > decision.at
+        if (came or later) and gap(answer.marks, decision.marks):
+            return True
+    return False
+
+
+def _gaps(voices: Sequence[tuple[str, Marks]]) -> list[tuple[str, str, Gap]]:
+    """Every two that disagree, worst first; in alphabetical order of names among equals."""
+    found = [
+        (left, right, one)
+        for (left, a), (right, b) in combinations(sorted(voices, key=lambda voice: voice[0]), 2)
+        if (one := gap(a, b)) is not None
     ]
+    return sorted(found, key=lambda entry: -entry[2].severity)
+
+
+def _words(left: str, right: str, worst: Gap, said: Mapping[str, Marks]) -> str:
+    steps = said[left].steps
+    if worst.apart:
+        first, second = worst.first_errors
+        if second == NO_ERROR:
+            return f"{left} finds the first error at step {_place(first)} of {steps}, {right} finds none"
+        if first == NO_ERROR:
+            return f"{right} finds the first error at step {_place(second)} of {steps}, {left} finds none"
+        return f"{left} puts the first error at step {_place(first)}, {right} at step {_place(second)} of {steps}"
+    step, more = worst.steps[0], len(worst.steps) - 1
+    rest = "" if more == 0 else "; 1 more step differs" if more == 1 else f"; {more} more steps differ"
+    return (
+        f"{left} rates step {step + 1} of {steps} {_rating(said[left].ratings[step])}, "
+        f"{right} {_rating(said[right].ratings[step])}{rest}"
+    )
+
+
+def _place(first: int | None) -> int:
+    assert first is not None
+    return first + 1
+
+
+def _rating(rating: Rating | None) -> str:
+    return {1: "right", 0: "neutral", -1: "wrong", None: "not"}[rating]
+
+
+def _version(given: Sequence[Answer]) -> str:
+    shown: list[object] = [
+        [
+            answer.account,
+            answer.marks.ratings,
+            sorted(map(item_first, answer.marks.unsure)),
+            answer.marks.notes,
+            answer.marks.error_types,
+        ]
+        for answer in sorted(given, key=lambda answer: answer.account)
+    ]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""How good and how fast: agreement, accuracy on known items, use of suggestions, progress.
+"""How good and how fast: agreement, accuracy on known items, speed, use of suggestions.
 
 Pure functions over `Answer`s and `Item`s. Only submitted answers count. Agreement and accuracy are of an annotator's own first pass, where a
 project shows suggestions only after it: what is changed afterwards agrees with the machine, not with a colleague.
@@ -6,18 +6,34 @@ project shows suggestions only after it: what is changed afterwards agrees with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
 from typing import Literal
 
+import numpy as np
+
 from stepmark.annotation.answers import Answer
+from stepmark.annotation.comparing import agrees
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Marks
-from stepmark.metrics.agreement import Alpha
-from stepmark.metrics.intervals import Interval
+from stepmark.annotation.marks import NO_ERROR, Marks
+from stepmark.annotation.progress import Progress, annotator_progress
+from stepmark.metrics.agreement import Alpha, krippendorff_alpha
+from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
 
 Pass = Literal["first", "final"]
 """`first`: the marks at the first `submit`; `final`: as they stand now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A count over a count. No interval is given with it: steps of one solution are not independent of each other."""
+
+    count: int
+    of: int
+    value: float | None
+    """None of nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +58,8 @@ class StepAgreement:
     nominal: Alpha
     """Units are steps; ratings are +1, 0, -1."""
     ordinal: Alpha
-    first_error_pairs: int
-    """Pairs of answers to one item that both say where the first error is."""
+    answer_pairs: int
+    """Pairs of answers to one item that both say where the first error is, or that there is none."""
     exact: Interval
     """Share of them with the same first error."""
     within_one: Interval
@@ -60,8 +76,8 @@ class Accuracy:
     """Answered."""
     exact: Interval
     """Share of them answered right (`agrees`); Wilson's interval."""
-    steps: Interval
-    """Share of the steps rated on both sides that are rated equally; bootstrap over items (Wilson's would take the steps of one item for independent)."""
+    steps: Share
+    """Of the steps rated on both sides, those rated equally."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,29 +93,10 @@ class Speed:
 class Overrides:
     """What became of suggestions in submitted items."""
 
-    steps: int
-    """Steps with a suggested rating that the annotator rated."""
-    overridden: Interval
-    """Share of them whose rating is another than the suggested one; bootstrap over items."""
-    disagreed_first: int
-    """Of items with a first pass on record: steps whose first rating was not the suggested one."""
-    adopted: Interval
-    """Share of those that were changed to the suggestion afterwards; bootstrap over items."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How far, and how long still."""
-
-    submitted: int
-    of: int
-    """In all: answers asked for (work items times overlap). Of one annotator: items answered and those that still may come."""
-    seconds_each: float | None
-    """Mean seconds with the page in view of a submitted item; None before the first."""
-    work_left: float | None
-    """Seconds of work left at that pace, for one person; None until there is a pace."""
-    eta: float | None
-    """Seconds by the clock until done, at the rate of the last day; None until two answers give a rate. Of one annotator: None (others share the work)."""
+    overridden: Share
+    """Of the steps with a suggested rating that the annotator rated, those rated otherwise in the end."""
+    adopted: Share
+    """Of the steps whose first rating, before suggestions were shown, was not the suggested one, those that were changed to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,11 +126,6 @@ class ScreeningState:
     """None until every item of the set is submitted."""
 
 
-def agrees(marks: Marks, gold: Marks) -> bool:
-    """Whether an answer is right: the same first error where gold has one (or none); in `per_step` every rating that gold gives."""
-    raise NotImplementedError
-
-
 def step_agreement(
     items: Sequence[Item],
     answers: Iterable[Answer],
@@ -142,15 +134,84 @@ def step_agreement(
     resamples: int = 1000,
     seed: int = 0,
 ) -> StepAgreement:
-    """Agreement of all annotators on all items (gold items among them, screening items not: everyone gets those, with one right answer)."""
-    raise NotImplementedError
+    """Agreement of all annotators. Screening items are left aside: passing them is what made the annotators alike there.
+
+    Args:
+        items: of the project; answers to others are left aside.
+        answers: of all annotators.
+        passing: which marks of an answer count.
+        resamples: of the intervals; at least 100.
+        seed: of their draws.
+
+    Raises:
+        UsageError: settings that make no interval.
+    """
+    known = {item.id for item in items if item.role != "screening"}
+    by_item: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.marks.submitted and answer.item in known:
+            by_item.setdefault(answer.item, []).append(answer)
+    # In the order of the items: equal inputs give equal draws, in whatever order the answers come.
+    shared = {item.id: by_item[item.id] for item in items if len(by_item.get(item.id, ())) > 1}
+    table, members = [], []
+    pairs: list[tuple[str, tuple[str, str], bool, bool]] = []
+    for name, given in shared.items():
+        given.sort(key=lambda answer: answer.account)
+        marks = [_marks(answer, passing) for answer in given]
+        for ratings in zip(*(one.ratings for one in marks), strict=True):
+            table.append(ratings)
+            members.append(name)
+        for left, right in combinations(range(len(given)), 2):
+            said = marks[left].first_wrong, marks[right].first_wrong
+            if said[0] is not None and said[1] is not None:
+                who = given[left].account, given[right].account
+                near = NO_ERROR not in said and abs(said[0] - said[1]) <= 1
+                pairs.append((name, who, said[0] == said[1], near or said[0] == said[1]))
+    exact, within = _hits(pairs, resamples, seed)
+    found = []
+    for who in sorted({pair[1] for pair in pairs}):
+        mine = [pair for pair in pairs if pair[1] == who]
+        # One pair an item: independent, so that Wilson's interval holds.
+        found.append(
+            PairAgreement(
+                annotators=who,
+                items=len(mine),
+                exact=wilson(sum(pair[2] for pair in mine), len(mine)),
+                within_one=wilson(sum(pair[3] for pair in mine), len(mine)),
+            )
+        )
+    return StepAgreement(
+        items=len(shared),
+        annotators=len({answer.account for given in shared.values() for answer in given}),
+        nominal=krippendorff_alpha(table, "nominal", clusters=members, resamples=resamples, seed=seed),
+        ordinal=krippendorff_alpha(table, "ordinal", clusters=members, resamples=resamples, seed=seed),
+        answer_pairs=len(pairs),
+        exact=exact,
+        within_one=within,
+        pairs=tuple(found),
+    )
 
 
 def screening_state(
     account: str, items: Sequence[Item], answers: Iterable[Answer], pass_mark: float
 ) -> ScreeningState | None:
-    """None where the project has no screening items."""
-    raise NotImplementedError
+    """Where an annotator stands in the screening set; None where the project has none.
+
+    Args:
+        account: whose.
+        items: all of the project; those of the role `screening` have gold marks.
+        answers: of this annotator, or of all.
+        pass_mark: share of items to be right, in [0, 1].
+    """
+    known = {item.id: item for item in items if item.role == "screening"}
+    if not known:
+        return None
+    mine = [a for a in answers if a.account == account and a.marks.submitted and a.item in known]
+    right = sum(_right(answer, known[answer.item]) for answer in mine)
+    done = len(mine) == len(known)
+    return ScreeningState(
+        done=len(mine), of=len(known), right=right, passed=right / len(known) >= pass_mark if done else None
+    )
 
 
 def annotator_quality(
@@ -161,7 +222,6 @@ def annotator_quality(
     overlap: int = 1,
     pass_mark: float = 0.75,
     shown: bool = True,
-    seed: int = 0,
 ) -> AnnotatorQuality:
     """All figures of one annotator.
 
@@ -172,20 +232,94 @@ def annotator_quality(
         overlap: the project's.
         pass_mark: of the screening.
         shown: whether suggestions are shown at all (`help.show` is not "never"); if not, nothing was overridden.
-        seed: of the intervals.
     """
-    raise NotImplementedError
+    everything = list(answers)
+    by_id = {item.id: item for item in items}
+    mine = [a for a in everything if a.account == account and a.marks.submitted and a.item in by_id]
+    state = screening_state(account, items, mine, pass_mark)
+    return AnnotatorQuality(
+        account=account,
+        gold=_accuracy(mine, {key: item for key, item in by_id.items() if item.role == "gold"}),
+        screening=_accuracy(mine, {key: item for key, item in by_id.items() if item.role == "screening"}),
+        passed=None if state is None else state.passed,
+        speed=_speed(mine),
+        overrides=_overrides(mine if shown else [], by_id),
+        unsure=wilson(sum(bool(answer.marks.unsure) for answer in mine), len(mine)),
+        progress=annotator_progress(account, items, everything, overlap=overlap),
+    )
 
 
-def annotator_progress(
-    account: str, items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1
-) -> Progress:
-    """Of one annotator; quick enough for every page load."""
-    raise NotImplementedError
+def _marks(answer: Answer, passing: Pass) -> Marks:
+    return answer.marks if passing == "final" or answer.first_pass is None else answer.first_pass
 
 
-def project_progress(
-    items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1, now: float
-) -> Progress:
-    """Of the whole project; `now` is Unix time."""
-    raise NotImplementedError
+def _right(answer: Answer, item: Item) -> bool:
+    return item.gold is not None and agrees(_marks(answer, "first"), item.gold)
+
+
+def _accuracy(mine: Sequence[Answer], known: Mapping[str, Item]) -> Accuracy:
+    answered = [(a, known[a.item]) for a in mine if a.item in known and known[a.item].gold is not None]
+    steps: list[bool] = []
+    for answer, item in answered:
+        assert item.gold is not None
+        both = zip(_marks(answer, "first").ratings, item.gold.ratings, strict=True)
+        steps += [said == right for said, right in both if said is not None and right is not None]
+    return Accuracy(
+        items=len(answered),
+        exact=wilson(sum(_right(answer, item) for answer, item in answered), len(answered)),
+        steps=_share(steps),
+    )
+
+
+def _share(hits: Sequence[bool]) -> Share:
+    return Share(count=sum(hits), of=len(hits), value=sum(hits) / len(hits) if hits else None)
+
+
+def _speed(mine: Sequence[Answer]) -> Speed:
+    timed = [answer for answer in mine if answer.seconds > 0]
+    return Speed(
+        item=median(answer.seconds for answer in timed) if timed else None,
+        step=median(answer.seconds / answer.marks.steps for answer in timed) if timed else None,
+    )
+
+
+def _overrides(mine: Sequence[Answer], by_id: Mapping[str, Item]) -> Overrides:
+    overridden: list[bool] = []
+    adopted: list[bool] = []
+    for answer in mine:
+        for step, suggestion in enumerate(by_id[answer.item].suggestions):
+            if suggestion is None or suggestion.rating is None:
+                continue
+            final = answer.marks.ratings[step]
+            if final is not None:
+                overridden.append(final != suggestion.rating)
+            if answer.first_pass is not None:
+                first = answer.first_pass.ratings[step]
+                if first is not None and first != suggestion.rating:
+                    adopted.append(final == suggestion.rating)
+    return Overrides(overridden=_share(overridden), adopted=_share(adopted))
+
+
+def _hits(
+    pairs: Sequence[tuple[str, tuple[str, str], bool, bool]], resamples: int, seed: int
+) -> tuple[Interval, Interval]:
+    """The shares of pairs that are exact, and within one."""
+    if not pairs:
+        return wilson(0, 0), wilson(0, 0)
+    hits = np.array([[pair[2], pair[3]] for pair in pairs], dtype=np.float64)
+
+    def statistic(weights: Floats) -> dict[str, Floats]:
+        of = weights.sum(axis=1)
+        return {name: shares(weights @ hits[:, place], of) for place, name in enumerate(("exact", "within"))}
+
+    drawn = bootstrap(statistic, [pair[0] for pair in pairs], resamples=resamples, seed=seed)
+    items = len({pair[0] for pair in pairs})
+    found = []
+    for interval in (drawn["exact"], drawn["within"]):
+        if interval.value in (0.0, 1.0):
+            # All items alike: resamples differ in nothing, and would call three items certain.
+            assert interval.value is not None
+            found.append(wilson(round(interval.value * items), items))
+        else:
+            found.append(interval)
+    return found[0], found[1]

@@ -15,7 +15,7 @@ With o_ck the matrix, n_c its row sums, n their sum:
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -33,7 +33,8 @@ class Alpha:
 
     level: Level
     value: Interval
-    """At most 1. Its `value` is None where `why` says so; its ends are None too where most resamples define no alpha."""
+    """At most 1. Its `value` is None where `why` says so. Its ends are None too where most resamples define no alpha, and where all units are
+    of one cluster: nothing can be drawn from one."""
     units: int
     """Units with two ratings or more: those that alpha is of."""
     ratings: int
@@ -96,6 +97,8 @@ def krippendorff_alpha(
         }
 
     found = bootstrap(statistic, members, resamples=resamples, seed=seed, level=confidence)["alpha"]
+    if len(set(members)) < 2:
+        found = replace(found, low=None, high=None)
     return Alpha(level=level, value=found, units=len(kept), ratings=count)
 
 
@@ -122,4 +125,5 @@ def _alpha(matrices: Floats, level: Level) -> Floats:
         distance = (middle[:, :, None] - middle[:, None, :]) ** 2
     observed = (matrices * distance).sum(axis=(1, 2))
     expected = (margins[:, :, None] * margins[:, None, :] * distance).sum(axis=(1, 2))
-    return 1.0 - (total - 1.0) * shares(observed, expected)
+    alpha: Floats = 1.0 - (total - 1.0) * shares(observed, expected)
+    return alpha
