@@ -23,16 +23,8 @@ def is_right(batch: Batch) -> Tensor:
 
 
 def mean_step_reward(batch: Batch) -> Tensor:
-    """(B,): the mean of each completion's step rewards.
-
-    Raises:
-        UsageError: a completion without steps has no mean; or there are no step rewards.
-    """
-    steps = batch.has_step.sum(-1)
-    if (steps == 0).any():
-        row = int(torch.nonzero(steps == 0)[0])
-        raise UsageError(f"row {row} has no step, so its steps have no mean; leave such completions out")
-    return rewards_of(batch).sum(-1) / steps
+    """(B,): the mean of each completion's step rewards; 0 for one without steps, which callers leave out."""
+    return rewards_of(batch).sum(-1) / batch.has_step.sum(-1).clamp_min(1)
 
 
 def blend(batch: Batch, *, process_weight: float) -> Tensor:
@@ -49,11 +41,10 @@ def blend(batch: Batch, *, process_weight: float) -> Tensor:
 def papo(batch: Batch, *, process_weight: float = 1.0) -> Tensor:
     """Correct-only normalisation (PAPO, arXiv 2603.26535): outcome advantages over all, process advantages among right completions only.
 
-    A right completion gets `(p - mean) / std` of its mean step reward among the group's right ones on top; a wrong one gets nothing more.
+    A right completion gets `(p - mean) / std` of its mean step reward among the group's right ones on top; a wrong one, or one without steps, gets
+    nothing more.
     """
-    if not batch.has_step.any(-1).all():
-        mean_step_reward(batch)  # says which row
-    process = normalised(mean_step_reward(batch), batch.groups, is_right(batch))
+    process = normalised(mean_step_reward(batch), batch.groups, is_right(batch) & batch.has_step.any(-1))
     return outcome_grpo(batch) + process_weight * spread_over(process, batch.mask)
 
 

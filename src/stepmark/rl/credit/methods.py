@@ -1,0 +1,255 @@
+"""The methods by name: each a frozen dataclass of its paper's settings, which are the flags of `stepmark rl`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from stepmark.catalog import Catalog
+from stepmark.errors import UsageError
+from stepmark.rl.batch import Batch
+from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
+
+Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
+"""What is done to step rewards before they are given out: nothing, `shaping.clip`, `shaping.delta`, `defences.zero_mean_wrong`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What a method reads beside outcomes."""
+
+    steps: bool = False
+    """Step rewards: a PRM."""
+    tokens: bool = False
+    """Token rewards: an implicit PRM."""
+    values: bool = False
+    """A critic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assigned:
+    """What a batch's tokens are worth."""
+
+    advantages: Tensor
+    """(B, T), 0 where masked."""
+    returns: Tensor | None = None
+    """(B, T): what a critic is fitted to; None for methods without one."""
+
+
+class Credit(Protocol):
+    """A way to assign credit: a frozen dataclass of settings."""
+
+    @property
+    def needs(self) -> Needs:
+        """What the batch must hold."""
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """The advantages of a batch.
+
+        Args:
+            batch: with what `needs` says.
+            kl: (B, T): what the divergence from the reference adds to each token's reward (`kl.kl_reward`), or None.
+        """
+
+
+def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
+    # Without a critic, the divergence of all that follows is charged to a token, as the rest of its return is.
+    from stepmark.rl.credit.groups import to_go
+
+    if kl is not None:
+        advantages = advantages + to_go(kl) * batch.mask
+    return Assigned(advantages=advantages)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat."""
+
+    scale: bool = True
+    """Divide by the group's standard deviation; without, Dr. GRPO."""
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing more."""
+        return Needs()
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `outcome.outcome_grpo`."""
+        return _with_kl(outcome.outcome_grpo(batch, scale=self.scale), batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1."""
+
+    process_weight: float = 1.0
+    """1 is the paper's: the PRM alone. It is what gets hacked; anchor it."""
+    shaping: Shaping = "none"
+    threshold: float = 0.5
+    """Of `clip`."""
+
+    @property
+    def needs(self) -> Needs:
+        """A PRM."""
+        return Needs(steps=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `process.grpo_process`, `defences.blend` and `shaping`."""
+        batch = replace(batch, step_rewards=shaped(batch, self.shaping, threshold=self.threshold))
+        return _with_kl(defences.blend(batch, process_weight=self.process_weight), batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinForm:
+    """PURE: the soft minimum of the step rewards."""
+
+    temperature: float = 0.1
+    baseline: Literal["token", "step", "none"] = "token"
+    outcome_weight: float = 1.0
+    centre: bool = True
+    """Make a margin 2 p - 1 of a probability, as the paper's rewards are."""
+
+    @property
+    def needs(self) -> Needs:
+        """A PRM."""
+        return Needs(steps=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `process.min_form`."""
+        if self.centre and batch.step_rewards is not None:
+            batch = replace(batch, step_rewards=2 * batch.step_rewards - 1)
+        found = process.min_form(
+            batch, temperature=self.temperature, baseline=self.baseline, outcome_weight=self.outcome_weight
+        )
+        return _with_kl(found, batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Process advantage verifiers: each step's change of the probability of success."""
+
+    alpha: float = 3.0
+    root: Literal["given", "group"] = "group"
+
+    @property
+    def needs(self) -> Needs:
+        """A PRM whose scores are values."""
+        return Needs(steps=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `process.progress`."""
+        return _with_kl(process.progress(batch, alpha=self.alpha, root=self.root), batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prime:
+    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome."""
+
+    form: Literal["paper", "code"] = "paper"
+    gamma: float = 1.0
+    """Discount a token, in the paper's form."""
+    process_weight: float = 1.0
+    outcome_weight: float = 1.0
+    normalise: bool = True
+    """Divide token rewards by the batch's largest return first (`implicit.batch_scaled`)."""
+
+    @property
+    def needs(self) -> Needs:
+        """An implicit PRM."""
+        return Needs(tokens=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `implicit.prime_paper` and `implicit.prime_code`."""
+        if self.normalise:
+            batch = replace(batch, token_rewards=implicit.batch_scaled(implicit.implicit_rewards(batch)))
+        if self.form == "paper":
+            found = implicit.prime_paper(
+                batch,
+                gamma=self.gamma,
+                process_weight=self.process_weight,
+                outcome_weight=self.outcome_weight,
+            )
+        else:
+            found = implicit.prime_code(
+                batch, process_weight=self.process_weight, outcome_weight=self.outcome_weight
+            )
+        return _with_kl(found, batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Papo:
+    """Outcome GRPO, and process rewards among right completions only."""
+
+    process_weight: float = 1.0
+
+    @property
+    def needs(self) -> Needs:
+        """A PRM."""
+        return Needs(steps=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `defences.papo`."""
+        return _with_kl(defences.papo(batch, process_weight=self.process_weight), batch, kl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepPPO:
+    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages."""
+
+    gamma: float = 1.0
+    lam: float = 0.95
+    outcome_weight: float = 1.0
+    shaping: Shaping = "delta"
+    """`none` is the paper's, whose sums grow with the number of steps."""
+    threshold: float = 0.5
+    whiten: bool = True
+    """Advantages with mean 0 and variance 1 over the batch."""
+
+    @property
+    def needs(self) -> Needs:
+        """A PRM and a critic."""
+        return Needs(steps=True, values=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `critic.step_ppo`."""
+        batch = replace(batch, step_rewards=shaped(batch, self.shaping, threshold=self.threshold))
+        advantages, returns = critic.step_ppo(
+            batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
+        )
+        if self.whiten:
+            advantages = implicit.whitened(advantages, batch.mask)
+        return Assigned(advantages=advantages, returns=returns)
+
+
+def shaped(batch: Batch, how: Shaping, *, threshold: float = 0.5) -> Tensor:
+    """(B, S): the batch's step rewards after a `Shaping`.
+
+    Raises:
+        UsageError: a way that there is not, or no step rewards.
+    """
+    if how == "none":
+        return process.rewards_of(batch)
+    if how == "clip":
+        return shaping.clip(batch, threshold=threshold)
+    if how == "delta":
+        return shaping.delta(batch)
+    if how == "zero-mean-wrong":
+        return defences.zero_mean_wrong(batch)
+    raise UsageError(f"shaping: expected none, clip, delta or zero-mean-wrong, found {how!r}")
+
+
+CREDITS = Catalog(
+    "credit method",
+    {
+        "outcome": "stepmark.rl.credit.methods:Outcome",
+        "process": "stepmark.rl.credit.methods:Process",
+        "min-form": "stepmark.rl.credit.methods:MinForm",
+        "progress": "stepmark.rl.credit.methods:Progress",
+        "prime": "stepmark.rl.credit.methods:Prime",
+        "papo": "stepmark.rl.credit.methods:Papo",
+        "step-ppo": "stepmark.rl.credit.methods:StepPPO",
+    },
+)
+"""The classes, by name."""
