@@ -27,7 +27,11 @@ HEADS = {
     "reasoneval-34b": "reasoneval-34b",
     "actprm": None,
     "three-class": "three-class",
+    "reasonflux-prm": "reasonflux-prm",
+    "pure": "pure",
 }
+SAME_CHECKPOINT = {"reasonflux-prm": "qwen-prm", "pure": "token-classification"}
+LOG_RATIOS = ("implicit", "implicit-per-step")
 WORDS = [
     "12 * 3 = 36 pens",
     "so x = 6",
@@ -39,7 +43,16 @@ WORDS = [
 
 
 def load(zoo, name):
-    return load_prm(str(zoo[name].folder), family=HEADS.get(name), dtype="float32", device="cpu")
+    if name in LOG_RATIOS:
+        built = zoo["implicit"]
+        return load_prm(
+            str(built.folder),
+            family=name,
+            reference=str(built.reference.folder),
+            dtype="float32",
+            device="cpu",
+        )
+    return load_prm(str(zoo[SAME_CHECKPOINT.get(name, name)].folder), family=HEADS.get(name), dtype="float32", device="cpu")
 
 
 def step(rng, number):
@@ -75,18 +88,54 @@ def grow(session, seed, *, rounds=5, width=6, keep=3, problems=2):
     return told
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [*HEADS, *LOG_RATIOS])
 def test_a_session_scores_as_whole_prefixes_do(zoo, name):
     prm = load(zoo, name)
     session = session_of(prm)
-    assert session.incremental
+    assert (session.incremental, session.reason) == (True, "")
     told = grow(session, seed=1)
     assert len(told) == 5 * 2 * 6
     fresh = load(zoo, name)
+    # Log-ratios are in thousandths here (beta is 0.001), and parity is asked of the ratio itself.
+    unit = 0.001 if name in LOG_RATIOS else 1.0
     for problem, steps, score in told:
-        assert score == pytest.approx(fresh.score(problem, list(steps))[-1], abs=1e-4, rel=0)
-    scores = {round(score, 6) for _, _, score in told}
+        assert score / unit == pytest.approx(fresh.score(problem, list(steps))[-1] / unit, abs=1e-4, rel=0)
+    scores = {round(score / unit, 6) for _, _, score in told}
     assert len(scores) > 20  # they differ, so that parity means something
+    assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct < prm.ledger.tokens_in / 2
+
+
+def test_every_family_is_incremental_or_says_why_it_is_not(zoo):
+    from stepmark.models.families import FAMILIES
+    from stepmark.models.generative import GENERATIVE, generative_prm
+    from stepmark.models.policies.scripted import ScriptedPolicy
+
+    tested = {load(zoo, name).spec.family for name in [*HEADS, *LOG_RATIOS]}
+    assert tested == set(FAMILIES) - {"orm"}
+    for name in GENERATIVE:
+        session = session_of(generative_prm(name, ScriptedPolicy([])))
+        assert (session.incremental, session.reason) == (
+            False,
+            "a generative PRM writes about the whole solution each time",
+        )
+    assert session_of(Counting()).reason.startswith("its keys and values are out of reach")
+    for outcome in (
+        load_prm(str(zoo["orm"].folder), dtype="float32", device="cpu"),
+        load_prm(str(zoo["qwen-prm"].folder), outcome=True, dtype="float32", device="cpu"),
+    ):
+        assert not session_of(outcome).incremental
+        assert session_of(outcome).reason == "an outcome model gives a whole solution one score"
+
+
+@pytest.mark.parametrize("name", LOG_RATIOS)
+def test_a_small_memory_changes_no_log_ratio(zoo, name):
+    roomy, tight = load(zoo, name), load(zoo, name)
+    expected = grow(session_of(roomy), seed=3, rounds=4)
+    session = session_of(tight, memory_tokens=max(len(_ids(roomy, *told[:2])) for told in expected) + 10)
+    tight.policy[0].token_budget = 7
+    found = grow(session, seed=3, rounds=4)
+    assert tight.ledger.tokens_again > 0
+    assert [f[2] / 0.001 for f in found] == pytest.approx([e[2] / 0.001 for e in expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["qwen-prm", "math-shepherd"])
@@ -106,8 +155,7 @@ def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
     # A branch may be dropped and asked for again, which costs again; so at least the distinct prefixes, and little more.
     assert len(prefixes) <= prm.ledger.tokens_computed <= 1.1 * len(prefixes)
     assert session.pool.held == 0
-    assert session._child == {}
-    assert session._scores == {}
+    assert session.cache._child == {}
 
 
 def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
@@ -123,6 +171,42 @@ def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
     assert tight.ledger.tokens_computed == tight.ledger.tokens_distinct + tight.ledger.tokens_again
     assert session.pool.peak <= session.pool.capacity
     assert session.pool.held <= session.pool.capacity
+
+
+def test_a_text_that_was_forgotten_and_is_read_again_from_its_parent_counts_as_again(zoo):
+    """What is asked for is a step after a place that never had it; that the session had read it is known all the same."""
+    prm = load(zoo, "qwen-prm")
+    root = Problem(text="p"), Problem(text="How many are left of the pens that were bought in the morning?")
+    steps = [Step(text="x = 6"), Step(text="the train needs 4 hours (2)")]
+    lengths = [len(_ids(prm, problem.text, (step.text,))) for problem, step in zip(root, steps, strict=True)]
+    session = session_of(prm, memory_tokens=max(lengths) + 1)
+    for _ in range(3):  # each forgets the other
+        for problem, step in zip(root, steps, strict=True):
+            (found,) = session.extend([(session.open(problem), step)])
+            assert isinstance(found, Extended)
+    both = {tuple(_ids(prm, p.text, (s.text,))[:n]) for p, s, count in zip(root, steps, lengths, strict=True) for n in range(1, count + 1)}  # fmt: skip
+    ledger = prm.ledger
+    assert ledger.tokens_distinct == len(both)
+    assert ledger.tokens_again == ledger.tokens_computed - len(both) > 0
+    assert session.cache.evicted > 0
+
+
+def test_a_text_that_is_the_beginning_of_another_is_read_there(zoo):
+    """No token is computed for it, and nothing that hangs on it is forgotten."""
+    from stepmark.models.prefixes import Known, PrefixCache
+    from stepmark.models.session import EngineBackbone
+
+    prm = load(zoo, "qwen-prm")
+    cache = PrefixCache([EngineBackbone(prm.engine)], capacity=100, states=True)
+    ids = _ids(prm, "p", ("x = 6", "so x = 6"))
+    whole = cache.hold([Known(ids=ids)])
+    assert (whole.computed, whole.again) == (len(ids), 0)
+    short = cache.hold([Known(ids=ids[:-4])])
+    assert short.computed == 0
+    assert short.slots[0].tolist() == whole.slots[0][:-4].tolist()
+    alone = PrefixCache([EngineBackbone(prm.engine)], capacity=100, states=True)
+    [slots] = alone.hold([Known(ids=ids[:-4])]).slots
+    torch.testing.assert_close(cache.states(short.slots[0][-1:]), alone.states(slots[-1:]))
 
 
 def test_chunks_of_the_engine_change_nothing(zoo):
@@ -141,7 +225,7 @@ def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
     assert one.score == other.score
     computed = prm.ledger.tokens_computed
     (third,) = session.extend([(root, Step(text="x = 6"))])
-    assert third.score == one.score
+    assert third.score == pytest.approx(one.score, abs=1e-6)
     assert prm.ledger.tokens_computed == computed
     session.drop([one.place, other.place])
     assert session.pool.held > 0
@@ -253,6 +337,12 @@ def test_the_pool_keeps_what_is_written_while_it_grows():
     torch.testing.assert_close(value, -key)
     with pytest.raises(ValueError, match="has room for"):
         pool.take(5001)
+
+
+def _ids(prm, problem, steps):
+    """The tokens of a prefix up to where its last step is read."""
+    encoded = prm.encoder.encode(_solution(problem, steps))
+    return encoded.ids[: encoded.reads[-1] + 1]
 
 
 def _solution(problem, steps):

@@ -176,7 +176,9 @@ class _Machines:
             **policies.answerers(self.policy),
             **answers.answerers(self.verifier),
         }
+        self.whole_prefixes = ""
         if self.prm is not None:
+            self.whole_prefixes = scorer.why_whole_prefixes(self.prm)
             self.answerers |= scorer.answerers(self.prm, memory_tokens=options.memory_tokens)
 
     @property
@@ -234,6 +236,8 @@ def _many(file: str, machines: _Machines, out: Any, options: SearchOptions, *, l
     from stepmark.models.replies import ReplyFile
     from stepmark.search.run import run
 
+    if machines.whole_prefixes:
+        print(f"the PRM reads the whole prefix for every step: {machines.whole_prefixes}", file=sys.stderr)
     tally = Tally()
     for earlier in out.earlier():
         tally.add(earlier)

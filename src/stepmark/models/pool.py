@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 from stepmark.models.tree import Ints
 
 _FIRST = 1024
+
+Kept = dict[Any, tuple[Tensor, Tensor]]
+"""Layer -> keys and values, [1, kv_heads, tokens, head_dim]. What names a layer is the owner's choice."""
 
 
 class KeyValuePool:
@@ -24,10 +28,15 @@ class KeyValuePool:
         self.capacity = capacity
         self.peak = 0
         """The most tokens that were held at once."""
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layers: Kept = {}
         """Layer -> keys and values, [kv_heads, room, head_dim]."""
         self._free: list[int] = []
         self._room = 0
+
+    @property
+    def layers(self) -> list[Any]:
+        """The names of the layers that were written."""
+        return list(self._layers)
 
     @property
     def held(self) -> int:
@@ -60,7 +69,7 @@ class KeyValuePool:
         """Give slots back."""
         self._free.extend(int(slot) for slot in slots)
 
-    def write(self, slots: Ints, kept: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+    def write(self, slots: Ints, kept: Mapping[Hashable, tuple[Tensor, Tensor]]) -> None:
         """Fill slots: layer -> keys and values, [1, kv_heads, slots, head_dim]."""
         for layer, (key, value) in kept.items():
             if layer not in self._layers:
@@ -69,10 +78,11 @@ class KeyValuePool:
             for tensor, new in zip(self._layers[layer], (key, value), strict=True):
                 tensor[:, where] = new[0]
 
-    def read(self, slots: Ints) -> dict[int, tuple[Tensor, Tensor]]:
-        """Layer -> keys and values of some slots, [1, kv_heads, slots, head_dim]."""
-        found = {}
-        for layer, (key, value) in self._layers.items():
+    def read(self, slots: Ints, layers: Iterable[Any] | None = None) -> Kept:
+        """Layer -> keys and values of some slots, [1, kv_heads, slots, head_dim]; of some layers, None for all."""
+        found: Kept = {}
+        for layer in self._layers if layers is None else layers:
+            key, value = self._layers[layer]
             where = torch.from_numpy(slots).to(key.device)
             found[layer] = (key.index_select(1, where)[None], value.index_select(1, where)[None])
         return found

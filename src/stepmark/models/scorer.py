@@ -69,6 +69,23 @@ def scorer_of(prm: PRM, *, memory_tokens: int | None = None) -> Scorer:
     return SessionScorer(session, prm) if isinstance(session, CachedSession) else WholePrefixScorer(prm)
 
 
+def why_whole_prefixes(prm: PRM) -> str:
+    """Why a search must have this PRM read every prefix whole; "" where a step costs its own tokens only."""
+    from stepmark.models.generative import GenerativePRM
+
+    if isinstance(prm, GenerativePRM):
+        return "a generative PRM writes about the whole solution each time"
+    if _torch_is_loaded():
+        from stepmark.models.local import HeadPRM, ImplicitPRM
+        from stepmark.models.pooling import PoolingPRM
+
+        if isinstance(prm, HeadPRM | ImplicitPRM):
+            return "an outcome model gives a whole solution one score" if prm.spec.outcome_only else ""
+        if isinstance(prm, PoolingPRM):
+            return "a server keeps no state for us"
+    return "its keys and values are out of reach: it is no model that stepmark loaded into this process"
+
+
 def prm_identity(prm: PRM) -> str:
     """A PRM's name and, where it runs in this process, a fingerprint of its settings and weights.
 
@@ -161,13 +178,13 @@ class SessionScorer:
 
     Args:
         session: of `prm`.
-        prm: with a head.
+        prm: whose session it is.
     """
 
     def __init__(self, session: CachedSession, prm: PRM) -> None:
-        from stepmark.models.local import HeadPRM
+        from stepmark.models.local import HeadPRM, ImplicitPRM
 
-        assert isinstance(prm, HeadPRM)
+        assert isinstance(prm, HeadPRM | ImplicitPRM)
         self._session = session
         self._prm = prm
         self._places: dict[Key, Place] = {}
