@@ -90,7 +90,7 @@ def test_nothing_written_is_an_error(tmp_path, capsys):
     ("words", "said"),
     [
         (["--to", "math-sheperd"], "math-shepherd"),
-        (["--to", "potato"], "read and not written"),
+        (["--to", "openr"], "read and not written"),
         (["--to", "trl", "--from", "tlr"], "trl"),
         (["--to", "trl", "--hard", "half"], "--hard half: expected a number"),
         (["--to", "trl", "--hard", "2"], "from 0 to under 1"),

@@ -26,11 +26,12 @@ class ConvertOptions:
     """The settings of one conversion."""
 
     to: str
-    """The format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench."""
+    """The format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench,
+    potato."""
     out: FileOrDash | None = None
     """The file to write, packed if it ends in .gz; "-" or left out for standard output."""
     from_: Annotated[str | None, Parameter(name="--from")] = None
-    """The format of FILE: any of these, prmbench, openr, potato, chat or inspect. Left out: told by the first row."""
+    """The format of FILE: any of these, prmbench, openr, chat or inspect. Left out: told by the first row."""
     judge: str | None = None
     """Whose judgements count, where a step has several: a judge's name, or the part before ":" ("human")."""
     kind: Literal["correctness", "value"] | None = None

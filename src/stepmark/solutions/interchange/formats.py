@@ -14,6 +14,7 @@ from stepmark.solutions.interchange import (
     math_shepherd,
     openr,
     potato,
+    potato_writing,
     prm800k_flat,
     prm800k_raw,
     prm800k_records,
@@ -101,6 +102,7 @@ FORMATS: Mapping[str, Format] = {
         about="Potato's user_state.json, annotations.jsonl or JSON lines export (with --items)",
         keys=(potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS),
         read=potato.read,
+        write=each(potato_writing.write),
     ),
     "chat": Format(
         about="OpenAI chat messages; an assistant's turn is a step",

@@ -11,9 +11,7 @@ JSON lines export      `instance_id`, `annotator`, `steps`, `mode`
 The JSON text is {`steps`: [{`index`, `reward`, `source`, `verified`, `ai_reward`, `ai_reasoning`, `confidence`}], `mode`}.
 None of these files holds the problem or the steps: they are joined by id with the data file that was shown (`--items`), JSON
 lines with `id`, the problem under `task_description`, `problem`, `question`, `prompt` or `text`, and the steps under `steps`,
-`structured_turns` or `cot_steps`. A step is a text or an object with its text under `action`, `content`, `reasoning`,
-`text` or `thought`. Where steps have a `role`, only the assistant's (or agent's) are steps: the others are what the world
-said after them, and a user's turns before the first stand under the problem. Potato rates those turns too; that is left out.
+`structured_turns` or `cot_steps` (`potato_items`).
 
 What a reward means:
 
@@ -35,8 +33,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.records import Judgement, LabelledSolution
 from stepmark.solutions.interchange.files import rows_of
+from stepmark.solutions.interchange.potato_items import Keys, Shown, shown, word
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
 from stepmark.store import Row, check_readable, json_type
 
@@ -45,20 +44,8 @@ ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
 EXPORT_KEYS = ("instance_id", "annotator", "steps")
 AI = "ai"
 """The judge of labels that Potato's model made."""
-
-_PROBLEM_KEYS = ("task_description", "problem", "question", "prompt", "text")
-_STEPS_KEYS = ("steps", "structured_turns", "cot_steps")
-_TEXT_KEYS = ("action", "content", "reasoning", "text", "thought")
-_GRADED_ROLES = (None, "assistant", "agent", "model")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shown:
-    """An item as it was shown: its solution, and which of Potato's step numbers is which step."""
-
-    solution: Solution
-    step_of: Mapping[int, int]
-    turns: int
+CONFIRMED = "confirmed the AI's label"
+"""The note of a person's rating that took the AI's label over."""
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
@@ -75,16 +62,24 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         )
     check_readable(settings.items)
     facts = Path(settings.items).stat()
-    items = _items(settings.items, facts.st_mtime_ns, facts.st_size)
+    yield from read_with(
+        row, _items(settings.items, facts.st_mtime_ns, facts.st_size), settings, losses, settings.items
+    )
+
+
+def read_with(
+    row: Row, items: Mapping[str, Shown], settings: Reading, losses: Losses, name: str
+) -> Iterator[LabelledRow]:
+    """As `read`, with the items that were shown, by id, from the data file `name`."""
     for id_, person, schema, label in _labels(row):
-        shown = items.get(id_)
-        if shown is None:
+        item = items.get(id_)
+        if item is None:
             raise InputError(
-                f"there is no item {id_!r} in {settings.items}; expected the data file that was annotated",
+                f"there is no item {id_!r} in {name}; expected the data file that was annotated",
                 where=row.where,
                 field="instance_id",
             )
-        judgements = _judgements(label, shown, person, row, settings, losses)
+        judgements = _judgements(label, item, person, row, settings, losses)
         if not any(judgements):
             losses.drop(
                 "nothing was marked (in Potato, a flawless solution that nobody clicked looks the same)",
@@ -92,10 +87,16 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             )
             continue
         yield LabelledRow(
-            labelled=LabelledSolution(solution=shown.solution, judgements=judgements),
+            labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=origin(row, "potato", schema=schema, mode=label.get("mode")),
+            meta=origin(row, "potato", schema=schema, mode=label.get("mode"), **_index(item)),
         )
+
+
+def _index(item: Shown) -> dict[str, Any]:
+    """Potato's numbers of the steps, where they are not the steps' own."""
+    index = list(item.step_of)
+    return {} if index == list(range(len(index))) else {"index": index}
 
 
 def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
@@ -103,14 +104,14 @@ def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
     data = row.data
     if all(key in data for key in EXPORT_KEYS):
         yield (
-            _word(data["instance_id"], row, "instance_id"),
-            _word(data["annotator"], row, "annotator"),
+            word(data["instance_id"], row, "instance_id"),
+            word(data["annotator"], row, "annotator"),
             None,
             data,
         )
         return
     if all(key in data for key in ANNOTATION_KEYS):
-        id_, person = _word(data["instance_id"], row, "instance_id"), _word(data["user_id"], row, "user_id")
+        id_, person = word(data["instance_id"], row, "instance_id"), word(data["user_id"], row, "user_id")
         for schema, named in _object(data["labels"], row, "labels").items():
             for value in _object(named, row, f"labels.{schema}").values():
                 if (label := _label(value, row, f"labels.{schema}")) is not None:
@@ -122,7 +123,7 @@ def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
             f"{', '.join(map(repr, data))}",
             where=row.where,
         )
-    person = _word(data.get("user_id"), row, "user_id")
+    person = word(data.get("user_id"), row, "user_id")
     for id_, pairs in _object(data[STATE_KEYS[0]], row, STATE_KEYS[0]).items():
         field = f"{STATE_KEYS[0]}.{id_}"
         for pair in pairs if isinstance(pairs, list) else [None]:
@@ -134,12 +135,6 @@ def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
                     raise InputError(
                         "expected pairs of a label's name and its value", where=row.where, field=field
                     )
-
-
-def _word(value: object, row: Row, field: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputError(f"expected a name, found {json_type(value)}", where=row.where, field=field)
-    return str(value)
 
 
 def _object(value: object, row: Row, field: str) -> dict[str, Any]:
@@ -162,7 +157,7 @@ def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
 
 
 def _judgements(
-    label: dict[str, Any], shown: _Shown, person: str, row: Row, settings: Reading, losses: Losses
+    label: dict[str, Any], item: Shown, person: str, row: Row, settings: Reading, losses: Losses
 ) -> tuple[tuple[Judgement, ...], ...]:
     listed = label.get("steps")
     mode = label.get("mode")
@@ -172,12 +167,12 @@ def _judgements(
             where=row.where,
             field="steps",
         )
-    marks = sorted((_mark(raw, at, shown, row) for at, raw in enumerate(listed)), key=lambda mark: mark.turn)
+    marks = sorted((_mark(raw, at, item, row) for at, raw in enumerate(listed)), key=lambda mark: mark.turn)
     zero = _meaning_of_zero(mode, marks, settings, row)
-    judged: list[list[Judgement]] = [[] for _ in shown.solution.steps]
+    judged: list[list[Judgement]] = [[] for _ in item.solution.steps]
     over = False
     for mark in marks:
-        step = shown.step_of.get(mark.turn)
+        step = item.step_of.get(mark.turn)
         if step is None:
             losses.lose(
                 "a mark on a turn of the user or a tool is left out", row.where, mark.reward in (-1, 1)
@@ -205,13 +200,13 @@ class _Mark:
 _REWARDS: dict[object, Literal[-1, 0, 1] | None] = {-1: -1, 0: 0, 1: 1, None: None}
 
 
-def _mark(raw: Any, at: int, shown: _Shown, row: Row) -> _Mark:
+def _mark(raw: Any, at: int, item: Shown, row: Row) -> _Mark:
     field = f"steps.{at}"
     step = _object(raw, row, field)
     turn = step.get("index")
-    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < shown.turns:
+    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(item.turns):
         raise InputError(
-            f"expected the index of one of {shown.turns} steps, found {turn!r}",
+            f"expected the index of one of {len(item.turns)} steps, found {turn!r}",
             where=row.where,
             field=f"{field}.index",
         )
@@ -263,77 +258,20 @@ def _said(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
             kind="correctness", judge=AI, rating=ai, confidence=mark.confidence, note=mark.ai_reason
         )
     if meant(mark.reward) and (mark.verified or not mark.by_ai):
-        note = "confirmed the AI's label" if mark.by_ai else None
+        note = CONFIRMED if mark.by_ai else None
         yield Judgement(kind="correctness", judge=f"human:{person}", rating=mark.reward, note=note)
 
 
 @lru_cache(maxsize=1)
-def _items(file: str, _changed: int, _size: int) -> Mapping[str, _Shown]:
+def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     """The data file by id, read again when it has changed; it is held in memory, since labels come in another order."""
-    items: dict[str, _Shown] = {}
+    items: dict[str, Shown] = {}
     for row in rows_of(file):
-        id_ = _word(row.data.get("id"), row, "id")
+        item = shown(row, Keys())
+        id_ = str(item.solution.id)
         if id_ in items:
             raise InputError(
                 f"the id {id_!r} stands twice; expected every item once", where=row.where, field="id"
             )
-        items[id_] = _shown(row, id_)
+        items[id_] = item
     return items
-
-
-def _shown(row: Row, id_: str) -> _Shown:
-    problem = next((row.data[key] for key in _PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
-    key = next((key for key in _STEPS_KEYS if isinstance(row.data.get(key), list)), None)
-    if key is None:
-        raise InputError(
-            f"expected the steps under {', '.join(_STEPS_KEYS)}, found {', '.join(map(repr, row.data))}",
-            where=row.where,
-        )
-    before: list[str] = [problem] if problem.strip() else []
-    steps: list[Step] = []
-    step_of: dict[int, int] = {}
-    for turn, raw in enumerate(row.data[key]):
-        role = raw.get("role") if isinstance(raw, dict) else None
-        text = _text_of_turn(raw, row, f"{key}.{turn}")
-        if role in _GRADED_ROLES:
-            step_of[turn] = len(steps)
-            steps.append(Step(text=text))
-        elif steps:
-            last = steps[-1]
-            said = f"\n\n{str(role).capitalize()}:\n{text}"
-            steps[-1] = Step(text=last.text, observation=last.observation + said)
-        elif text.strip() != problem.strip():
-            before.append(f"{str(role).capitalize()}:\n{text}")
-    if not before or not steps:
-        raise InputError(
-            f"expected a problem (under {', '.join(_PROBLEM_KEYS)}, or a user's turn) and at least one step, found "
-            f"{'no problem' if not before else 'no step'}",
-            where=row.where,
-        )
-    answer = row.data.get("answer")
-    return _Shown(
-        solution=Solution(
-            problem=Problem(text="\n\n".join(before), answer=answer if isinstance(answer, str) else None),
-            steps=tuple(steps),
-            id=id_,
-        ),
-        step_of=step_of,
-        turns=len(row.data[key]),
-    )
-
-
-def _text_of_turn(raw: Any, row: Row, field: str) -> str:
-    found = raw
-    if isinstance(raw, dict):
-        found = next(
-            (raw[key] for key in _TEXT_KEYS if isinstance(raw.get(key), str) and raw[key].strip()), None
-        )
-        if found is None and raw:
-            found = json.dumps(raw, ensure_ascii=False)  # as Potato shows it
-    if not isinstance(found, str) or not found.strip():
-        raise InputError(
-            f"expected a text, or an object with one under {', '.join(_TEXT_KEYS)}",
-            where=row.where,
-            field=field,
-        )
-    return found
