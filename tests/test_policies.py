@@ -203,6 +203,20 @@ def test_greedy_writing_equals_a_plain_loop(model, tokenizer, policy):
     assert policy.tokens_written == sum(request.max_tokens for request in requests)
 
 
+def test_drawn_samples_are_the_written_ones_with_their_tokens(model, tokenizer, policy):
+    asked = [
+        Write(prompt="the step", n=3, max_tokens=6, temperature=1.0, seed=4),
+        Write(prompt="a", max_tokens=3),
+    ]
+    for written, drawn, request in zip(policy.write(asked), policy.draw(asked), asked, strict=True):
+        assert [one.text for one in drawn] == [one.text for one in written]
+        for one in drawn:
+            assert list(one.prompt) == encode(tokenizer, request.prompt, "")
+            assert decoded(tokenizer, list(one.prompt), list(one.ids)) == one.text
+            assert one.finish == "length"
+            assert len(one.ids) == request.max_tokens
+
+
 def test_a_prefill_is_continued_with_no_end_token_between(model, tokenizer, policy):
     request = Write(prompt=USER, prefill="let us see:", max_tokens=5)
     ids = encode(tokenizer, USER, "let us see:")

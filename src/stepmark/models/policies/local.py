@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
@@ -50,6 +50,21 @@ class _Row:
     logprob: float = 0.0
     text: str = ""
     finish: Finish | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A sample and the tokens that it was written in: encoding its text again may give others."""
+
+    prompt: tuple[int, ...]
+    """Tokens that it was written after."""
+    ids: tuple[int, ...]
+    """Its own, the end token among them where it ended by itself."""
+    text: str
+    finish: Finish
+
+
+_Sample = TypeVar("_Sample")
 
 
 @final
@@ -131,7 +146,19 @@ class LocalPolicy:
         self, requests: Sequence[Write], ready: Ready | None = None
     ) -> list[list[Written] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
-        replies: list[list[Written] | InputError | None] = [None] * len(requests)
+        return self._sampled(requests, _written, ready)
+
+    def draw(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+        """The same samples with their tokens, for training the model on what it wrote."""
+        return self._sampled(requests, _drawn)
+
+    def _sampled(
+        self,
+        requests: Sequence[Write],
+        close: Callable[[_Row], _Sample],
+        ready: Callable[[int, list[_Sample]], None] | None = None,
+    ) -> list[list[_Sample] | InputError]:
+        replies: list[list[_Sample] | InputError | None] = [None] * len(requests)
         rows: list[_Row] = []
         for index, request in enumerate(requests):
             try:
@@ -148,7 +175,7 @@ class LocalPolicy:
             self._write_batch(batch)
             for index in dict.fromkeys(row.index for row in batch):
                 if all(row.finish is not None for row in samples[index]):
-                    reply = [_written(row) for row in samples[index]]
+                    reply = [close(row) for row in samples[index]]
                     replies[index] = reply
                     if ready is not None:
                         ready(index, reply)
@@ -324,6 +351,12 @@ def _written(row: _Row) -> Written:
         logprob=row.logprob,
         prompt_tokens=len(row.prompt),
     )
+
+
+def _drawn(row: _Row) -> Drawn:
+    if row.finish is None:
+        raise AssertionError("a row without an end")
+    return Drawn(prompt=tuple(row.prompt), ids=tuple(row.new), text=row.text, finish=row.finish)
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

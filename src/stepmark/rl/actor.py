@@ -1,0 +1,228 @@
+"""The policy while it is trained: it writes, tells how likely it was to write something, and learns.
+
+One transformers causal language model with its tokenizer; with LoRA, what the adapters stand on is the reference; without, a frozen copy is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from stepmark.batching import Write
+from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.models.checkpoint import BUILT_IN
+from stepmark.models.policies.local import Drawn, LocalPolicy
+
+LORA_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that LoRA changes, by the names that Llama and Qwen2 have for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padded:
+    """Completions behind their prompts, padded on the right."""
+
+    ids: Tensor
+    """(B, L) prompt and completion."""
+    attention: Tensor
+    """(B, L) bool: not padding."""
+    positions: Tensor
+    """(B, T): for each completion token, where in the row the token *before* it stands."""
+    targets: Tensor
+    """(B, T): the completion's tokens; 0 where masked."""
+    mask: Tensor
+    """(B, T) bool: there is a completion token."""
+
+
+def padded(completions: Sequence[Drawn], device: torch.device | str) -> Padded:
+    """Rows of one batch. T is at least 1, so that a batch of empty completions has a shape."""
+    rows = [(*one.prompt, *one.ids) for one in completions]
+    width, most = max(map(len, rows)), max(1, *(len(one.ids) for one in completions))
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    attention = torch.zeros(len(rows), width, dtype=torch.bool)
+    targets = torch.zeros(len(rows), most, dtype=torch.int64)
+    mask = torch.zeros(len(rows), most, dtype=torch.bool)
+    positions = torch.zeros(len(rows), most, dtype=torch.int64)
+    for row, (one, whole) in enumerate(zip(completions, rows, strict=True)):
+        ids[row, : len(whole)] = torch.tensor(whole)
+        attention[row, : len(whole)] = True
+        count = len(one.ids)
+        targets[row, :count] = torch.tensor(one.ids, dtype=torch.int64)
+        mask[row, :count] = True
+        positions[row, :count] = torch.arange(len(one.prompt) - 1, len(whole) - 1)
+    return Padded(
+        ids=ids.to(device),
+        attention=attention.to(device),
+        positions=positions.to(device),
+        targets=targets.to(device),
+        mask=mask.to(device),
+    )
+
+
+@final
+class Actor:
+    """A policy that learns.
+
+    Args:
+        model: a transformers causal language model. Its weights are changed in place.
+        tokenizer: the model's own.
+        name: in outputs.
+        rank: of LoRA; None trains all weights.
+        reference: keep what the weights were at the beginning, for the divergence.
+        values: add a value head, which starts at 0.
+        temperature: completions are written at it, and probabilities are read at it, so that the ratio of both is 1 at the beginning.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        rank: int | None = None,
+        reference: bool = False,
+        values: bool = False,
+        temperature: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.tokenizer = tokenizer
+        self.temperature = temperature
+        self._frozen = copy.deepcopy(model).requires_grad_(False) if reference and rank is None else None
+        self._lora = rank is not None
+        self._reference = reference
+        self.model: Any = _with_lora(model, rank) if rank is not None else model.requires_grad_(True)
+        self.model.eval()  # dropout would make the ratio of probabilities other than 1
+        width = model.config.get_text_config().hidden_size
+        self.value_head = nn.Linear(width, 1, device=self.device) if values else None
+        if self.value_head is not None:
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    @classmethod
+    def load(cls, place: str | Path, *, dtype: str = "auto", device: str = "auto", **settings: Any) -> Actor:
+        """From a folder, a hub name or a model that ships with stepmark; no code of the checkpoint is run.
+
+        Args:
+            place: as `LocalPolicy.load` takes it.
+            dtype: "auto" (as saved), "float32", "bfloat16".
+            device: "auto" (CUDA where there is one), "cpu", "cuda".
+            settings: as for the class, without `name`.
+
+        Raises:
+            CheckpointError: nothing there that transformers loads as a causal language model.
+        """
+        from safetensors import SafetensorError
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        folder = BUILT_IN[str(place)]() if str(place) in BUILT_IN else place
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{place}: expected a folder or hub name of a causal language model; {type(error).__name__}: {error}"
+            ) from error
+        return cls(model.to(device), tokenizer, name=str(place), **settings)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether it kept what it began as."""
+        return self._reference
+
+    def trained(self) -> list[nn.Parameter]:
+        """The weights that learn, always in one order."""
+        found = [one for one in self.model.parameters() if one.requires_grad]
+        return found + (list(self.value_head.parameters()) if self.value_head is not None else [])
+
+    def policy(self) -> LocalPolicy:
+        """The policy as it is now, to sample from. Its name holds a fingerprint of the weights: ask anew after each update."""
+        return LocalPolicy(self.model, self.tokenizer, name=self.name)
+
+    def write(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
+        """Completions with their tokens; see `LocalPolicy.draw`."""
+        return self.policy().draw(requests)
+
+    def logprobs(self, rows: Padded) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities of the completions' tokens (B, T), float32 and 0 where masked, and the value head's values (B, T) or None."""
+        return self._read(self.model, rows, values=True)
+
+    @torch.no_grad()
+    def reference_logprobs(self, rows: Padded) -> Tensor:
+        """The same of what the policy was at the beginning.
+
+        Raises:
+            UsageError: it was not kept.
+        """
+        if not self._reference:
+            raise UsageError("this actor keeps no reference: make it with reference=True")
+        if self._frozen is not None:
+            return self._read(self._frozen, rows, values=False)[0]
+        with self.model.disable_adapter():
+            return self._read(self.model, rows, values=False)[0]
+
+    def _read(self, model: Any, rows: Padded, *, values: bool) -> tuple[Tensor, Tensor | None]:
+        wanted = values and self.value_head is not None
+        out = model(
+            input_ids=rows.ids,
+            attention_mask=rows.attention.long(),
+            use_cache=False,
+            output_hidden_states=wanted,
+        )
+        at = rows.positions[..., None]
+        logits = torch.gather(out.logits, 1, at.expand(-1, -1, out.logits.shape[-1])).float()
+        table = (logits / self.temperature).log_softmax(-1)
+        logprobs = torch.gather(table, -1, rows.targets[..., None])[..., 0]
+        logprobs = torch.where(rows.mask, logprobs, 0.0)
+        if not wanted or self.value_head is None:
+            return logprobs, None
+        last = out.hidden_states[-1]
+        hidden = torch.gather(last, 1, at.expand(-1, -1, last.shape[-1]))
+        found = self.value_head(hidden.to(self.value_head.weight.dtype))[..., 0].float()
+        return logprobs, torch.where(rows.mask, found, 0.0)
+
+    def save(self, folder: Path) -> None:
+        """A Hugging Face checkpoint (LoRA merged in) that `stepmark sample --policy` and transformers load."""
+        with self._merged() as model:
+            model.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+
+    @contextmanager
+    def _merged(self) -> Iterator[Any]:
+        if not self._lora:
+            yield self.model
+            return
+        # A copy: merging and taking out again would change the weights by their rounding.
+        yield copy.deepcopy(self.model).merge_and_unload()
+
+
+def _with_lora(model: Any, rank: int | None) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ModuleNotFoundError:
+        from stepmark.errors import MissingExtraError
+
+        raise MissingExtraError("LoRA needs peft: pip install 'stepmark[train]'") from None
+    names = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    layers = [name for name in LORA_LAYERS if name in names]
+    if not layers:
+        raise UsageError(
+            f"LoRA looks for linear layers named {', '.join(LORA_LAYERS)}; this model has {', '.join(sorted(names)) or 'none'}. Train all weights"
+        )
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * (rank or 1), target_modules=layers, lora_dropout=0.0, bias="none"
+    )
+    return get_peft_model(model, config)
