@@ -1,0 +1,233 @@
+"""The running project: what is in memory, made again from the database at every start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepmark.annotation import tables
+from stepmark.annotation.accounts import Account, Accounts, audit
+from stepmark.annotation.assigning import Assigning, Assignment
+from stepmark.annotation.labelling import Labelling
+from stepmark.annotation.security import Buckets
+from stepmark.annotation.stored import answers_of, item_facts, read_item, store_items, titles_of
+from stepmark.annotation.writer import Writer
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from stepmark.annotation.database import Database
+    from stepmark.annotation.items import Item
+    from stepmark.annotation.project import Project
+
+MOST_SHOWN_BYTES = 64 * 1024 * 1024
+"""Of items kept ready to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An item as it is sent, ready as JSON."""
+
+    view: bytes
+    suggestions: bytes
+
+
+class Live:
+    """A project that is being served.
+
+    Args:
+        project: its settings.
+        database: where its facts are.
+        clock: gives Unix time.
+    """
+
+    def __init__(
+        self, project: Project, database: Database, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.project = project
+        self.database = database
+        self.clock = clock
+        self.accounts = Accounts(clock)
+        self.assigning = Assigning(project, clock)
+        self.labelling = Labelling(project, database, self.assigning, clock)
+        per_minute = project.limits.logins_per_minute
+        self.failed_logins = Buckets(per_minute / 60, float(per_minute))
+        self._writer: Writer | None = None
+        self._shown: OrderedDict[str, Shown] = OrderedDict()
+        self._shown_bytes = 0
+
+    @property
+    def writer(self) -> Writer:
+        """The one who writes; there while the server runs."""
+        assert self._writer is not None
+        return self._writer
+
+    async def start(self) -> None:
+        """Load everything and begin to write."""
+        await asyncio.to_thread(self._load)
+        self._writer = self.labelling.writer = Writer(self.database, refused=self.labelling.forget)
+
+    async def stop(self) -> None:
+        """Write what waits."""
+        if self._writer is not None:
+            await self._writer.close()
+
+    async def add_items(self, items: Sequence[Item], by: Account, source: str) -> int:
+        """Take in items that an admin has sent. Gives how many are new or changed."""
+
+        def write(connection: Connection) -> int:
+            changed = store_items(connection, items)
+            audit(connection, self.clock(), by.name, "upload", {"file": source, "items": changed})
+            return changed
+
+        changed = await self.writer.call(write)
+        self.assigning.add_items(await asyncio.to_thread(self._facts))
+        self._shown.clear()
+        self._shown_bytes = 0
+        return changed
+
+    async def record(self, account: str | None, action: str, detail: dict[str, Any]) -> None:
+        """Write a line of the audit log."""
+        await self.writer.call(lambda connection: audit(connection, self.clock(), account, action, detail))
+
+    async def shown(self, item: str) -> Shown:
+        """An item as annotators see it."""
+        found = self._shown.get(item)
+        if found is None:
+            found = await asyncio.to_thread(self._show, item)
+            self._shown[item] = found
+            self._shown_bytes += len(found.view) + len(found.suggestions)
+            while self._shown_bytes > MOST_SHOWN_BYTES and len(self._shown) > 1:
+                _, old = self._shown.popitem(last=False)
+                self._shown_bytes -= len(old.view) + len(old.suggestions)
+        return found
+
+    async def mine(self, account: Account) -> list[dict[str, Any]]:
+        """The items that an account has changed, the newest first."""
+
+        def read() -> list[dict[str, Any]]:
+            with self.database.reading() as connection:
+                answers = answers_of(connection, self.project, account=account.id)
+                titles = titles_of(connection, [answer.item for answer in answers])
+            answers.sort(key=lambda answer: -(answer.at or 0.0))
+            return [
+                {
+                    "id": answer.item,
+                    "title": titles[answer.item],
+                    "submitted": answer.marks.submitted,
+                    "unsure": bool(answer.marks.unsure),
+                    "at": answer.at,
+                }
+                for answer in answers
+            ]
+
+        return await asyncio.to_thread(read)
+
+    def _show(self, item: str) -> Shown:
+        from sqlalchemy import select
+
+        with self.database.reading() as connection:
+            data = connection.execute(
+                select(tables.items.c.data).where(tables.items.c.id == item)
+            ).scalar_one()
+        one = read_item(data)
+        suggestions = [None if s is None else asdict(s) for s in one.suggestions]
+        return Shown(view=_json(view(one, self.project)), suggestions=_json(suggestions))
+
+    def _facts(self) -> list[Any]:
+        with self.database.reading() as connection:
+            return list(item_facts(connection))
+
+    def _load(self) -> None:
+        from sqlalchemy import func, select
+
+        t, c = tables.assignments, tables.changes
+        with self.database.reading() as connection:
+            self.accounts.load(connection)
+            self.assigning.add_items(item_facts(connection))
+            last = select(c.c.item, c.c.account, func.max(c.c.at).label("at")).group_by(c.c.item, c.c.account)
+            changed = {(row.item, row.account): row.at for row in connection.execute(last)}
+            lease = self.project.lease_minutes * 60
+            self.assigning.load(
+                Assignment(
+                    item=row.item,
+                    account=row.account,
+                    shown_at=row.shown_at,
+                    # Leases run on in memory alone; the log tells how far.
+                    until=max(row.leased_until, changed.get((row.item, row.account), 0.0) + lease),
+                    state=row.state,
+                )
+                for row in connection.execute(t.select().order_by(t.c.shown_at))
+                if row.item in self.assigning.items
+            )
+            self._restore(connection)
+
+    def _restore(self, connection: Connection) -> None:
+        from sqlalchemy import func, select
+
+        t, c = tables.assignments, tables.changes
+        joined = t.join(c, (t.c.item == c.c.item) & (t.c.account == c.c.account))
+        spent = (
+            select(t.c.item, t.c.account, func.sum(c.c.seconds).label("seconds"))
+            .select_from(joined)
+            .where(t.c.state == "submitted")
+            .group_by(t.c.item, t.c.account)
+        )
+        screening = [item.id for item in self.assigning.items.values() if item.role == "screening"]
+        marks = {
+            (answer.item, answer.account): answer.marks
+            for answer in answers_of(connection, self.project, only=screening)
+        }
+        for row in connection.execute(spent):
+            item = self.assigning.items.get(row.item)
+            if item is None:
+                continue
+            said = marks.get((row.item, self.accounts.name_of(row.account)))
+            correct = None if said is None else self.labelling.restored(item, said)
+            self.assigning.restore(row.account, row.item, seconds=row.seconds or 0.0, correct=correct)
+
+
+def view(item: Item, project: Project, *, blind: bool | None = None) -> dict[str, Any]:
+    """An item as the pages read it. What is known of its truth never leaves the server.
+
+    Args:
+        item: the item.
+        project: its `show_answer`, `inline_with_trace` and `blind`.
+        blind: overrides the project's own.
+    """
+    solution = item.solution
+    hidden = project.blind if blind is None else blind
+    return {
+        "id": item.id,
+        "problem": solution.problem.text,
+        "answer": solution.problem.answer if project.show_answer else None,
+        "steps": [{"text": step.text, "observation": step.observation} for step in solution.steps],
+        "trace": [
+            {
+                "role": turn.role,
+                "text": turn.text,
+                "calls": [list(call) for call in turn.calls],
+                "outputs": list(turn.outputs),
+                "step": turn.step,
+            }
+            for turn in item.trace
+        ]
+        if project.inline_with_trace
+        else [],
+        "outcome": None,
+        "source": None if hidden else solution.source,
+    }
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def names(accounts: Iterable[Account]) -> list[str]:
+    """The accounts' names, sorted."""
+    return sorted(account.name for account in accounts)

@@ -1,0 +1,6 @@
+"""What admins do."""
+
+from __future__ import annotations
+from fastapi import APIRouter
+
+router = APIRouter(tags=["admin"])

@@ -1,0 +1,6 @@
+"""What adjudicators do."""
+
+from __future__ import annotations
+from fastapi import APIRouter
+
+router = APIRouter(tags=["disputes"])

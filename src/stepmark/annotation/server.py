@@ -1,0 +1,86 @@
+"""The web app: routes, guard, start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from stepmark import __version__
+from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
+from stepmark.annotation.refusals import Refused
+from stepmark.annotation.security import Guard, Site
+
+if TYPE_CHECKING:
+    from stepmark.annotation.live import Live
+
+ROUTERS = (
+    routes_work.router,
+    routes_session.router,
+    routes_disputes.router,
+    routes_admin.router,
+    routes_pages.router,
+)
+
+
+def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = None) -> FastAPI:
+    """The app of a project, as any ASGI server runs it. It must run in one process: what is hot is in memory.
+
+    Args:
+        live: the project.
+        site: where it is reached.
+        started: called once all is loaded.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await live.start()
+        if started is not None:
+            started()
+        try:
+            yield
+        finally:
+            await live.stop()
+
+    app = FastAPI(
+        title="stepmark annotate",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.live = live
+    app.state.site = site
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _refusal)
+    app.add_exception_handler(Exception, _failure)
+    return app
+
+
+def guarded(app: FastAPI, live: Live, site: Site) -> ASGIApp:
+    """The app behind its guard: what is served."""
+    return Guard(  # type: ignore[return-value]  # the same shape under other names
+        app, accounts=live.accounts, limits=live.project.limits, site=site, clock=live.clock
+    )
+
+
+async def _refusal(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    body = error.body if isinstance(error, Refused) else {"error": _words(error)}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+def _words(error: HTTPException) -> str:
+    known = {404: "there is no such page", 405: "this address does not take that method"}
+    return known.get(error.status_code, error.detail)
+
+
+async def _failure(_request: Request, _error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "the server failed at this request; its log says why"}, status_code=500)
