@@ -204,9 +204,9 @@ def _mark(raw: Any, at: int, item: Shown, row: Row) -> _Mark:
     field = f"steps.{at}"
     step = _object(raw, row, field)
     turn = step.get("index")
-    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(item.turns):
+    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < item.listed:
         raise InputError(
-            f"expected the index of one of {len(item.turns)} steps, found {turn!r}",
+            f"expected the index of one of {item.listed} steps, found {turn!r}",
             where=row.where,
             field=f"{field}.index",
         )

@@ -63,7 +63,10 @@ class Shown:
     solution: Solution
     step_of: Mapping[int, int]
     """Potato's number of a turn: the step that it is. Turns that nobody rates are not there."""
-    turns: tuple[Turn, ...]
+    listed: int
+    """How many entries its list of steps has."""
+    turns: tuple[Turn, ...] = ()
+    """All of them."""
 
 
 def shown(row: Row, keys: Keys) -> Shown:
@@ -111,6 +114,7 @@ def shown(row: Row, keys: Keys) -> Shown:
             source=source if isinstance(source, str) else None,
         ),
         step_of=step_of,
+        listed=len(turns),
         turns=turns,
     )
 

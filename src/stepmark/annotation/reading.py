@@ -1,0 +1,280 @@
+"""Items from files: labelled solutions in any format that `stepmark convert` reads, plain solutions, chat messages, Potato's traces.
+
+The format of a file is told by its first row, unless the project says it (`format`): a list under `steps_key` that holds objects is a trace, else
+the keys decide as in `stepmark convert`, and a row of no known format with a list of steps is a trace again.
+
+Labels that stand in a file become suggestions or gold, as the project's `labels` says; those in the files of `gold` and `screening` are gold, and
+a row of these that does not tell the right answer is refused. What the labels of several judges say together:
+
+- gold in mode `first_error`: the first error that all judges name (`labels.consensus`, rule `first-error-agrees`);
+- gold in mode `per_step`: each step's rating that all judges give; a neutral one only where the project allows neutral;
+- suggestions: each step's rating that most judges give. Of a single judge, its own rating, or the share of its rollouts that succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from stepmark.annotation.items import Item, Suggestion, Turn
+from stepmark.annotation.loading import TRACES
+from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.project import Project
+from stepmark.errors import InputError
+from stepmark.labels.consensus import Consensus
+from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
+from stepmark.solutions.interchange.files import rows_of
+from stepmark.solutions.interchange.formats import format_named
+from stepmark.solutions.interchange.potato_items import STEPS_KEYS, Keys, Shown, shown
+from stepmark.solutions.interchange.rows import origin, outcome_told, place
+from stepmark.store import Row
+
+Role = Literal["work", "gold", "screening"]
+
+
+def read_items(project: Project, losses: Losses | None = None) -> list[Item]:
+    """All items of a project: those to work on in their order, then the gold ones, then the screening set.
+
+    Args:
+        project: says which files, and how they are read.
+        losses: takes note of what reading left out.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row that is not of its format, an item over the limits, an id that stands twice, a gold row that
+            does not tell the right answer; with `FILE`, a format that cannot be told.
+    """
+    counted = losses or Losses()
+    files: list[tuple[Path, Role]] = [(file, "work") for file in project.items]
+    if project.gold.items is not None:
+        files.append((project.gold.items, "gold"))
+    if project.screening.items is not None:
+        files.append((project.screening.items, "screening"))
+    return list(
+        distinct(chain.from_iterable(items_of_file(file, project, role, counted) for file, role in files))
+    )
+
+
+def distinct(items: Iterable[tuple[str, Item]], known: Mapping[str, str] | None = None) -> Iterator[Item]:
+    """Items without their places, of which no two have the same id.
+
+    Args:
+        items: (FILE:LINE, item).
+        known: ids that are taken, and where they stand.
+
+    Raises:
+        InputError: with `FILE:LINE` of the second.
+    """
+    places = dict(known or {})
+    for where, item in items:
+        if item.id in places:
+            raise InputError(
+                f"the id {item.id!r} stands twice (first: {places[item.id]}): each solution needs an id of its own",
+                where=where,
+                field="id",
+            )
+        places[item.id] = where
+        yield item
+
+
+def items_of_file(
+    file: str | Path, project: Project, role: Role = "work", losses: Losses | None = None
+) -> Iterator[tuple[str, Item]]:
+    """The items of one file as a stream, each with its FILE:LINE.
+
+    Raises:
+        InputError: as `read_items`, but for ids.
+    """
+    rows = rows_of(str(file))
+    first = next(rows)
+    format = _format(first, project)
+    counted = losses or Losses()
+    for row in chain([first], rows):
+        try:
+            for item in _items(row, format, project, role, counted):
+                _check_size(item.solution, project)
+                counted.read += 1
+                yield row.where, item
+        except InputError as error:
+            raise error.at(row.where) from None
+
+
+def _format(first: Row, project: Project) -> str:
+    format = project.format
+    if format is None:
+        listed = first.data.get(project.steps_key)
+        if isinstance(listed, list) and any(isinstance(entry, dict) for entry in listed):
+            return TRACES
+        try:
+            format = detect(first)
+        except InputError:
+            if any(isinstance(first.data.get(key), list) for key in (project.steps_key, *STEPS_KEYS)):
+                return TRACES
+            raise
+    if format == "potato":
+        raise InputError(
+            "these are Potato's labels, which hold no text: name the data file that was shown under items, and this one under resume",
+            where=first.file,
+        )
+    return format
+
+
+def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) -> Iterator[Item]:
+    if format == TRACES:
+        yield _of_trace(row, project, role)
+        return
+    for labelled in format_named(format).read(row, Reading(quality_control=True), losses):
+        suggestions, gold = _labels(labelled.labelled, project, role)
+        yield Item(
+            id=labelled.solution.id or labelled.origin,
+            solution=labelled.solution,
+            trace=_chat_turns(row, labelled) if format == "chat" else (),
+            outcome=labelled.outcome,
+            suggestions=suggestions,
+            gold=gold,
+            role=role,
+            meta=labelled.meta,
+        )
+
+
+def _of_trace(row: Row, project: Project, role: Role) -> Item:
+    own = isinstance(row.data.get(project.steps_key), list)
+    found = shown(
+        row,
+        Keys(
+            id=project.id_key,
+            problem=project.text_key,
+            steps=project.steps_key if own or project.steps_key not in STEPS_KEYS else None,
+            text=project.step_text_key,
+        ),
+    )
+    if role != "work":
+        raise InputError(
+            "expected the right labels beside the steps, and a trace has no place for them: give these items as stepmark-labels"
+        )
+    meta = origin(row, TRACES)
+    index = tuple(found.step_of)
+    return Item(
+        id=found.solution.id or place(row),
+        solution=found.solution,
+        trace=_turns(found),
+        outcome=outcome_told(row.data) if "outcome" in row.data else outcome_told(meta),
+        role=role,
+        potato_index=None if index == tuple(range(len(index))) else index,
+        meta=meta,
+    )
+
+
+def _turns(found: Shown) -> tuple[Turn, ...]:
+    return tuple(
+        Turn(
+            role=turn.role or "assistant",
+            text="\n\n".join(part for part in (turn.thought, turn.text) if part),
+            calls=turn.calls,
+            outputs=turn.outputs,
+            step=found.step_of.get(number),
+        )
+        for number, turn in enumerate(found.turns)
+    )
+
+
+def _chat_turns(row: Row, labelled: LabelledRow) -> tuple[Turn, ...]:
+    """The conversation as turns; nothing where it is a plain solution that was cut into steps."""
+    messages: Sequence[Mapping[str, Any]] = row.data["messages"]
+    if labelled.solution.split != "agent":
+        return ()
+    turns: list[Turn] = []
+    step = 0
+    for message in messages:
+        content = message.get("content")
+        text = content if isinstance(content, str) else "\n".join(part["text"] for part in content or ())
+        graded = message["role"] == "assistant"
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        turns.append(
+            Turn(
+                role=message["role"],
+                text=text,
+                calls=tuple((call["name"], call["arguments"]) for call in calls),
+                step=step if graded else None,
+            )
+        )
+        step += graded
+    return tuple(turns)
+
+
+def _check_size(solution: Solution, project: Project) -> None:
+    """Refuse an item that no page could show.
+
+    Raises:
+        InputError: more steps or characters than the project's limits.
+    """
+    limits = project.limits
+    if len(solution.steps) > limits.steps:
+        raise InputError(
+            f"expected at most {limits.steps:,} steps, found {len(solution.steps):,}: cut the solution into fewer, or raise limits.steps"
+        )
+    characters = len(solution.problem.text) + sum(len(step.raw) for step in solution.steps)
+    if characters > limits.item_characters:
+        longest = max(range(len(solution.steps)), key=lambda at: len(solution.steps[at].raw))
+        raise InputError(
+            f"expected at most {limits.item_characters:,} characters, found {characters:,} (the longest step is {longest}, 0-based): "
+            "shorten it, or raise limits.item_characters"
+        )
+
+
+def _labels(
+    labelled: LabelledSolution, project: Project, role: Role
+) -> tuple[tuple[Suggestion | None, ...], Marks | None]:
+    """Suggestions and gold, of which at most one is there."""
+    if role != "work" or project.labels == "gold":
+        gold = gold_of(labelled, project)
+        if gold is None and role != "work":
+            wanted = "the first error" if project.mode == "first_error" else "a step's rating"
+            raise InputError(f"expected labels that tell {wanted}, as a {role} item must; found none that do")
+        return (), gold
+    return (suggestions_of(labelled), None) if project.labels == "suggestions" else ((), None)
+
+
+def gold_of(labelled: LabelledSolution, project: Project) -> Marks | None:
+    """The marks that a labelled solution calls right in this project's mode; None where its judges do not tell."""
+    rule: Literal["first-error-agrees", "intersection"] = (
+        "first-error-agrees" if project.mode == "first_error" else "intersection"
+    )
+    said = Consensus(rule=rule, least=1).view(labelled)
+    if not said.kept:
+        return None
+    if project.mode == "first_error":
+        steps = len(labelled.solution.steps)
+        return None if said.first_error is None else marks_of_first_error(said.first_error, steps)
+    ratings = [None if rating == 0 and not project.allow_neutral else rating for rating in said.ratings]
+    return marks_of_ratings(ratings) if any(rating is not None for rating in ratings) else None
+
+
+def suggestions_of(labelled: LabelledSolution) -> tuple[Suggestion | None, ...]:
+    """What the judges of a labelled solution say of each step; empty where they say nothing."""
+    judges = {judgement.judge for step in labelled.judgements for judgement in step}
+    if len(judges) > 1:
+        said = Consensus(rule="majority", least=1).view(labelled)
+        found = [
+            None if rating is None else Suggestion(judge="consensus:majority", rating=rating)
+            for rating in said.ratings
+        ]
+    else:
+        found = [_of_one_judge(step) for step in labelled.judgements]
+    return tuple(found) if any(one is not None for one in found) else ()
+
+
+def _of_one_judge(step: Sequence[Judgement]) -> Suggestion | None:
+    ratings = {judgement.rating for judgement in step if judgement.rating is not None}
+    trials = sum(judgement.trials or 0 for judgement in step)
+    shares = [judgement.share for judgement in step if judgement.share is not None]
+    score = sum(judgement.successes or 0 for judgement in step) / trials if trials else None
+    if score is None and len(shares) == 1:
+        score = shares[0]
+    rating = ratings.pop() if len(ratings) == 1 else None
+    if rating is None and score is None:
+        return None
+    reason = next((judgement.note for judgement in step if judgement.note), None)
+    return Suggestion(judge=step[0].judge, rating=rating, score=score, reason=reason)
