@@ -1,0 +1,71 @@
+// Every key of the page, in one table: the keyboard listens by it and the help overlay is drawn from it.
+
+/** `only`: what must be so, by the names in `when` below. Capitals are typed with Shift; "Ctrl+" is also the Command key. */
+export const KEYS = [
+  { action: "next", keys: ["j", "ArrowDown"], words: "Next step", group: "Move" },
+  { action: "previous", keys: ["k", "ArrowUp"], words: "Previous step", group: "Move" },
+  { action: "gap", keys: ["g"], words: "Next step that is not judged", group: "Move" },
+  { action: "jump", keys: ["/"], words: "Jump to a step by its number", group: "Move" },
+  { action: "first", keys: ["Home"], words: "First step", group: "Move" },
+  { action: "last", keys: ["End"], words: "Last step", group: "Move" },
+  { action: "wrong", keys: ["Enter", "x", "1"], words: "This is the first wrong step", group: "Judge", only: "first_error" },
+  { action: "clean", keys: ["e", "0"], words: "No step is wrong", group: "Judge", only: "first_error" },
+  { action: "wrong", keys: ["1", "x"], words: "Wrong", group: "Judge", only: "per_step", label: "incorrect" },
+  { action: "neutral", keys: ["2", "n"], words: "Neutral", group: "Judge", only: "neutral", label: "neutral" },
+  { action: "right", keys: ["3", "c"], words: "Right", group: "Judge", only: "per_step", label: "correct" },
+  { action: "clear", keys: ["Backspace", "Delete"], words: "Take the mark away", group: "Judge", only: "first_error" },
+  { action: "clear", keys: ["0", "Backspace", "Delete"], words: "Take the rating away", group: "Judge", only: "per_step" },
+  { action: "accept", keys: ["a"], words: "Accept what the model says of this step", group: "Judge", only: "help" },
+  { action: "unsure", keys: ["u"], words: "Unsure of this step", group: "Say more" },
+  { action: "unsureAll", keys: ["U"], words: "Unsure of the whole solution", group: "Say more" },
+  { action: "note", keys: ["m"], words: "Note on this step", group: "Say more" },
+  { action: "noteAll", keys: ["M"], words: "Note on the whole solution", group: "Say more" },
+  { action: "type", keys: ["t"], words: "Type of the error", group: "Say more", only: "types" },
+  { action: "undo", keys: ["z", "Ctrl+z"], words: "Undo", group: "Mend" },
+  { action: "redo", keys: ["y", "Ctrl+y", "Ctrl+Z"], words: "Redo", group: "Mend" },
+  { action: "reopen", keys: ["r"], words: "Reopen a submitted solution", group: "Mend", only: "labelling" },
+  { action: "submit", keys: ["s", "Ctrl+Enter"], words: "Submit and go to the next solution", group: "Go on", only: "labelling" },
+  { action: "submit", keys: ["s", "Ctrl+Enter"], words: "Record the decision and go to the next", group: "Go on", only: "deciding" },
+  { action: "back", keys: ["["], words: "Back to the solution before", group: "Go on", only: "labelling" },
+  { action: "skip", keys: ["]"], words: "Leave this one for later", group: "Go on", only: "labelling" },
+  { action: "mine", keys: ["l"], words: "List of my solutions", group: "Go on", only: "labelling" },
+  { action: "fold", keys: ["f"], words: "Fold or unfold the long parts of this step", group: "Look" },
+  { action: "foldAll", keys: ["F"], words: "Fold or unfold all", group: "Look" },
+  { action: "problem", keys: ["p"], words: "Fold or unfold the problem", group: "Look" },
+  { action: "help", keys: ["?"], words: "These keys", group: "Look" },
+];
+
+/** The rows of the table that hold now. `when`: the names in `only` that are true. */
+export function keysOf(when) {
+  return KEYS.filter(({ only }) => !only || when.has(only));
+}
+
+const NAMES = { ArrowDown: "↓", ArrowUp: "↑", Backspace: "⌫", Delete: "Del", "Ctrl+Z": "Ctrl+Shift+z" };
+
+/** How a key is shown. */
+export function keyName(key) {
+  return NAMES[key] ?? (/^[A-Z]$/.test(key) ? `Shift+${key.toLowerCase()}` : key);
+}
+
+/** The name in the table of what was pressed; null for what is no key of ours. */
+export function pressed(event) {
+  if (event.altKey && !event.ctrlKey) return null;
+  // On a keyboard of another script the place of the key counts: the key beside the one for "z" is "x" everywhere.
+  let key = event.key;
+  if (key.length === 1 && key.charCodeAt(0) > 0x7f && /^Key[A-Z]$/.test(event.code)) {
+    key = event.shiftKey ? event.code.at(-1) : event.code.at(-1).toLowerCase();
+  }
+  // Caps Lock alone must not turn "unsure of this step" into "unsure of the whole solution".
+  if (/^[A-Za-z]$/.test(key)) key = event.shiftKey ? key.toUpperCase() : key.toLowerCase();
+  return event.ctrlKey || event.metaKey ? `Ctrl+${key}` : key;
+}
+
+const TYPING = "input:not([type=checkbox],[type=radio],[type=button]),textarea,select,[contenteditable]";
+
+/** Whether the key belongs to the element it was pressed in. */
+export function isTyped(event) {
+  const { target, key } = event;
+  if (!(target instanceof Element)) return false;
+  if (target.closest(TYPING)) return true;
+  return (key === "Enter" || key === " ") && Boolean(target.closest("button,a,summary,label"));
+}

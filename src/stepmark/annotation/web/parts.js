@@ -1,0 +1,56 @@
+// Long texts that fold, tool calls and what tools answered.
+
+import { codeBlock, prose } from "./text.js";
+import { indented } from "./code.js";
+import { button, make, visible } from "./dom.js";
+
+const TALL = { txt: [26, 2600], out: [14, 1400] }; // lines and characters from which a text opens folded
+const HEAD = 4000; // characters of a folded text that are in the page at all
+const HUGE = 200_000; // longer ones are shown without formulas and colours
+
+function folded(kind, text, draw) {
+  const lines = text.split("\n", 2000).length;
+  const [most, characters] = TALL[kind];
+  if (lines <= most && text.length <= characters) return draw(text);
+  const box = make("div", { class: "folding" });
+  const size = lines > most ? `${lines < 2000 ? lines : "all"} lines` : `${text.length.toLocaleString("en")} characters`;
+  const body = make("div", { class: `clip ${kind}` });
+  const toggle = button("", () => set(box.dataset.open === undefined), { class: "unfold" });
+  function set(open) {
+    if (open) box.dataset.open = "";
+    else delete box.dataset.open;
+    // Cut between lines where there are some, so that no formula is cut in two.
+    const cut = text.length > HEAD ? text.lastIndexOf("\n", HEAD) : -1;
+    body.replaceChildren(draw(open || text.length <= HEAD ? text : text.slice(0, cut > HEAD / 4 ? cut : HEAD)));
+    toggle.textContent = open ? "Fold" : `Show all (${size})`;
+    toggle.setAttribute("aria-expanded", String(open));
+  }
+  box.addEventListener("fold", ({ detail }) => set(detail));
+  set(false);
+  box.append(body, toggle);
+  return box;
+}
+
+/** Fold or unfold everything long inside an element; by default what opens something, opens it all. */
+export function foldIn(element, open = null) {
+  const boxes = [...element.querySelectorAll(".folding")];
+  const wanted = open ?? boxes.some((box) => box.dataset.open === undefined);
+  for (const box of boxes) box.dispatchEvent(new CustomEvent("fold", { detail: wanted }));
+  return boxes.length > 0;
+}
+
+export function longText(text) {
+  return folded("txt", text, (shown) => (shown.length > HUGE ? make("div", { class: "txt" }, visible(shown)) : prose(shown)));
+}
+
+/** What a tool or the world answered. */
+export function output(text, label = "output") {
+  const body = folded("out", indented(text), (shown) => codeBlock(shown, "output"));
+  return make("div", { class: "output" }, make("span", { class: "label" }, label), body);
+}
+
+/** A tool call: name and arguments as text. */
+export function toolCall(name, input) {
+  const body = input.trim() ? folded("out", indented(input), (shown) => codeBlock(shown, "")) : null;
+  return make("div", { class: "call" }, make("span", { class: "label" }, "calls ", make("b", {}, visible(name))), body);
+}

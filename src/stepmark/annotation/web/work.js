@@ -1,0 +1,122 @@
+// One item under the annotator's hands: what is shown, the log as the server has it, and what is still on its way.
+
+import { Folding, Refused } from "./fold.js";
+
+const IDLE = 60; // seconds without a sign of life that still count as reading
+
+/** Counts the time that somebody is at the page. */
+export class Clock {
+  #last = performance.now();
+  #seconds = 0;
+
+  constructor() {
+    for (const event of ["keydown", "pointerdown", "pointermove", "wheel", "scroll", "visibilitychange"]) {
+      document.addEventListener(event, () => this.#tick(), { passive: true, capture: true });
+    }
+  }
+
+  #tick() {
+    const now = performance.now();
+    if (this.#last !== null) this.#seconds += Math.min((now - this.#last) / 1000, IDLE);
+    this.#last = document.hidden ? null : now; // null while nobody sees the page
+  }
+
+  /** Seconds since the last time this was asked. */
+  take() {
+    this.#tick();
+    const seconds = Math.round(100 * this.#seconds) / 100;
+    this.#seconds = 0;
+    return seconds;
+  }
+}
+
+export class Work {
+  constructor(answer, project, outbox, clock) {
+    this.view = answer.item;
+    this.id = answer.item.id;
+    this.suggestions = answer.suggestions ?? null;
+    this.project = project;
+    this.outbox = outbox;
+    this.clock = clock;
+    this.clashing = [];
+    this.stored = answer.changes;
+    this.#fold();
+    this.#catchUp();
+    clock?.take();
+  }
+
+  get helped() {
+    return this.suggestions?.some(Boolean) ?? false;
+  }
+
+  /** Whether a step has a suggestion that nobody has looked at. */
+  toVerify(step) {
+    return Boolean(this.suggestions?.[step]) && !this.folding.verified(step);
+  }
+
+  /** The steps whose suggestions are still to be looked at, where the project asks for it. */
+  get unverified() {
+    if (!this.project.help.require_verification || !this.helped) return [];
+    return this.suggestions.flatMap((one, step) => (this.toVerify(step) ? [step] : []));
+  }
+
+  /** Make a change, or throw `Refused`. */
+  do(change) {
+    if (this.clashing.length) throw new Refused("First choose what to keep: this item was changed elsewhere.");
+    if (this.helped && (change.kind === "rate" || change.kind === "first_error")) change = { ...change, on: true };
+    const before = this.folding.version;
+    this.folding.take(change);
+    this.outbox.add(this.id, before, change, this.clock.take());
+  }
+
+  /** Take the server's state again after a clash; what of ours is not in it is kept aside until the annotator chooses. */
+  refresh(answer) {
+    this.stored = answer.changes;
+    this.suggestions = answer.suggestions ?? null;
+    this.#fold();
+    this.clashing = [];
+    this.#catchUp();
+  }
+
+  dropMine() {
+    this.outbox.drop(this.id);
+    this.clashing = [];
+  }
+
+  /** Put ours on top of theirs; returns how many fit. */
+  keepMine() {
+    const fit = this.clashing.filter(({ change }) => {
+      try {
+        this.folding.take(change);
+        return true;
+      } catch {
+        return false;
+      }
+    });
+    const all = this.clashing.length;
+    this.clashing = [];
+    this.outbox.rebase(this.id, fit, this.stored.length);
+    return { fit: fit.length, all };
+  }
+
+  #fold() {
+    const { mode, allow_neutral } = this.project;
+    this.folding = new Folding(mode, this.view.steps.length, { allowNeutral: allow_neutral });
+    for (const change of this.stored) this.folding.take(change);
+  }
+
+  /** Apply what this browser has not sent yet, or find that it clashes. */
+  #catchUp() {
+    if (!this.outbox) return;
+    const known = new Set(this.stored.map(({ id }) => id));
+    this.outbox.drop(this.id, known);
+    const waiting = this.outbox.of(this.id);
+    if (!waiting.length) return;
+    if (waiting.every(({ version }, at) => version === this.stored.length + at)) {
+      for (const { change } of waiting) this.folding.take(change);
+      return;
+    }
+    this.clashing = waiting;
+    this.outbox.hold(this.id, "clash");
+  }
+}
