@@ -29,6 +29,7 @@ ROWS = [
     example("p", ["so 2 = 2", "then 3 + 4 = 6"], [None, 0.0]),
     example("p", ["so 1 = 2", "yes"], [0.0, None]),
     example("q", ["no 5 - 5 = 0", "so 8 = 9"], [1.0, 0.0]),
+    example("r", ["the sum is so"], [1.0]),
 ]
 
 
@@ -53,10 +54,10 @@ def test_which_tokens_are_right(base):
     assert found[ROWS[3].solution.texts] == "no 5 - 5 = 0\n<file_sep>"
 
 
-@pytest.mark.parametrize("every_token", [True, False])
+@pytest.mark.parametrize("tokens", ["all", "quantities", "arithmetic"])
 @pytest.mark.parametrize("rank", [4, None])
-def test_loss_and_gradient_equal_those_of_separate_rows(base, every_token, rank):
-    objective = Joint(objective=Hard(), weight=0.7, every_token=every_token)
+def test_loss_and_gradient_equal_those_of_separate_rows(base, tokens, rank):
+    objective = Joint(objective=Hard(), weight=0.7, tokens=tokens)
     net = net_for(base, objective, rank=rank, dtype="float32")
     net.set_head(objective.head(net))
     generator = torch.Generator().manual_seed(1)
@@ -73,6 +74,7 @@ def test_loss_and_gradient_equal_those_of_separate_rows(base, every_token, rank)
 
     net.backbone.set_attn_implementation("sdpa")
     losses, logprobs, labels = [], {}, 0
+    fitted_words = []
     for row in ROWS:
         encoded = net.encoder.encode(row.solution)
         hidden = net.model(input_ids=torch.from_numpy(encoded.ids)[None], use_cache=False).last_hidden_state[
@@ -93,9 +95,13 @@ def test_loss_and_gradient_equal_those_of_separate_rows(base, every_token, rank)
         ids = encoded.ids.tolist()
         for at in range(encoded.answer, max(end, 0) + 1 if end > 0 else 0):
             text = net.tokenizer.decode([ids[at]])
-            if every_token or any(c in "0123456789+*/=<>×÷^%$-" for c in text):
+            # Of words of quantity, the rows hold "sum".
+            words = ("sum",) if tokens == "quantities" else ()
+            if tokens == "all" or any(c in text for c in (*"0123456789+*/=<>×÷^%$-", *words)):
+                fitted_words.append(text)
                 logprobs[row.solution.problem.text, *ids[: at + 1]] = logits[at - 1, ids[at]]
     assert len(logprobs) > 8
+    assert any("sum" in text for text in fitted_words) == (tokens != "arithmetic")
     expected = torch.stack(losses).sum() - 0.7 * torch.stack(list(logprobs.values())).mean() * labels
     expected.backward()
     assert fitted.labels == labels

@@ -59,6 +59,10 @@ class Network:
     """How problem and steps become text."""
     rank: int = 16
     """LoRA rank on every linear layer."""
+    alpha: float | None = None
+    """LoRA scale is alpha / rank. Left out: 2 x rank."""
+    warm_start: str | None = None
+    """Start from this LoRA adapter over the same base and its head: a folder, a hub name, or "default"."""
     full: Flag = False
     """Train all weights instead of an adapter."""
     frozen_layers: int = 0
@@ -80,8 +84,12 @@ class Running:
 
     learning_rate: float | None = None
     """Its peak. Left out: 2e-4 with LoRA, 1e-5 with all weights."""
+    head_rate: float = 1.0
+    """The head's learning rate, as a multiple of that of the other weights."""
     epochs: int = 2
     """Passes over the data."""
+    minutes: float | None = None
+    """Stop after this long, measurements not counted; the learning rate decays by the clock where that is ahead."""
     token_budget: int = 2048
     """Distinct tokens a forward pass; bounds memory."""
     rows_per_step: int | None = None
@@ -90,12 +98,16 @@ class Running:
     """Distinct tokens an epoch, the same number from each source."""
     language_weight: float = 0.0
     """Weight of a language-modelling loss on right steps beside the objective's (Cobbe et al. 2021); 0: none."""
+    language_tokens: Literal["arithmetic", "quantities", "all"] = "arithmetic"
+    """What that loss fits: digits and signs; those and words of quantity; every token."""
     weight_decay: float = 0.0
     """Of AdamW."""
     held_out: float = 0.06
     """Share of problems kept for measuring and calibration."""
     held_out_data: str | None = None
     """Measure and calibrate on this file instead of a share."""
+    tune_threshold: Flag = False
+    """Take the threshold with the best first-error F1 on the held-out solutions, instead of 0.5."""
     evaluations: int = 4
     """How often the held-out problems are measured, evenly over the run."""
     patience: int | None = None
@@ -141,7 +153,7 @@ def train_command(
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
 
-    made = _joint(_objective(objective, candidates, critic, keep_all), running.language_weight)
+    made = _joint(_objective(objective, candidates, critic, keep_all), running)
     recipe = _recipe(made, labels, network, running)
     state = out.with_name(f"{out.name}.run")
     history = state.with_name(f"{out.name}.history.jsonl")
@@ -232,9 +244,11 @@ def _objective(name: str, candidates: tuple[str, ...], critic: str | None, keep_
     return made
 
 
-def _joint(objective: Objective, weight: float) -> Objective:
+def _joint(objective: Objective, running: Running) -> Objective:
     """The objective with the language-modelling loss beside it, where that has a weight."""
-    if not weight:
+    if not running.language_weight:
+        if running.language_tokens != "arithmetic":
+            raise UsageError("--language-tokens is of the loss that --language-weight adds, and that is 0")
         return objective
     from stepmark.training.objectives.base import StepObjective
     from stepmark.training.objectives.joint import Joint
@@ -243,7 +257,7 @@ def _joint(objective: Objective, weight: float) -> Objective:
         raise UsageError(
             f"--language-weight goes with objectives of labelled steps, not with {objective.name}"
         )
-    return Joint(objective=objective, weight=weight)
+    return Joint(objective=objective, weight=running.language_weight, tokens=running.language_tokens)
 
 
 def _recipe(objective: Objective, labels: Labels, network: Network, running: Running) -> Recipe:
@@ -265,13 +279,16 @@ def _recipe(objective: Objective, labels: Labels, network: Network, running: Run
         train=Train(
             weights=Weights(
                 rank=None if network.full else network.rank,
-                alpha=2.0 * network.rank,
+                alpha=2.0 * network.rank if network.alpha is None else network.alpha,
                 frozen_layers=network.frozen_layers,
                 dtype=network.dtype,
                 device=network.device,
                 gradient_checkpointing=network.gradient_checkpointing,
             ),
             learning_rate=running.learning_rate,
+            head_rate=running.head_rate,
+            warm_start=network.warm_start,
+            minutes=running.minutes,
             weight_decay=running.weight_decay,
             epochs=running.epochs,
             token_budget=running.token_budget,
@@ -287,6 +304,7 @@ def _recipe(objective: Objective, labels: Labels, network: Network, running: Run
         mark=network.mark,
         layout=network.layout,
         adapter=network.adapter,
+        tune_threshold=running.tune_threshold,
     )
 
 

@@ -6,7 +6,7 @@ That the written checkpoint scores as the network did is checked in `recipe.trai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
@@ -17,19 +17,25 @@ from stepmark.training.measure import Graded, solutions_of
 
 
 def calibrate(
-    folder: Path, spec: ScoringSpec, graded: Sequence[Graded], *, name: str = "held-out problems"
+    folder: Path,
+    spec: ScoringSpec,
+    graded: Sequence[Graded],
+    *,
+    name: str = "held-out problems",
+    tune: bool = False,
 ) -> FirstErrors | None:
     """Fit Platt scaling on held-out steps, write it into the checkpoint's spec, and measure first errors there.
 
-    Every labelled step counts, shares of rollouts as shares. The threshold stays the spec's (0.5: more likely wrong than right). The
-    best one on these problems is measured and noted, not used: it moves with the length of steps and of solutions, which differ
-    elsewhere.
+    Every labelled step counts, shares of rollouts as shares. The threshold stays the spec's (0.5: more likely wrong than right) unless
+    `tune` takes the best one on these problems. Else that is measured and noted, not used: it moves with the length of steps and of
+    solutions, which differ elsewhere.
 
     Args:
         folder: the checkpoint, as it was written.
         spec: what the scores were made with: the sigmoid of one logit or the softmax of two (`takes_a_map`).
         graded: held-out examples with the network's scores.
         name: what they are, for the note.
+        tune: take the threshold with the best first-error F1 here, where there are right and wrong solutions.
 
     Returns:
         The first-error figures on those same solutions at the spec's threshold, calibrated; None without wrong or without right ones.
@@ -41,11 +47,20 @@ def calibrate(
     scale, shift = platt(logit([score for score, _ in pairs]).tolist(), [value for _, value in pairs])
     rows, truth = solutions_of(graded)
     moved = [sigmoid(scale * logit(row) + shift).tolist() for row in rows]
-    note: dict[str, object] = {"on": name, "steps": len(pairs), "solutions": len(rows)}
+    note: dict[str, object] = {
+        "on": name,
+        "steps": len(pairs),
+        "solutions": len(rows),
+        "threshold_tuned": tune,
+    }
     found = None
     if len({at >= 0 for at in truth}) == 2:
         threshold = 0.5 if spec.threshold is None else spec.threshold
-        found, best = first_errors(moved, truth, threshold), best_threshold(moved, truth)
+        best = best_threshold(moved, truth)
+        if tune:
+            threshold = best.threshold
+            spec = replace(spec, threshold=threshold)
+        found = first_errors(moved, truth, threshold)
         note |= {"first_errors": asdict(found), "best_threshold": asdict(best)}
     store_calibration(folder, spec, scale=scale, shift=shift, note=note)
     return found

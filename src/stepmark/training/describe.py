@@ -87,7 +87,8 @@ def card_of(
         if first is not None:
             figures.append(
                 Figure(
-                    what=f"first-error F1 at {first.threshold:g}, calibrated on the same problems",
+                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.tune_threshold else ''} "
+                    "on the same problems",
                     on=f"{found.solutions:,} solutions of those problems",
                     value=first.f1,
                 )

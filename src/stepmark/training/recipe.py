@@ -22,7 +22,7 @@ from stepmark.training.checkpoint import check_base
 from stepmark.training.describe import card_of, notes_of
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
 from stepmark.training.layouts import LayoutName, layout_for
-from stepmark.training.measure import Graded, Measure
+from stepmark.training.measure import Graded, Measure, solutions_of
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.objectives.steps import Hard, keeps_neutral
@@ -44,6 +44,8 @@ class Recipe:
     layout: LayoutName = "auto"
     adapter: bool = False
     """Write the LoRA adapter alone, to be read over its base; else the whole checkpoint."""
+    tune_threshold: bool = False
+    """Take the threshold with the best first-error F1 on the held-out solutions, calibrated; else the spec's, 0.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ def train(
         _check_reading(made, graded, net)
         if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
             assert written.spec is not None
-            first = calibrate(made, written.spec, graded, name="held-out problems")
+            first = calibrate(made, written.spec, graded, tune=recipe.tune_threshold)
         write_card(
             card_of(
                 recipe,
@@ -208,12 +210,23 @@ def _split(
         for target in objective.wanted(example).targets
         if target is not None
     ]
+    if recipe.tune_threshold and not (calibrated and _both_kinds(measured_on)):
+        raise UsageError(
+            "a threshold is tuned on held-out solutions of which some are right and some have a first error, for objectives of one logit or two; "
+            "hold out others, or leave --tune-threshold out"
+        )
     if calibrated and measured_on and not can_calibrate(fitted):
         # Known now, and not after hours of training, when calibration would need them.
         raise UsageError(
             f"the {len(measured_on)} held-out problems have no right or no wrong step; hold out more, or label more"
         )
     return training, measured_on
+
+
+def _both_kinds(groups: Sequence[Sequence[Example]]) -> bool:
+    """Whether some held-out solutions are right and some have a first error."""
+    rows = [Graded(example=e, scores=(0.5,) * len(e.targets)) for group in groups for e in group]
+    return len({at >= 0 for at in solutions_of(rows)[1]}) == 2
 
 
 def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:

@@ -17,11 +17,18 @@ class Train:
     learning_rate: float | None = None
     """Peak of a linear warm-up and a cosine decay to a tenth. None: 2e-4 with LoRA, 1e-5 with all weights (`docs/training.md` names the
     sources)."""
+    head_rate: float = 1.0
+    """The head's learning rate, as a multiple of that of the other weights."""
+    warm_start: str | None = None
+    """Folder of a LoRA adapter with its head, over the same base, from which training starts; its rank is at most that of `weights`."""
     warmup: float = 0.05
     """Share of the steps."""
     weight_decay: float = 0.0
     clip: float = 1.0
     """The gradient's norm at most."""
+    minutes: float | None = None
+    """Stop after this long, not counting measurements; the learning rate decays by the clock where that is ahead of the steps. Two such
+    runs are not the same."""
     epochs: int = 2
     token_budget: int = 2048
     """Distinct tokens a forward pass: bounds memory."""
@@ -61,6 +68,8 @@ class Train:
                 raise UsageError(f"{name} must be at least {number}, found {found}")
         for name, fits, expected in (
             ("learning_rate", 0 < self.peak < math.inf, "above 0"),
+            ("head_rate", 0 < self.head_rate < math.inf, "above 0"),
+            ("minutes", self.minutes is None or 0 < self.minutes < math.inf, "above 0"),
             ("warmup", 0 <= self.warmup <= 1, "from 0 to 1"),
             ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
             ("clip", self.clip > 0, "above 0"),
@@ -69,6 +78,10 @@ class Train:
         ):
             if not fits:
                 raise UsageError(f"{name} must be {expected}, found {getattr(self, name)}")
+        if self.warm_start is not None and self.weights.rank is None:
+            raise UsageError(
+                "warm_start is of an adapter; with all weights, name the checkpoint itself as the base"
+            )
 
     @property
     def peak(self) -> float:

@@ -26,8 +26,10 @@ from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.memory import keep_freed_memory
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
+from stepmark.training.pace import Pace, rate_groups, schedule
 from stepmark.training.parallel import Workers
 from stepmark.training.settings import Train
+from stepmark.training.warm_start import warm_start
 
 __all__ = ["Progress", "Train", "Trainer", "schedule"]
 
@@ -79,13 +81,17 @@ class Trainer:
         self.workers = Workers.joined(net.device) if workers is None else workers
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
-        self.parameters = list(net.named_parameters.values())
+        named = net.named_parameters
+        self.parameters = list(named.values())
         # Small updates vanish in bfloat16, so they are made in float32 and copied back.
         self.masters = [
             p.data if p.dtype == torch.float32 else p.detach().float().clone() for p in self.parameters
         ]
+        if settings.warm_start is not None:
+            warm_start(settings.warm_start, dict(zip(named, self.masters, strict=True)), net)
+            self._publish()
         self.optimizer = torch.optim.AdamW(
-            self.masters,
+            rate_groups(named, self.masters, settings.head_rate),
             lr=settings.peak,
             betas=(0.9, 0.98),
             weight_decay=settings.weight_decay,
@@ -95,6 +101,7 @@ class Trainer:
         self.best: tuple[float, list[torch.Tensor]] | None = None
         self._measured = False
         self.waited = 0
+        self.pace = Pace(settings, self.workers)
 
     def epoch(self, groups: Sequence[Sequence[Example]], number: int) -> list[list[list[Item]]]:
         """The steps of one epoch: the same for the same seed, so that a run can resume inside it."""
@@ -159,7 +166,10 @@ class Trainer:
         plan = [self.epoch(groups, n) for n in range(self.settings.epochs)]
         steps = [step for epoch in plan for step in epoch]
         if not steps:
-            raise UsageError("there is nothing to train on: no row that can be read has a labelled step")
+            raise UsageError(
+                "there is nothing to train on: no row that can be read has what the objective fits. "
+                + " ".join(self.dropped.lines())
+            )
         run = self._identity(steps, held_out if self.settings.patience is not None else ())
         self._resume(run)
         due = self._due(len(steps)) if held_out else set()
@@ -169,8 +179,15 @@ class Trainer:
         for number, step in enumerate(steps, start=1):
             if number <= self.done or self._patient_no_more():
                 continue
-            rate = self.settings.peak * schedule(number, len(steps), self.settings.warmup)
+            if self.pace.share >= 1:
+                left = len(steps) - self.done
+                self.dropped.note(
+                    "optimizer steps that the time limit left no time for", f"step {number}", left
+                )
+                break
+            rate, at = self.pace.rate(number, len(steps)), time.monotonic()
             loss, labels, norm = self._step(step, rate)
+            self.pace.spend(time.monotonic() - at)
             self.done = number
             tokens += sum(len(item.tree) for part in step for item in part)
             rows += sum(len(item.rows) for part in step for item in part)
@@ -191,7 +208,7 @@ class Trainer:
                         learning_rate=rate,
                         tokens_per_second=tokens / seconds,
                         rows_per_second=rows / seconds,
-                        seconds_left=(len(steps) - number) * seconds / (number - first),
+                        seconds_left=self.pace.left((len(steps) - number) * seconds / (number - first)),
                         held_out=found,
                     )
                 )
@@ -205,7 +222,7 @@ class Trainer:
     def _step(self, parts: Sequence[Sequence[Item]], rate: float) -> tuple[float, float, float]:
         """One optimizer step: sum of losses, labels, and the norm of the gradient."""
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.net.train(True)
         loss, labels = 0.0, 0.0
         # Passes add up in float32: in bfloat16 a sum soon takes no more of them.
@@ -358,6 +375,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "best": None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]},
                 "waited": self.waited,
+                "seconds": self.pace.seconds,
             },
             temporary,
         )
@@ -377,14 +395,6 @@ class Trainer:
                 master.copy_(saved)
         self._publish()
         self.optimizer.load_state_dict(state["optimizer"])
-        self.done, self.waited = state["done"], state["waited"]
+        self.done, self.waited, self.pace.seconds = state["done"], state["waited"], state["seconds"]
         if state["best"] is not None:
             self.best = (state["best"]["loss"], state["best"]["parameters"])
-
-
-def schedule(step: int, steps: int, warmup: float) -> float:
-    """Share of the peak rate at a step, counted from 1: linear warm-up, cosine decay to a tenth."""
-    warm = max(1, round(steps * warmup))
-    if step <= warm:
-        return step / warm
-    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

@@ -3,7 +3,7 @@
 Cobbe et al. 2021, "Training verifiers to solve math word problems", section 4.2: verifiers that are trained to write right solutions too,
 besides judging them, judge better. Deviations: only tokens of steps that are right, or stand before the first wrong one, are fitted; and by
 default only tokens with a digit or a sign of arithmetic, in which a right solution differs from a wrong one (a vocabulary of logits is
-computed for those alone).
+computed for those alone). Beside them, words of quantity say in English what a calculation does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,7 +27,14 @@ from stepmark.training.logprobs import token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted, Objective
 
+Tokens = Literal["arithmetic", "quantities", "all"]
+"""Which tokens of right steps are fitted."""
 _ARITHMETIC = re.compile(r"[0-9+*/=<>×÷^%$-]")
+# Pieces of words too: what a word begins with is a token as often as the word.
+_QUANTITY = re.compile(
+    r"times|div|add|subtract|multipl|plus|minus|more|less|fewer|twice|double|triple|half|third|quarter|total|sum|left|each|every|\bper\b",
+    re.IGNORECASE,
+)
 
 
 class FitsSteps(Objective, Protocol):
@@ -48,14 +55,17 @@ class Joint:
     objective: FitsSteps
     weight: float
     """Of the language-modelling loss; above 0."""
-    every_token: bool = False
-    """Fit every token of right steps, not only those with digits and signs."""
+    tokens: Tokens = "arithmetic"
+    """Which tokens of right steps are fitted: `arithmetic`, those with a digit or a sign; `quantities`, those and words of quantity
+    ("times", "more", "half"); `all`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
             raise UsageError(
                 f"the weight of the language-modelling loss must be above 0, found {self.weight}"
             )
+        if self.tokens not in ("arithmetic", "quantities", "all"):
+            raise UsageError(f"tokens must be arithmetic, quantities or all, found {self.tokens!r}")
         if self.objective.outcomes:
             raise UsageError("the language-modelling loss goes with labels of steps, not with outcomes alone")
 
@@ -111,8 +121,8 @@ class Joint:
         for item in batch:
             places = [right_tokens(item, row) for row in item.rows]
             mine = np.unique(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
-            if not self.every_token and len(mine):
-                mine = mine[[_is_arithmetic(net, int(token)) for token in item.tree.ids[mine]]]
+            if self.tokens != "all" and len(mine):
+                mine = mine[[_is_fitted(net, int(token), self.tokens) for token in item.tree.ids[mine]]]
             found.append(mine + start)
             start += len(item.tree)
         return np.concatenate(found)
@@ -130,11 +140,14 @@ def right_tokens(item: Item, row: Row) -> Ints:
     return row.path[row.answer : end + 1] if end >= 0 else np.empty(0, dtype=np.int64)
 
 
-_KNOWN: dict[tuple[int, int], bool] = {}
+_KNOWN: dict[tuple[int, int, Tokens], bool] = {}
 
 
-def _is_arithmetic(net: Net, token: int) -> bool:
-    key = (id(net.tokenizer), token)
+def _is_fitted(net: Net, token: int, tokens: Tokens) -> bool:
+    key = (id(net.tokenizer), token, tokens)
     if key not in _KNOWN:
-        _KNOWN[key] = _ARITHMETIC.search(net.tokenizer.decode([token])) is not None
+        text = net.tokenizer.decode([token])
+        _KNOWN[key] = _ARITHMETIC.search(text) is not None or (
+            tokens == "quantities" and _QUANTITY.search(text) is not None
+        )
     return _KNOWN[key]

@@ -1,0 +1,263 @@
+"""What a run starts from, how fast each part learns, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stepmark.cli import main
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.training import trainer as trainers
+from stepmark.training.examples import by_problem
+from stepmark.training.net import Weights
+from stepmark.training.objectives.steps import CrossEntropy, Hard
+from stepmark.training.pace import rate_groups, schedule
+from stepmark.training.settings import Train
+from stepmark.training.trainer import Trainer
+from stepmark.training.write import write_trained
+from tiny_base import branching, net_for, write_base
+
+torch.set_num_threads(1)
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+ROWS = branching()
+GROUPS = by_problem(ROWS)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base"))
+
+
+def trainer_of(base, folder, *, rank=2, alpha=4.0, objective=None, dtype="float32", **settings):
+    objective = objective or Hard()
+    frozen = settings.pop("frozen_layers", 0)
+    net = net_for(base, objective, rank=rank, alpha=alpha, dtype=dtype, frozen_layers=frozen)
+    weights = Weights(rank=rank, alpha=alpha, dtype=dtype, device="cpu", frozen_layers=frozen)
+    settings = {"epochs": 1, "token_budget": 150, "learning_rate": 1e-2} | settings
+    return Trainer(net, objective, Train(weights=weights, **settings), folder)
+
+
+def scores(trainer):
+    return [score for one in trainer.graded(GROUPS)[0] for score in one.scores if score is not None]
+
+
+def quiet(progress):
+    pass
+
+
+# --- warm start -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapter(base, tmp_path_factory):
+    """An adapter of rank 2 that was trained, and what it scores."""
+    folder = tmp_path_factory.mktemp("adapter")
+    trained = trainer_of(base, folder / "run")
+    trained.run(GROUPS, report=quiet)
+    found = scores(trained)
+    write_trained(folder / "adapter", trained.net, adapter=True, base_name=str(base), notes={})
+    return folder / "adapter", found
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(2, 4.0), (5, 4.0), (4, 1.0)])
+def test_a_run_starts_where_the_adapter_is_whatever_the_ranks(base, adapter, tmp_path, rank, alpha):
+    folder, expected = adapter
+    started = trainer_of(base, tmp_path / "run", rank=rank, alpha=alpha, warm_start=str(folder))
+    assert scores(started) == pytest.approx(expected, abs=1e-5)
+    assert len(set(expected)) > 5
+    new = trainer_of(base, tmp_path / "run", rank=rank, alpha=alpha)
+    assert set(scores(new)) == {0.5}
+    # Every part of a wider adapter can learn: B is zero there, and A is not.
+    wide = [m for name, m in started.net.named_parameters.items() if "lora_A" in name]
+    assert all(bool((m.abs().sum(1) > 0).all()) for m in wide)
+    started.run(GROUPS, report=quiet)
+    assert scores(started) != pytest.approx(expected, abs=1e-5)
+
+
+def test_bfloat16_starts_there_too(base, adapter, tmp_path):
+    folder, expected = adapter
+    started = trainer_of(base, tmp_path / "run", rank=3, dtype="bfloat16", warm_start=str(folder))
+    assert scores(started) == pytest.approx(expected, abs=0.05)
+
+
+def test_an_adapter_that_does_not_fit_is_refused(base, adapter, tmp_path):
+    folder, _ = adapter
+    run = tmp_path / "run"
+    with pytest.raises(CheckpointError, match="the rank here must be at least 2"):
+        trainer_of(base, run, rank=1, warm_start=str(folder))
+    with pytest.raises(CheckpointError, match=r"layers\.0\..*is not trained here; lower --frozen-layers"):
+        trainer_of(base, run, frozen_layers=1, warm_start=str(folder))
+    with pytest.raises(
+        CheckpointError, match=r"its head's .* has the shape \(1, 32\), and this objective's \(2, 32\)"
+    ):
+        trainer_of(base, run, objective=CrossEntropy(), warm_start=str(folder))
+    other = write_base(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="is an adapter over"):
+        trainer_of(other, run, warm_start=str(folder))
+    with pytest.raises(CheckpointError, match="no folder"):
+        trainer_of(base, run, warm_start=str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="with all weights"):
+        Train(weights=Weights(rank=None), warm_start=str(folder))
+    spec = json.loads((folder / "stepmark.json").read_text())
+    spec["layout"]["mark"] = "\n\n"
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (copy / name).write_bytes((folder / name).read_bytes())
+    (copy / "stepmark.json").write_text(json.dumps(spec))
+    with pytest.raises(UsageError, match="reads solutions otherwise"):
+        trainer_of(base, run, warm_start=str(copy))
+    (copy / "stepmark.json").unlink()
+    tensors = {
+        name: t for name, t in load_file(folder / "adapter_model.safetensors").items() if "lora" not in name
+    }
+    save_file(tensors, copy / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="no LoRA weights"):
+        trainer_of(base, run, warm_start=str(copy))
+
+
+# --- the head's rate --------------------------------------------------------------------------------------------------
+
+
+def test_the_head_has_a_rate_of_its_own(base, tmp_path):
+    """The first step of AdamW moves every weight by its rate, whatever the gradient: so by the rates' ratio."""
+    moved = {}
+    for rate in (1.0, 0.25):
+        run = trainer_of(base, tmp_path / str(rate), head_rate=rate, token_budget=10_000, warmup=0.0)
+        with torch.no_grad():
+            # A head of zeros sends no gradient below.
+            run.net.head.weight.copy_(torch.linspace(-1, 1, run.net.hidden_size)[None])
+        before = {n: p.detach().clone() for n, p in run.net.named_parameters.items()}
+        run.run(GROUPS, report=quiet)
+        assert run.done == 1
+        moved[rate] = {
+            n: float((p.detach() - before[n]).abs().max()) for n, p in run.net.named_parameters.items()
+        }
+    for name, far in moved[1.0].items():
+        share = 0.25 if name.startswith("head.") else 1.0
+        assert moved[0.25][name] == pytest.approx(share * far, rel=1e-4)
+    assert any(far > 0 for name, far in moved[1.0].items() if "lora_B" in name)
+    a, b, c = (torch.zeros(1) for _ in range(3))
+    assert rate_groups(["x", "head.weight", "y"], [a, b, c], 0.5) == [
+        {"params": [a, c], "share": 1.0},
+        {"params": [b], "share": 0.5},
+    ]
+    with pytest.raises(UsageError, match="head_rate must be above 0"):
+        Train(head_rate=0.0)
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Every look at it takes a while."""
+
+    def __init__(self, tick):
+        self.now, self.tick = 0.0, tick
+
+    def monotonic(self):
+        self.now += self.tick
+        return self.now
+
+
+def test_a_time_limit_ends_the_run_with_the_rate_of_an_end(base, tmp_path, monkeypatch):
+    whole = trainer_of(base, tmp_path / "whole", epochs=8)
+    steps = []
+    whole.run(GROUPS, report=steps.append)
+    assert len(steps) > 12
+    # A step is between two looks at the clock: 6 seconds each, and half a minute holds five.
+    monkeypatch.setattr(trainers, "time", Clock(6.0))
+    limited = trainer_of(base, tmp_path / "limited", epochs=8, minutes=0.5)
+    told = []
+    limited.run(GROUPS, report=told.append)
+    assert [one.step for one in told] == [1, 2, 3, 4, 5]
+    assert limited.dropped.counts == {"optimizer steps that the time limit left no time for": len(steps) - 5}
+    # The fifth step begins when four fifths of the time are spent.
+    far = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 0.8))
+    assert told[-1].learning_rate == pytest.approx(1e-2 * far)
+    assert told[-1].seconds_left == 0.0
+    assert steps[4].learning_rate > told[4].learning_rate
+    with pytest.raises(UsageError, match="minutes must be above 0"):
+        Train(minutes=0.0)
+
+
+def test_time_before_an_interruption_counts(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainers, "time", Clock(6.0))
+    first = trainer_of(base, tmp_path / "run", epochs=8, minutes=0.5, save_every=1)
+
+    class Stop(Exception):
+        pass
+
+    def until_three(progress):
+        if progress.step == 4:
+            raise Stop
+
+    with pytest.raises(Stop):
+        first.run(GROUPS, report=until_three)
+    again, told = trainer_of(base, tmp_path / "run", epochs=8, minutes=0.5, save_every=1), []
+    again.run(GROUPS, report=told.append)
+    assert [one.step for one in told] == [4, 5]
+
+
+def test_the_clock_only_ever_hastens_the_decay():
+    assert schedule(50, 100, 0.1, least=0.0) == schedule(50, 100, 0.1)
+    assert schedule(50, 100, 0.1, least=0.2) == schedule(50, 100, 0.1)
+    assert schedule(50, 100, 0.1, least=1.0) == pytest.approx(0.1)
+    assert schedule(5, 100, 0.1, least=0.9) == 0.5  # warming up
+
+
+# --- the threshold ----------------------------------------------------------------------------------------------------
+
+
+def rows_of(path):
+    """A step with z is wrong; most are. Two steps, so that some solutions are right and some are not."""
+    rows = [
+        {
+            "prompt": f"p{n}",
+            "completions": [f"{'z' if n % 3 == 0 else 'a'} = {n}", f"{'z' if n % 3 else 'b'} = {n + 1}"][
+                : 1 + n % 2
+            ],
+            "labels": [n % 3 != 0, n % 3 == 0][: 1 + n % 2],
+        }
+        for n in range(48)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
+    from stepmark.models.detect import read_spec
+
+    data = rows_of(tmp_path / "rows.jsonl")
+    words = ["train", data, "--base", base, "--dtype", "float32", "--rank", 2, "--epochs", 2]
+    words += ["--learning-rate", "0.005", "--held-out", "0.5", "--evaluations", 1]
+    words += ["--language-weight", 0.1, "--language-tokens", "all", "--alpha", 3]
+    for name, more in (("plain", []), ("tuned", ["--tune-threshold"])):
+        assert main([*map(str, words), "--out", str(tmp_path / name), *more]) == 0
+    fitted = {
+        name: json.loads((tmp_path / name / "calibration.json").read_text()) for name in ("plain", "tuned")
+    }
+    best = fitted["plain"]["best_threshold"]
+    assert read_spec(tmp_path / "plain" / "stepmark.json").threshold == 0.5
+    assert read_spec(tmp_path / "tuned" / "stepmark.json").threshold == best["threshold"] != 0.5
+    assert fitted["tuned"]["first_errors"]["f1"] == best["f1"] > fitted["plain"]["first_errors"]["f1"]
+    assert (fitted["plain"]["threshold_tuned"], fitted["tuned"]["threshold_tuned"]) == (False, True)
+    assert json.loads((tmp_path / "tuned" / "train.json").read_text())["settings"]["weights"]["alpha"] == 3.0
+    assert "the threshold chosen" in (tmp_path / "tuned" / "README.md").read_text()
+
+
+def test_what_a_threshold_cannot_be_chosen_on(base, tmp_path, capsys):
+    data = rows_of(tmp_path / "rows.jsonl")
+    words = ["train", data, "--base", base, "--out", tmp_path / "out", "--tune-threshold"]
+    assert main([*map(str, words), "--objective", "implicit-ce"]) == 2
+    assert main([*map(str, words), "--held-out", "0"]) == 2
+    assert main([*map(str, words[:-1]), "--language-tokens", "all"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("a threshold is tuned on held-out solutions") >= 1
+    assert "--language-tokens is of the loss that --language-weight adds" in told
