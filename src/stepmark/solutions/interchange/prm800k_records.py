@@ -102,6 +102,7 @@ def _record(
     if all(label is None for label in labels):
         raise NotRepresentableError("no step is judged, and a record of PRM800K holds ratings")
     last = _last(labels)
+    flagged = facts.get("flagged") or ()
     steps = []
     for step in range(last + 1):
         beside = [(at, row) for number, at, row in branches if number == step]
@@ -109,7 +110,8 @@ def _record(
             (at, _completion(row.solution.texts[-1], three_way(row, settings, losses)[-1]))
             for at, row in beside
         ]
-        steps.append(_step(texts[step], labels[step], others, _choice(facts, step, last, labels[step])))
+        own = _completion(texts[step], labels[step], flagged=step in flagged)
+        steps.append(_step(own, labels[step], others, _choice(facts, step, last, labels[step])))
     if last + 1 < len(texts):
         losses.lose(
             "a row was cut after its first error, or after the last step that was judged; all its steps stand in "
@@ -158,16 +160,24 @@ def _choice(facts: dict[str, Any], step: int, last: int, label: StepLabel | None
 
 
 def _step(
-    text: str, label: StepLabel | None, others: list[tuple[int, dict[str, Any]]], choice: int | None
+    completion: dict[str, Any],
+    label: StepLabel | None,
+    others: list[tuple[int, dict[str, Any]]],
+    choice: int | None,
 ) -> dict[str, Any]:
     if label is not None and label.note == WRITTEN:
         return {
             "completions": [completion for _, completion in others] or None,
-            "human_completion": {"text": text, "rating": None, "source": "human", "flagged": False},
+            "human_completion": {
+                "text": completion["text"],
+                "rating": None,
+                "source": "human",
+                "flagged": False,
+            },
             "chosen_completion": None,
         }
     own = 0 if choice is None else choice
-    listed = sorted([*others, (own, _completion(text, label))], key=lambda pair: pair[0])
+    listed = sorted([*others, (own, completion)], key=lambda pair: pair[0])
     completions = [completion for _, completion in listed]
     position = next(at for at, (number, _) in enumerate(listed) if number == own)
     return {
@@ -177,5 +187,5 @@ def _step(
     }
 
 
-def _completion(text: str, label: StepLabel | None) -> dict[str, Any]:
-    return {"text": text, "rating": None if label is None else label.rating, "flagged": None}
+def _completion(text: str, label: StepLabel | None, *, flagged: bool = False) -> dict[str, Any]:
+    return {"text": text, "rating": None if label is None else label.rating, "flagged": flagged or None}
