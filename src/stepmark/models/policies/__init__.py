@@ -104,4 +104,4 @@ def load_policy(
         return policy
     from stepmark.models.policies.local import LocalPolicy
 
-    return LocalPolicy.load(address, dtype=dtype, device=device)
+    return LocalPolicy.load(address, dtype=dtype, device=device, memory_tokens=memory_tokens)

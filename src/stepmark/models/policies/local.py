@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.policies.prompts import PromptEncoder
 
@@ -19,6 +17,8 @@ try:
     from stepmark.models.checkpoint import BUILT_IN
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
+    from stepmark.models.policies.keeping import Begun, PromptCache, Reading, why_not
+    from stepmark.models.policies.rows import Drawn, Row, fingerprint
 except ModuleNotFoundError:
     raise MissingExtraError(
         "a local policy needs torch and transformers: pip install 'stepmark[local]'"
@@ -27,44 +27,13 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+__all__ = ["Drawn", "LocalPolicy"]
+
+_Sample = TypeVar("_Sample")
 _ROOM = 256
 """Tokens that the cache has room for at first."""
 _WORTH_DROPPING = 0.8
 """Finished rows are taken out of the batch, which copies the cache, when no larger share of it goes on."""
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Row:
-    """One sample being written."""
-
-    index: int
-    """Of its request."""
-    number: int
-    """Of the sample."""
-    request: Write
-    prompt: list[int]
-    limit: int
-    """Tokens that may be written."""
-    dice: torch.Generator
-    new: list[int] = field(default_factory=list)
-    logprob: float = 0.0
-    text: str = ""
-    finish: Finish | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """A sample and the tokens that it was written in: encoding its text again may give others."""
-
-    prompt: tuple[int, ...]
-    """Tokens that it was written after."""
-    ids: tuple[int, ...]
-    """Its own, the end token among them where it ended by itself."""
-    text: str
-    finish: Finish
-
-
-_Sample = TypeVar("_Sample")
 
 
 @final
@@ -85,6 +54,9 @@ class LocalPolicy:
         name: its name in outputs.
         batch_size: samples written at once, and texts read at once; None for 16, and up to 256 for models below 25
             million weights, whose rounds cost more than their arithmetic.
+        memory_tokens: tokens whose keys and values are kept at most, so that a prompt that goes on from what was read or written
+            before costs its new tokens only; 0 keeps nothing. What is written stays the same, up to rounding. The weights must not
+            change meanwhile. `keeps_nothing` says why, where nothing is kept.
     """
 
     def __init__(
@@ -94,7 +66,10 @@ class LocalPolicy:
         *,
         name: str,
         batch_size: int | None = None,
+        memory_tokens: int = 0,
     ) -> None:
+        if memory_tokens < 0:
+            raise UsageError(f"memory_tokens must be at least 0, found {memory_tokens}")
         if batch_size is None:
             batch_size = max(16, min(256, 400_000_000 // max(1, model.num_parameters())))
         if batch_size < 1:
@@ -108,12 +83,21 @@ class LocalPolicy:
         ends = ends if isinstance(ends, list) else [ends]
         self._ends = {end for end in (*ends, tokenizer.eos_token_id) if end is not None}
         self.name = name
-        self.identity = f"{name}#{_fingerprint(model, tokenizer)}"
+        self.identity = f"{name}#{fingerprint(model, tokenizer)}"
         self.tokens_written = 0
+        self.read = Reading()
+        self.keeps_nothing = why_not(model) if memory_tokens else "it was given no memory"
+        self._kept = None if self.keeps_nothing else PromptCache(model, memory_tokens)
 
     @classmethod
     def load(
-        cls, path: str | Path, *, dtype: str = "auto", device: str = "auto", batch_size: int | None = None
+        cls,
+        path: str | Path,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        batch_size: int | None = None,
+        memory_tokens: int = 0,
     ) -> LocalPolicy:
         """Load a folder, a hub name, or a model that ships with stepmark; no code from the checkpoint is run.
 
@@ -121,7 +105,7 @@ class LocalPolicy:
             path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
             dtype: "auto" (as saved), "float32", "bfloat16", "float16".
             device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
-            batch_size: as for the class.
+            batch_size, memory_tokens: as for the class.
 
         Raises:
             CheckpointError: nothing there that transformers can load as a causal language model.
@@ -140,32 +124,40 @@ class LocalPolicy:
                 f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
                 f"{type(error).__name__}: {error}"
             ) from error
-        return cls(model.to(device).eval(), tokenizer, name=str(path), batch_size=batch_size)
+        return cls(
+            model.to(device).eval(),
+            tokenizer,
+            name=str(path),
+            batch_size=batch_size,
+            memory_tokens=memory_tokens,
+        )
 
     def write(
         self, requests: Sequence[Write], ready: Ready | None = None
     ) -> list[list[Written] | InputError]:
         """Write the samples of each request; see `Policy.write`."""
-        return self._sampled(requests, _written, ready)
+        return self._sampled(requests, Row.written, ready)
 
     def draw(self, requests: Sequence[Write]) -> list[list[Drawn] | InputError]:
         """The same samples with their tokens, for training the model on what it wrote."""
-        return self._sampled(requests, _drawn)
+        return self._sampled(requests, Row.drawn)
 
     def _sampled(
         self,
         requests: Sequence[Write],
-        close: Callable[[_Row], _Sample],
+        close: Callable[[Row], _Sample],
         ready: Callable[[int, list[_Sample]], None] | None = None,
     ) -> list[list[_Sample] | InputError]:
         replies: list[list[_Sample] | InputError | None] = [None] * len(requests)
-        rows: list[_Row] = []
+        rows: list[Row] = []
         for index, request in enumerate(requests):
             try:
                 rows.extend(self._rows(index, request))
             except InputError as error:
                 replies[index] = error
-        samples: dict[int, list[_Row]] = {}
+            else:
+                self.read.given += len(rows[-1].prompt)
+        samples: dict[int, list[Row]] = {}
         for row in rows:
             samples.setdefault(row.index, []).append(row)
         # Prompts of like length together: little padding. Samples of one prompt stay together.
@@ -221,7 +213,7 @@ class LocalPolicy:
                 ready(index, reply)
         return replies
 
-    def _rows(self, index: int, request: Write) -> list[_Row]:
+    def _rows(self, index: int, request: Write) -> list[Row]:
         prompt = self._encoder.ids(request.prompt, request.prefill)
         self._check_length(len(prompt) + 1)
         limit = request.max_tokens
@@ -229,7 +221,7 @@ class LocalPolicy:
             limit = min(limit, self._context - len(prompt))
         first = request.first or 0
         return [
-            _Row(
+            Row(
                 index=index,
                 number=number,
                 request=request,
@@ -247,34 +239,58 @@ class LocalPolicy:
             )
 
     @torch.inference_mode()
-    def _write_batch(self, rows: list[_Row]) -> None:
+    def _write_batch(self, rows: list[Row]) -> None:
         prompts: dict[int, int] = {}
         for row in rows:
             prompts.setdefault(row.index, len(prompts))
         first = {row.index: row.prompt for row in rows}
-        ids, mask, positions = self._padded([first[index] for index in prompts])
-        out = self._forward(ids, mask, positions, keep=1)
-        starts = torch.tensor([prompts[row.index] for row in rows], device=ids.device)
+        begun = self._begin([first[index] for index in prompts])
+        out, mask, positions = begun.out, begun.mask, begun.positions
+        starts = torch.tensor([prompts[row.index] for row in rows], device=mask.device)
+        width = mask.shape[1]
         logits, mask, positions = out.logits[starts, -1], mask[starts], positions[starts, -1:]
         cache = out.past_key_values
         spread(cache, starts, min(_ROOM, max(row.limit for row in rows)))
         while True:
             self._draw(logits.float().log_softmax(-1), rows)
             going = [place for place, row in enumerate(rows) if row.finish is None]
+            if begun.kept is not None:
+                for place, row in enumerate(rows):
+                    if row.finish is not None and not row.kept:
+                        row.kept = True
+                        # The last token that was written has not been read.
+                        text = [*row.prompt, *row.new[:-1]]
+                        begun.kept.keep(text, cache, place, len(row.prompt) - 1, width - 1)
             if not going:
                 return
             if len(going) <= _WORTH_DROPPING * len(rows):
-                keep = torch.tensor(going, device=ids.device)
+                keep = torch.tensor(going, device=mask.device)
                 cache.batch_select_indices(keep)
                 mask, positions = mask[keep], positions[keep]
                 rows = [rows[place] for place in going]
-            ids = torch.tensor([[row.new[-1]] for row in rows], device=ids.device)
+            ids = torch.tensor([[row.new[-1]] for row in rows], device=mask.device)
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
             positions = positions + 1
             out = self._forward(ids, mask, positions, keep=1, cache=cache)
             logits = out.logits[:, -1]
 
-    def _draw(self, table: torch.Tensor, rows: Sequence[_Row]) -> None:
+    def _begin(self, prompts: list[list[int]]) -> Begun:
+        """Read prompts, with what is kept of them or whole."""
+        if self._kept is not None:
+            begun = self._kept.begin(
+                prompts,
+                lambda ids, mask, positions, cache: self._forward(ids, mask, positions, keep=1, cache=cache),
+                self.read,
+            )
+            if begun is not None:
+                return begun
+        self.read.computed += sum(len(prompt) for prompt in prompts)
+        ids, mask, positions = self._padded(prompts)
+        return Begun(
+            out=self._forward(ids, mask, positions, keep=1), mask=mask, positions=positions, kept=None
+        )
+
+    def _draw(self, table: torch.Tensor, rows: Sequence[Row]) -> None:
         """Give each row that is not finished its next token, from log-probabilities [rows, vocabulary]."""
         alike: dict[tuple[float, float, int | None], list[int]] = {}
         for place, row in enumerate(rows):
@@ -291,7 +307,7 @@ class LocalPolicy:
                 self._close(rows[place])
             self.tokens_written += len(places)
 
-    def _close(self, row: _Row) -> None:
+    def _close(self, row: Row) -> None:
         """Set the row's text and finish if it is done."""
         stop = row.request.stop
         if row.new[-1] in self._ends:
@@ -339,35 +355,3 @@ class LocalPolicy:
             use_cache=True,
             **extra,
         )
-
-
-def _written(row: _Row) -> Written:
-    if row.finish is None:
-        raise AssertionError("a row without an end")
-    return Written(
-        text=row.text,
-        finish=row.finish,
-        tokens=len(row.new),
-        logprob=row.logprob,
-        prompt_tokens=len(row.prompt),
-    )
-
-
-def _drawn(row: _Row) -> Drawn:
-    if row.finish is None:
-        raise AssertionError("a row without an end")
-    return Drawn(prompt=tuple(row.prompt), ids=tuple(row.new), text=row.text, finish=row.finish)
-
-
-def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Tell models apart by a few numbers of every weight.
-
-    Without it, a store would give the replies of a model that was since trained further into the same folder.
-    """
-    digest = hashlib.sha256(str(tokenizer.chat_template).encode())
-    for name, weight in sorted(model.named_parameters()):
-        flat = weight.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // 64)].float().cpu()
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(some.numpy().tobytes())
-    return digest.hexdigest()[:12]
