@@ -149,9 +149,10 @@ export class LabelPage {
       if (this.#work !== work) return;
       if (answer.suggestions?.some(Boolean)) {
         this.#show(answer);
-        this.#tell("Your first pass is saved. Below each step is now what the model says of it.", [
+        const must = this.me.project.help.require_verification;
+        this.#tell(`Your first pass is saved. Below each step is now what the model says of it.${must ? " The item counts once each suggestion is accepted or overridden." : ""}`, [
           button("Look and change (r)", () => this.#reopen(), { class: "strong" }),
-          button("Next (s)", () => this.#goOn()),
+          must ? "" : button("Next (s)", () => this.#goOn()),
         ]);
         return;
       }

@@ -1,0 +1,48 @@
+// The queue of items on which annotators disagree, worst first.
+
+import { ask } from "./api.js";
+import { make, percent, table, visible } from "./dom.js";
+
+const STATES = { open: ["odd", "open"], reopened: ["odd", "an answer changed since"], decided: ["good", "decided"] };
+
+export const disputePath = (item) => `#/dispute/${encodeURIComponent(item)}`;
+
+export function stateOf({ state, decided }) {
+  return STATES[state ?? (decided ? "decided" : "open")] ?? STATES.open;
+}
+
+export class DisputesPage {
+  item = null;
+
+  constructor({ main }) {
+    this.main = main;
+  }
+
+  async open() {
+    const { disputes, total } = await ask("GET", "/api/disputes");
+    const open = disputes.filter((one) => stateOf(one)[1] !== "decided");
+    const rows = disputes.map((one) => {
+      const bar = make("i");
+      bar.style.width = percent(one.severity);
+      const [kind, words] = stateOf(one);
+      return [
+        make("a", { href: disputePath(one.item) }, visible(one.title || one.item)),
+        make("span", { class: "severity" }, make("span", { class: "meter bad", aria: { hidden: "true" } }, bar), one.severity.toFixed(2)),
+        one.why,
+        make("span", { class: `chip ${kind}` }, words),
+      ];
+    });
+    this.main.replaceChildren(
+      make(
+        "section",
+        { class: "page" },
+        make("h1", {}, "Disagreements"),
+        make("p", { class: "note" }, `${open.length} to decide, ${total} in all. The worst come first.`),
+        open.length ? make("p", {}, make("a", { class: "go", href: disputePath(open[0].item) }, "Start with the worst")) : null,
+        rows.length
+          ? table("Disagreements", ["Item", ["Severity", "number"], ["Why", "wide"], "State"], rows)
+          : make("p", { class: "note" }, "Nobody disagrees: an item comes here when two have submitted it and say different things."),
+      ),
+    );
+  }
+}
