@@ -123,7 +123,7 @@ def _format(first: Row, project: Project) -> str:
 
 def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) -> Iterator[Item]:
     if format == TRACES:
-        yield _of_trace(row, project, role)
+        yield _of_trace(row, project, role, losses)
         return
     for labelled in format_named(format).read(row, Reading(quality_control=True), losses):
         suggestions, gold = _labels(labelled.labelled, project, role)
@@ -139,7 +139,7 @@ def _items(row: Row, format: str, project: Project, role: Role, losses: Losses) 
         )
 
 
-def _of_trace(row: Row, project: Project, role: Role) -> Item:
+def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
     own = isinstance(row.data.get(project.steps_key), list)
     found = shown(
         row,
@@ -154,6 +154,10 @@ def _of_trace(row: Row, project: Project, role: Role) -> Item:
         raise InputError(
             "expected the right labels beside the steps, and a trace has no place for them: give these items as stepmark-labels"
         )
+    thoughts = sum(found.turns[turn].thought is not None for turn in found.step_of)
+    losses.lose(
+        "a step's thought is shown in the trace and is no part of the step's text", row.where, thoughts
+    )
     meta = origin(row, TRACES)
     index = tuple(found.step_of)
     return Item(
