@@ -1,0 +1,238 @@
+"""The page's own copies of rules that Python holds: the log's fold, the cutting of texts, the palette. Both sides play the same inputs."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.annotation.marks import Folding
+from stepmark.annotation.wire import marks_data, read_change
+from stepmark.errors import InputError
+from stepmark.show import colour
+from stepmark.show.pieces import pieces
+from stepmark.show.text import visible
+
+WEB = Path(str(files("stepmark.annotation") / "web"))
+NODE = shutil.which("node")
+
+
+def node(tmp_path: Path, modules: list[str], code: str, given: Any) -> Any:
+    """The value that a script makes of JSON, with modules of the page imported."""
+    if NODE is None:
+        pytest.skip("needs node: install the package `nodejs`")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    for name in modules:
+        shutil.copy(WEB / name, tmp_path / name)
+    script = tmp_path / "main.js"
+    script.write_text(
+        'import { readFileSync } from "node:fs";\nconst given = JSON.parse(readFileSync(0, "utf8"));\n'
+        f"{code}\nprocess.stdout.write(JSON.stringify(made));\n"
+    )
+    done = subprocess.run(
+        [NODE, str(script)], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def a_log(rng: random.Random) -> dict[str, Any]:
+    """A log of changes, many of which cannot be: kinds of the other mode, steps out of range, fields of other kinds."""
+    steps = rng.randint(1, 5)
+    mode = rng.choice(["first_error", "per_step"])
+    changes: list[dict[str, Any]] = []
+    for _ in range(rng.randint(1, 40)):
+        kind = rng.choice(
+            ["first_error", "rate", "rate", "unsure", "note", "error_type", "verify", "undo", "undo", "redo"]
+            + (["reset", "submit", "reopen", "reopen"] if rng.random() < 0.4 else [])
+        )
+        if kind in ("first_error", "rate") and rng.random() < 0.9:
+            kind = "first_error" if mode == "first_error" else "rate"
+        change: dict[str, Any] = {"kind": kind}
+        step = rng.choice([None, *range(-1, steps), *range(steps), steps])
+        if kind in ("first_error", "rate", "unsure", "note", "error_type", "verify"):
+            change["step"] = step
+        if kind == "rate":
+            change["rating"] = rng.choice([-1, 0, 1, 1, None])
+        if kind in ("unsure", "verify"):
+            change["on"] = rng.choice([True, True, False, None])
+        if kind in ("first_error", "rate") and rng.random() < 0.3:
+            change["on"] = rng.choice([True, False])
+        if kind in ("note", "error_type"):
+            change["text"] = rng.choice(["", None, "slip", "gap"])
+        if rng.random() < 0.04:
+            change[rng.choice(["step", "rating", "text", "on"])] = rng.choice([None, 0])
+        if change.get("on") == 0 and change["on"] is not False:
+            change["on"] = False
+        if change.get("text") == 0:
+            change["text"] = "0"
+        changes.append(change)
+    return {"mode": mode, "steps": steps, "allow_neutral": rng.random() < 0.5, "changes": changes}
+
+
+def folded(log: dict[str, Any]) -> list[Any]:
+    """For each change: the marks after it and what can be taken back, or None where it is refused."""
+    folding = Folding(log["mode"], log["steps"], allow_neutral=log["allow_neutral"])
+    made: list[Any] = []
+    for data in log["changes"]:
+        try:
+            folding.take(read_change(data))
+        except InputError:
+            made.append(None)
+        else:
+            marks = folding.marks()
+            state = {"undo": folding.can_undo, "redo": folding.can_redo, "complete": marks.complete}
+            made.append({**marks_data(marks), **state, "version": folding.version})
+    return made
+
+
+def test_the_page_folds_random_logs_as_python_does(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    logs = [a_log(rng) for _ in range(800)]
+    code = """
+import { Folding, Refused } from "./fold.js";
+const made = given.map(({ mode, steps, allow_neutral, changes }) => {
+  const folding = new Folding(mode, steps, { allowNeutral: allow_neutral });
+  return changes.map((change) => {
+    try { folding.take(change); } catch (error) { if (error instanceof Refused) return null; throw error; }
+    const { canUndo: undo, canRedo: redo, version } = folding;
+    return { ...folding.data(), undo, redo, complete: folding.missing === null, version };
+  });
+});"""
+    page = node(tmp_path, ["fold.js"], code, logs)
+    taken = refused = 0
+    for log, theirs in zip(logs, page, strict=True):
+        ours = folded(log)
+        assert theirs == ours, log
+        taken += sum(one is not None for one in ours)
+        refused += sum(one is None for one in ours)
+    # Both kinds must have been played in numbers, or the comparison says nothing.
+    assert taken > 3000
+    assert refused > 1000
+
+
+TEXTS = [
+    "It costs $5 and $6.",
+    "So $x = 5$, and $$y = 2$$ or \\[z\\] or \\(w\\).",
+    "an unclosed $x and \\(y and ```",
+    "\\begin{align*} a &= b \\\\ c &= d \\end{align*} done",
+    "```python\nprint('$1$')\n```\nthen `a $b$` and ``c`d``",
+    "~~~\nno end",
+    "[asy] draw((0,0)); [/asy] and \\$5, \\\\ and \\`",
+    "it costs 5$. Then 6$",
+    "the $ sign of two words here $ is prose",
+    "$\\text{two words}$ is mathematics",
+    "$a\n\nb$ is not",
+    "  ```js\n  let a = 1;\n  ```  \n",
+    "$$$$ and $$ $$",
+    "é$x$ ñ5$.$",
+    "",
+]
+
+
+def test_the_page_cuts_texts_as_python_does(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    bits = [
+        "$",
+        "$$",
+        "\\(",
+        "\\)",
+        "\\[",
+        "\\]",
+        "`",
+        "```",
+        "\n",
+        "\n\n",
+        " ",
+        "x",
+        "5",
+        "and so on",
+        "\\$",
+        "\\\\",
+        ".",
+    ]
+    bits += ["\\begin{cases}", "\\end{cases}", "[asy]", "[/asy]", "~~~", "py", "é"]
+    texts = TEXTS + ["".join(rng.choices(bits, k=rng.randint(1, 14))) for _ in range(2000)]
+    code = """
+import { pieces } from "./pieces.js";
+const made = given.map((text) => pieces(text).map(({ kind, text, source, language }) => [kind, text, source, language ?? ""]));"""
+    page = node(tmp_path, ["pieces.js"], code, texts)
+    for text, theirs in zip(texts, page, strict=True):
+        assert theirs == [[p.kind, p.text, p.source, p.language] for p in pieces(text)], text
+        assert "".join(piece[2] for piece in theirs) == text
+
+
+def test_the_page_shows_hidden_characters_as_python_does(tmp_path: Path) -> None:
+    texts = [
+        "a\x1b[31mb",
+        "x\u202ey",
+        "a\r\nb\rc",
+        "tab\tend",
+        "\u2066i\u2069",
+        "\ufeffx",
+        "\x00",
+        "emoji 🙂 ok",
+        "\x85",
+    ]
+    code = 'import { visible } from "./dom.js";\nconst made = given.map(visible);'
+    assert node(tmp_path, ["dom.js"], code, texts) == [visible(text) for text in texts]
+
+
+def test_json_is_set_on_several_lines_without_changing_a_number(tmp_path: Path) -> None:
+    given = [
+        '{"id":12345678901234567890,"list":[1.0,2e5,{}],"text":"a, b: {c} \\" d"}',
+        "[]",
+        "not {json}",
+        '{"open": ',
+    ]
+    code = 'import { indented } from "./code.js";\nconst made = given.map(indented);'
+    made = node(tmp_path, ["code.js", "dom.js"], code, given)
+    assert made[0] == (
+        '{\n  "id": 12345678901234567890,\n  "list": [\n    1.0,\n    2e5,\n    {}\n  ],\n  "text": "a, b: {c} \\" d"\n}'
+    )
+    assert made[1:] == given[1:]
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_page_has_the_colours_of_the_reports(mode: colour.Mode) -> None:
+    css = (WEB / "base.css").read_text()
+    blocks = re.findall(
+        r":root(?:\[data-theme=dark\]|:not\(\[data-theme=light\]\))?\{(color-scheme:(\w+);.*?)\}", css, re.S
+    )
+    found = [dict(re.findall(r"--([\w-]+):(#\w+)", block)) for block, scheme in blocks if scheme == mode]
+    assert len(found) == (1 if mode == "light" else 2)
+    expected = {"ink": colour.INK[mode], "muted": colour.MUTED[mode], "panel": colour.PAGE[mode]}
+    for name, place in {"bad": 0.0, "warn": 0.5, "good": 1.0, "grey": None}.items():
+        shade = colour.shade(place, mode)
+        expected |= {name: shade.strong, f"{name}-tint": shade.tint}
+    for palette in found:
+        assert {name: palette[name] for name in expected} == {n: colour.hexa(v) for n, v in expected.items()}
+        # What is written in them: text on tints, white or black on what is pressed (WCAG 2.2, 1.4.3 and 1.4.11).
+        rgb = {n: tuple(int(v[k : k + 2], 16) for k in (1, 3, 5)) for n, v in palette.items() if len(v) == 7}
+        for tint in ("panel", "bad-tint", "warn-tint", "good-tint", "grey-tint", "ground"):
+            assert colour.contrast(rgb["ink"], rgb[tint]) >= 4.5
+            assert colour.contrast(rgb["muted"], rgb[tint]) >= 4.5
+        for strong in ("bad", "good"):
+            assert colour.contrast(rgb["panel"], rgb[strong]) >= 4.5
+        assert colour.contrast(rgb["panel"], rgb["warn"]) >= 3
+
+
+def test_no_page_file_puts_text_in_as_html_or_names_another_place() -> None:
+    for file in [*WEB.glob("*.js"), *WEB.glob("*.html"), *WEB.glob("*.css")]:
+        text = file.read_text()
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
+        ), file
+        addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", text))
+        assert addresses <= {"//www.w3.org"} | ({"http://www.w3.org"} if file.suffix == ".svg" else set()), (
+            file
+        )
+        assert len(text.splitlines()) < 400, file
+        assert " style=" not in text, file
