@@ -1,0 +1,313 @@
+"""What people said comes out in each format as its makers document it, and trains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.annotation.answers import Answer, Decision
+from stepmark.annotation.exporting import FORMATS, Exporting, export
+from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.marks import marks_of_first_error, marks_of_ratings
+from stepmark.annotation.project import Help, Project
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.records import Problem, Solution, Step
+from stepmark.solutions.interchange import Losses, read_labelled
+from stepmark.training.examples import LabelRules, examples
+from stepmark.training.sources import training_rows
+
+FIRST = Project(name="algebra")
+EACH = Project(mode="per_step", allow_neutral=True)
+
+
+def item(id_: str, steps: int = 4, **more: Any) -> Item:
+    texts = tuple(Step(text=f"{id_} step {n}") for n in range(steps))
+    problem = Problem(text=f"{id_}?", answer="7")
+    return Item(id=id_, solution=Solution(problem=problem, steps=texts, id=id_, source="model-x"), **more)
+
+
+def first(item_: str, account: str, step: int, steps: int = 4, **more: Any) -> Answer:
+    return Answer(item=item_, account=account, marks=marks_of_first_error(step, steps), **more)
+
+
+def each(item_: str, account: str, *ratings: Any, **more: Any) -> Answer:
+    return Answer(item=item_, account=account, marks=marks_of_ratings(ratings), **more)
+
+
+def rows(
+    project: Project, items: Any, answers: Any, *, decisions: Any = (), losses: Any = None, **settings: Any
+) -> Any:
+    found = export(project, items, answers, decisions, Exporting(**settings), losses)
+    return [row for row in found if not isinstance(row, InputError)]
+
+
+def ratings(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{j["judge"]: j["rating"] for j in step} for step in row["judgements"]]
+
+
+def test_stepmark_holds_everything_side_by_side():
+    ann = first("q", "ann", 2, seconds=12.5, at=1_700_000_000.0)
+    marks = replace(
+        ann.marks,
+        unsure=frozenset({1}),
+        notes=((None, "odd"), (2, "sign lost")),
+        error_types=((2, "algebra"),),
+    )
+    answers = [first("q", "bob", -1), replace(ann, marks=marks)]
+    decision = Decision(
+        item="q",
+        account="eve",
+        marks=marks_of_first_error(2, 4),
+        chosen="ann",
+        reason="see",
+        over=("ann", "bob"),
+    )
+    (row,) = rows(FIRST, [item("q", outcome=False)], answers, decisions=[decision])
+    assert ratings(row) == [
+        {"human:ann": 1, "human:bob": 1, "human:eve": 1},
+        {"human:ann": 1, "human:bob": 1, "human:eve": 1},
+        {"human:ann": -1, "human:bob": 1, "human:eve": -1},
+        {"human:bob": 1},
+    ]
+    assert row["judgements"][1][0]["note"] == "unsure"
+    assert row["judgements"][2][0]["note"] == "error type: algebra; sign lost"
+    assert row["outcome"] is False
+    facts = row["meta"]["annotation"]
+    assert facts["answers"][0] == {
+        "account": "ann",
+        "at": 1_700_000_000.0,
+        "seconds": 12.5,
+        "submitted": True,
+        "verified": [],
+        "unsure": [1],
+        "notes": [[None, "odd"], [2, "sign lost"]],
+        "error_types": [[2, "algebra"]],
+    }
+    assert (facts["decision"]["chosen"], facts["decision"]["over"]) == ("ann", ["ann", "bob"])
+
+
+def test_prm800k_records_as_released():
+    answer = first("q", "ann", 1, 3, seconds=61.25, at=1_656_677_813.5)
+    answer = replace(answer, marks=replace(answer.marks, unsure=frozenset({0})))
+    (row,) = rows(FIRST, [item("q", 3)], [answer], format="prm800k")
+    assert row == {
+        "labeler": "ann",
+        "timestamp": "2022-07-01T12:16:53.500000",
+        "generation": None,
+        "is_quality_control_question": False,
+        "is_initial_screening_question": False,
+        "question": {
+            "problem": "q?",
+            "ground_truth_answer": "7",
+            "pre_generated_steps": ["q step 0", "q step 1", "q step 2"],
+        },
+        "label": {
+            "steps": [
+                {
+                    "completions": [{"text": "q step 0", "rating": 1, "flagged": True}],
+                    "human_completion": None,
+                    "chosen_completion": 0,
+                },
+                {
+                    "completions": [{"text": "q step 1", "rating": -1, "flagged": None}],
+                    "human_completion": None,
+                    "chosen_completion": None,
+                },
+            ],
+            "total_time": 61250,
+            "finish_reason": "found_error",
+        },
+    }
+
+
+def test_prm800k_says_how_the_walk_ended_and_what_was_control():
+    given_up = each("q", "ann", 1, 0, None, None)
+    given_up = replace(given_up, marks=replace(given_up.marks, unsure=frozenset({None})))
+    items = [item("q"), item("g", role="gold"), item("s", role="screening")]
+    answers = [given_up, each("g", "ann", 1, 1, 1, 1), each("s", "ann", 1, 1, 1, -1)]
+    found = rows(EACH, items, answers, format="prm800k", control=True)
+    assert [row["label"]["finish_reason"] for row in found] == ["give_up", "solution", "found_error"]
+    assert [row["is_quality_control_question"] for row in found] == [False, True, False]
+    assert [row["is_initial_screening_question"] for row in found] == [False, False, True]
+    assert found[0]["label"]["steps"][1]["completions"][0]["rating"] == 0
+    assert len(rows(EACH, items, answers, format="prm800k")) == 1
+
+
+def test_trl_is_cut_where_nobody_judged():
+    losses = Losses()
+    (row,) = rows(FIRST, [item("q")], [first("q", "ann", 1)], format="trl", losses=losses)
+    assert (row["prompt"], row["completions"], row["labels"]) == (
+        "q?",
+        ["q step 0", "q step 1"],
+        [True, False],
+    )
+    assert row["meta"] == {"from": "q", "judge": "human:ann", "kind": "correctness", "outcome": None}
+    assert any("cut before its first step that nobody judged" in what for what in losses.facts()["lost"])
+
+
+def test_math_shepherd_and_processbench():
+    items = [item("q", 2, outcome=True), item("r", 2), item("s", 2, outcome=False)]
+    answers = [first("q", "ann", -1, 2), first("r", "ann", -1, 2), first("s", "ann", 0, 2)]
+    shepherd = rows(FIRST, items, answers, format="math-shepherd")
+    assert shepherd[0]["label"] == "q? Step 1: q step 0 +\nStep 2: q step 1 +"
+    assert shepherd[2]["input"] == "s? Step 1: s step 0 ки"
+    losses = Losses()
+    bench = rows(FIRST, items, answers, format="processbench", losses=losses)
+    assert [(row["id"], row["label"], row["final_answer_correct"]) for row in bench] == [
+        ("q", -1, True),
+        ("s", 0, False),
+    ]
+    assert bench[0]["generator"] == "model-x"
+    assert losses.dropped == 1
+
+
+def test_a_decision_wins_else_agreement():
+    items = [item(name) for name in "abcd"]
+    answers = [
+        first("a", "ann", 1),
+        first("a", "bob", 3),
+        first("b", "ann", 2),
+        first("b", "bob", 2),
+        first("c", "ann", 0),
+        first("c", "bob", 1),
+        first("c", "cem", 1),
+        first("d", "ann", 0),
+        first("d", "bob", -1),
+    ]
+    decision = Decision(item="a", account="eve", marks=marks_of_first_error(3, 4))
+    losses = Losses()
+    found = rows(FIRST, items, answers, decisions=[decision], format="trl", losses=losses)
+    assert {row["id"]: row["labels"] for row in found} == {
+        "a": [True, True, True, False],
+        "b": [True, True, False],
+    }
+    assert {row["id"]: row["meta"]["judge"] for row in found} == {
+        "a": "human:eve",
+        "b": "consensus:first-error-agrees",
+    }
+    assert losses.facts()["dropped"] == {
+        "no agreement among annotators (first-error-agrees: places differ), and no decision": 2
+    }
+    found = rows(FIRST, items, answers, format="trl", agreement="first-error-majority")
+    assert {row["id"]: row["labels"] for row in found} == {"b": [True, True, False], "c": [True, False]}
+    found = rows(FIRST, items, answers, format="trl", view="annotators")
+    assert [(row["id"], row["meta"]["judge"]) for row in found[:2]] == [
+        ("a", "human:ann"),
+        ("a", "human:bob"),
+    ]
+
+
+def test_agreement_of_ratings_is_step_by_step():
+    items = [item("q", 3)]
+    answers = [each("q", "ann", 1, 0, 1), each("q", "bob", 1, 1, 1), each("q", "cem", 1, 0, 1)]
+    (row,) = rows(EACH, items, answers, view="decided")
+    assert ratings(row) == [{"consensus:intersection": 1}, {}, {"consensus:intersection": 1}]
+    (row,) = rows(EACH, items, answers, view="decided", agreement="majority")
+    assert [step[0]["rating"] for step in row["judgements"]] == [1, 0, 1]
+    assert row["judgements"][1][0]["confidence"] == pytest.approx(2 / 3)
+
+
+def test_an_item_that_others_have_still_to_label_is_not_decided():
+    project = replace(FIRST, overlap=2)
+    answers = [first("q", "ann", 1)]
+    losses = Losses()
+    assert rows(project, [item("q")], answers, format="trl", losses=losses) == []
+    assert losses.dropped == 1
+    assert len(rows(project, [item("q")], answers, format="trl", unfinished=True)) == 1
+    assert len(rows(project, [item("q")], answers)) == 1
+
+
+def test_a_neutral_rating_needs_a_decision_where_there_is_no_neutral():
+    answers = [each("q", "ann", 1, 0, 1)]
+    with pytest.raises(InputError, match="--neutral"):
+        rows(EACH, [item("q", 3)], answers, format="trl")
+    (row,) = rows(EACH, [item("q", 3)], answers, format="trl", neutral="positive")
+    assert row["labels"] == [True, True, True]
+    (row,) = rows(EACH, [item("q", 3)], answers, format="trl", neutral="drop")
+    assert row["labels"] == [True]
+
+
+def test_only_answers_that_count():
+    submitted = first("q", "ann", 1)
+    begun = replace(first("q", "bob", 0), marks=replace(submitted.marks, submitted=False))
+    losses = Losses()
+    (row,) = rows(FIRST, [item("q")], [submitted, begun], losses=losses)
+    assert ratings(row)[0] == {"human:ann": 1}
+    assert losses.facts()["lost"] == {"answers that do not count yet are left out": 1}
+    (row,) = rows(FIRST, [item("q")], [submitted, begun], unfinished=True)
+    assert set(ratings(row)[0]) == {"human:ann", "human:bob"}
+    strict = replace(FIRST, help=Help(show="after", require_verification=True))
+    suggested = item("q", suggestions=(Suggestion(judge="prm", rating=1),) * 4)
+    assert rows(strict, [suggested], [submitted]) == []
+    seen = replace(submitted, marks=replace(submitted.marks, verified=frozenset({0, 1})))
+    assert len(rows(strict, [suggested], [seen])) == 1
+
+
+def test_unsure_ratings_can_be_left_out():
+    answer = each("q", "ann", 1, -1, 1, 1)
+    answer = replace(answer, marks=replace(answer.marks, unsure=frozenset({1})))
+    (row,) = rows(EACH, [item("q")], [answer], drop_unsure=True)
+    assert [len(step) for step in row["judgements"]] == [1, 0, 1, 1]
+    whole = replace(answer, marks=replace(answer.marks, unsure=frozenset({None})))
+    assert rows(EACH, [item("q")], [whole], format="trl", drop_unsure=True) == []
+
+
+def test_what_a_format_cannot_hold_is_counted():
+    answer = first("q", "ann", 1, 2, seconds=3.0)
+    marks = replace(
+        answer.marks, notes=((0, "n"), (None, "m")), error_types=((1, "t"),), unsure=frozenset({0, None})
+    )
+    for format in ("trl", "math-shepherd", "potato", "processbench"):
+        losses = Losses()
+        assert rows(
+            FIRST, [item("q", 2, outcome=False)], [replace(answer, marks=marks)], format=format, losses=losses
+        )
+        lost = losses.facts()["lost"]
+        assert [count for what, count in lost.items() if "notes" in what] == [2]
+        assert [count for what, count in lost.items() if "types of errors" in what] == [1]
+        assert [count for what, count in lost.items() if "unsure" in what] == [2]
+        assert [count for what, count in lost.items() if "how long" in what] == [1]
+
+
+def test_answers_to_something_else_are_refused():
+    with pytest.raises(InputError, match="no item 'x'"):
+        rows(FIRST, [item("q")], [first("x", "ann", 1)])
+    with pytest.raises(InputError, match="marks on 4 steps, found 3"):
+        rows(FIRST, [item("q")], [first("q", "ann", 1, 3)])
+    with pytest.raises(StepmarkError, match="'trl'"):
+        Exporting(format="tlr")
+    with pytest.raises(UsageError, match="holds one"):
+        Exporting(format="trl", view="together")
+
+
+@pytest.mark.parametrize("format", ["stepmark", "prm800k", "trl", "math-shepherd", "processbench"])
+def test_every_export_trains(format, tmp_path: Path):
+    """`stepmark train` reads each: 1 for the steps before the first error, 0 for it, no target after it."""
+    items = [item("q", 3, outcome=False), item("r", 2, outcome=True)]
+    answers = [first("q", "ann", 1, 3), first("r", "bob", -1, 2)]
+    file = tmp_path / "export.jsonl"
+    file.write_text(
+        "".join(json.dumps(row) + "\n" for row in rows(FIRST, items, answers, format=format)),
+        encoding="utf-8",
+    )
+    rules = LabelRules(labels="correctness", judge="human")
+    found = list(examples(training_rows([str(file)]), rules))
+    targets = {e.solution.problem.text: [t.value for t in e.targets if t is not None] for e in found}
+    assert targets == {"q?": [1.0, 0.0], "r?": [1.0, 1.0]}
+
+
+def test_an_export_reads_back_as_what_was_said(tmp_path: Path):
+    answers = [each("q", "ann", 1, 0, -1, None), each("q", "bob", 1, 1, 1, 1)]
+    file = tmp_path / "export.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows(EACH, [item("q")], answers)))
+    (back,) = read_labelled(file)
+    said = {
+        name: [next((j.rating for j in step if j.judge == name), None) for step in back.labelled.judgements]
+        for name in ("human:ann", "human:bob")
+    }
+    assert said == {"human:ann": [1, 0, -1, None], "human:bob": [1, 1, 1, 1]}
+    assert set(FORMATS) == {"stepmark", "prm800k", "trl", "math-shepherd", "processbench", "potato"}

@@ -1,0 +1,296 @@
+"""A Potato configuration is a project as it is, its folder goes on here, and its record is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.annotation.answers import Answer
+from stepmark.annotation.exporting import Exporting, export
+from stepmark.annotation.items import Suggestion
+from stepmark.annotation.loading import load_project
+from stepmark.annotation.marks import Change, fold, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.project import Help
+from stepmark.annotation.reading import read_items
+from stepmark.annotation.resuming import resumed
+from stepmark.errors import InputError
+from stepmark.solutions.interchange import Losses, Reading, read_labelled
+from stepmark.solutions.interchange.conversion import convert
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "annotation" / "project.yaml"
+
+SCHEME = """annotation_schemes:
+  - annotation_type: process_reward
+    name: step_rewards
+    description: Rate.
+"""
+TURNS = [
+    {"role": "user", "content": "Fix it."},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [{"tool": "read", "input": {"path": "a.py"}, "output": "x = 1", "output_type": "code"}],
+    },
+    {"role": "tool", "content": "(nothing more)"},
+    {"role": "assistant", "content": "", "tool_calls": [{"tool": "edit", "input": "x = 2"}]},
+]
+
+
+def made(folder: Path, text: str, *rows: dict[str, Any]) -> Path:
+    (folder / "data").mkdir(exist_ok=True)
+    rows = rows or ({"id": "t1", "task_description": "Fix it.", "structured_turns": TURNS},)
+    (folder / "data" / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = folder / "config.yaml"
+    file.write_text(f"data_files: [data/traces.jsonl]\n{text}")
+    return file
+
+
+def test_the_documented_record():
+    """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
+    loaded = load_project(EXAMPLE)
+    project = loaded.project
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    items = read_items(project)
+    log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
+    marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
+    answer = Answer(item="trace_42", account="alice", marks=marks)
+    rows = list(export(project, items, [answer], settings=Exporting(format="potato")))
+    assert rows == [
+        {
+            "instance_id": "trace_42",
+            "annotator": "alice",
+            "mode": "per_step",
+            "steps": [
+                {"index": 0, "reward": 1},
+                {"index": 1, "reward": 0},
+                {"index": 2, "reward": -1},
+                {"index": 3, "reward": None},
+            ],
+        }
+    ]
+
+
+def test_defaults_are_potatos(tmp_path):
+    project = load_project(made(tmp_path, SCHEME)).project
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("first_error", False, False)
+    assert (project.steps_key, project.step_text_key) == ("steps", "action")
+    assert (project.help.show, project.help.require_verification) == ("never", False)
+    words = project.reward_labels
+    assert (words.correct, words.neutral, words.incorrect) == ("Correct", "Neutral", "Wrong")
+
+
+def test_all_options_and_what_is_not_taken_up(tmp_path):
+    text = """
+annotation_task_name: Traces
+port: 8000
+task_dir: .
+output_annotation_dir: out
+user_config: {allow_all_users: true}
+item_properties: {id_key: key, text_key: task}
+annotation_schemes:
+  - annotation_type: radio
+    name: overall
+    description: Overall
+    labels: [good, bad]
+  - annotation_type: process_reward
+    name: rewards
+    description: Rate each step.
+    steps_key: structured_turns
+    step_text_key: content
+    mode: per_step
+    allow_neutral: true
+    inline_with_trace: true
+    ai_prelabel: true
+    require_verification: true
+    reward_labels: {correct: Valid, incorrect: Flawed}
+    label_requirement: {required: true}
+"""
+    row = {"key": 7, "task": "Fix it.", "structured_turns": TURNS}
+    loaded = load_project(made(tmp_path, text, row))
+    project = loaded.project
+    assert (project.name, project.steps_key, project.step_text_key) == (
+        "rewards",
+        "structured_turns",
+        "content",
+    )
+    assert (project.mode, project.allow_neutral, project.inline_with_trace) == ("per_step", True, True)
+    assert (project.help.show, project.help.require_verification) == ("before", True)
+    assert (project.reward_labels.correct, project.reward_labels.neutral) == ("Valid", "Neutral")
+    assert loaded.notes == (
+        "options of the scheme that are not used: label_requirement",
+        "schemes that are not shown, since only process_reward is: overall (radio)",
+        "keys that are not used: annotation_task_name, port, user_config",
+    )
+    (item,) = read_items(project)
+    assert (item.id, item.solution.problem.text) == ("7", "Fix it.")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        (SCHEME + "    mdoe: per_step\n", "annotation_schemes.0.mdoe", "Did you mean 'mode'"),
+        (SCHEME + "    mode: both\n", "mode", "first_error"),
+        (SCHEME + "    allow_neutral: 1\n", "annotation_schemes.0.allow_neutral", "true or false"),
+        (SCHEME + "    reward_labels: {good: x}\n", "reward_labels.good", "no setting"),
+        (SCHEME + "cot_segmentation: {source_key: a}\n", "cot_segmentation", "cut them first"),
+        (SCHEME + "item_propertie: {id_key: a}\n", "item_propertie", "Did you mean 'item_properties'"),
+        ("annotation_schemes: [{annotation_type: radio}]\n", "annotation_schemes", "found 0"),
+        ("annotation_schemes: [{annotation_type: process_reward}]\n", "annotation_schemes.0.name", "a text"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, where, said):
+    file = made(tmp_path, text)
+    with pytest.raises(InputError, match=said) as caught:
+        load_project(file)
+    assert caught.value.where == f"{file}:{where}"
+
+
+def test_users_and_tools_turns_are_no_steps(tmp_path):
+    project = load_project(
+        made(tmp_path, SCHEME + "    steps_key: structured_turns\n    inline_with_trace: true\n")
+    ).project
+    (item,) = read_items(project)
+    assert item.solution.problem.text == "Fix it."
+    assert item.solution.texts == ('I look.\nread({"path": "a.py"})', "edit(x = 2)")
+    assert item.solution.steps[0].observation == "\n\nTool:\nx = 1\n\nTool:\n(nothing more)"
+    assert item.potato_index == (1, 3)
+    assert [turn.step for turn in item.trace] == [None, 0, None, 1]
+    assert item.trace[1].calls == (("read", '{"path": "a.py"}'),)
+    assert item.trace[1].outputs == ("x = 1",)
+    answer = Answer(item="t1", account="ann", marks=marks_of_first_error(0, 2))
+    (row,) = export(project, [item], [answer], settings=Exporting(format="potato"))
+    assert row == {
+        "instance_id": "t1",
+        "annotator": "ann",
+        "mode": "first_error",
+        "steps": [{"index": 1, "reward": -1}, {"index": 3, "reward": -1}],
+    }
+
+
+def label(mode: str, rewards: list[Any], **more: Any) -> str:
+    known = {"source": "human", "verified": True, "ai_reward": None, "ai_reasoning": "", "confidence": None}
+    steps = [{"index": at, "reward": reward, **known, **more} for at, reward in enumerate(rewards)]
+    return json.dumps({"steps": steps, "mode": mode})
+
+
+def state(folder: Path, person: str, labels: dict[str, str]) -> None:
+    folder.mkdir(parents=True)
+    pairs = {
+        item: [[{"schema": "step_rewards", "name": "step_rewards"}, text]] for item, text in labels.items()
+    }
+    document = {"user_id": person, "instance_id_to_label_to_value": pairs}
+    (folder / "user_state.json").write_text(json.dumps(document, indent=2))
+
+
+def test_a_folder_of_potatos_is_resumed(tmp_path):
+    file = made(
+        tmp_path,
+        SCHEME + "    steps_key: structured_turns\noutput_annotation_dir: out\n",
+        {"id": "t1", "task_description": "Fix it.", "structured_turns": TURNS},
+        {"id": "t2", "task_description": "?", "structured_turns": TURNS},
+    )
+    state(tmp_path / "out" / "ann", "ann", {"t1": label("first_error", [1, 1, 1, -1])})
+    # A check on one step alone: in Potato nothing tells a flawless solution from a begun one.
+    state(
+        tmp_path / "out" / "bob",
+        "bob",
+        {"t1": label("first_error", [1, 1, 1, 1]), "t2": label("first_error", [0, 1, 0, 0])},
+    )
+    again = {
+        "instance_id": "t1",
+        "user_id": "ann",
+        "labels": {"s": {"s": label("first_error", [1, -1, -1, -1])}},
+    }
+    (tmp_path / "out" / "annotations.jsonl").write_text(json.dumps(again) + "\n")
+    project = load_project(file).project
+    assert project.resume == tmp_path / "out"
+    losses = Losses()
+    found = resumed(tmp_path / "out", project, read_items(project), losses)
+    assert {(one.item, one.account): fold("first_error", 2, one.changes).first_error for one in found} == {
+        ("t1", "ann"): 1,
+        ("t1", "bob"): -1,
+    }
+    assert all(one.changes[-1] == Change(kind="submit") for one in found)
+    assert losses.dropped == 1
+
+
+def test_resuming_three_way_labels(tmp_path):
+    rows = [{"id": "q", "question": "?", "steps": ["a", "b", "c"]}]
+    file = made(tmp_path, SCHEME + "    mode: per_step\n    allow_neutral: true\n", *rows)
+    exported = {
+        "instance_id": "q",
+        "annotator": "ann",
+        "mode": "per_step",
+        "steps": [
+            {"index": 0, "reward": 0},
+            {"index": 1, "reward": 1, "source": "ai", "verified": True, "ai_reward": 1},
+            {"index": 2, "reward": -1, "source": "ai", "verified": False},
+        ],
+    }
+    (tmp_path / "prm_training_data.jsonl").write_text(json.dumps(exported) + "\n")
+    project = load_project(file).project
+    (one,) = resumed(tmp_path, project, read_items(project))
+    marks = fold("per_step", 3, one.changes, allow_neutral=True)
+    assert (marks.ratings, marks.verified, marks.submitted) == ((0, 1, None), {1}, False)
+    with pytest.raises(InputError, match="found none"):
+        resumed(tmp_path / "data", project, [])
+
+
+def test_an_export_reads_back_as_potatos(tmp_path):
+    file = made(tmp_path, SCHEME, *[{"id": "q", "question": "?", "steps": ["a", "b", "c"]}])
+    project = load_project(file).project
+    items = read_items(project)
+    answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
+    losses = Losses()
+    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), losses=losses)
+    assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
+    assert (
+        losses.facts()["lost"][
+            "Potato's first_error records say -1 of the steps after the error, which nobody judged"
+        ]
+        == 1
+    )
+    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
+    (back,) = resumed(tmp_path / "out.jsonl", project, items)
+    assert fold("first_error", 3, back.changes) == answer.marks
+    (read,) = read_labelled(
+        tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
+    )
+    assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
+    assert list(convert([read], "potato")) == [row]
+
+
+def test_unmarked_is_zero_where_neutral_is_not_allowed(tmp_path):
+    file = made(tmp_path, SCHEME + "    mode: per_step\n", {"id": "q", "question": "?", "steps": ["a", "b"]})
+    project = load_project(file).project
+    answer = Answer(item="q", account="ann", marks=marks_of_ratings([-1, None]))
+    (row,) = export(project, read_items(project), [answer], settings=Exporting(format="potato"))
+    assert [step["reward"] for step in row["steps"]] == [-1, 0]
+
+
+def test_what_the_ai_said_stands_beside(tmp_path):
+    from dataclasses import replace
+
+    file = made(
+        tmp_path, SCHEME + "    mode: per_step\n", {"id": "q", "question": "?", "steps": ["a", "b", "c"]}
+    )
+    project = replace(load_project(file).project, help=Help(show="before"))
+    (item,) = read_items(project)
+    said = Suggestion(judge="prm", rating=1, score=0.75)
+    item = replace(item, suggestions=(said, said, None))
+    marks = replace(marks_of_ratings([1, -1, 1]), verified=frozenset({0, 1}))
+    (row,) = export(
+        project,
+        [item],
+        [Answer(item="q", account="ann", marks=marks)],
+        settings=Exporting(format="potato"),
+    )
+    assert [(s["reward"], s["source"], s["ai_reward"], s["verified"]) for s in row["steps"]] == [
+        (1, "ai", 1, True),
+        (-1, "human", 1, True),
+        (1, "human", None, True),
+    ]
+    assert (row["ai_prelabeled"], row["all_verified"]) == (True, True)

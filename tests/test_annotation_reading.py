@@ -1,0 +1,211 @@
+"""Items from files of any format; labels that stand in them; what is too large."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepmark.annotation.items import Suggestion
+from stepmark.annotation.project import Gold, Limits, Project, Screening
+from stepmark.annotation.reading import items_of_file, read_items
+from stepmark.errors import InputError
+from stepmark.solutions.interchange import Losses
+
+TWO = {"problem": "?", "steps": ["a", "b"]}
+PROCESSBENCH = {
+    "id": "pb-1",
+    "generator": "m",
+    "problem": "?",
+    "steps": ["a", "b", "c"],
+    "final_answer_correct": False,
+    "label": 1,
+}
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def labels(*steps: list[dict[str, Any]], id_: str = "s") -> dict[str, Any]:
+    solution = {
+        "problem": {"text": "?"},
+        "steps": [{"text": f"step {n}"} for n in range(len(steps))],
+        "id": id_,
+    }
+    return {"solution": solution, "judgements": list(steps)}
+
+
+def said(judge: str, rating: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"kind": "correctness", "judge": judge, "rating": rating, **more}
+
+
+def read(tmp_path: Path, *rows: object, **settings: Any) -> list[Any]:
+    return read_items(Project(items=(write(tmp_path / "items.jsonl", *rows),), **settings))
+
+
+def test_every_format_gives_items(tmp_path):
+    rows: dict[str, dict[str, Any]] = {
+        "plain": {"id": "p", **TWO},
+        "solution": {"id": "s", "problem": "?", "solution": "first line\nsecond line"},
+        "trl": {"id": "t", "prompt": "?", "completions": ["a", "b"], "labels": [True, False]},
+        "shepherd": {
+            "input": "Q? Step 1: a ки\nStep 2: b ки",
+            "label": "Q? Step 1: a +\nStep 2: b -",
+            "task": "GSM8K",
+        },
+        "processbench": PROCESSBENCH,
+        "trace": {"id": "r", "question": "?", "steps": [{"action": "a"}, {"action": "b"}]},
+        "words": {"id": "w", "question": "?", "steps": ["a", "b"]},
+    }
+    files = tuple(write(tmp_path / f"{name}.jsonl", row) for name, row in rows.items())
+    items = read_items(Project(items=files))
+    assert [item.id for item in items] == ["p", "s", "t", "shepherd.jsonl:1", "pb-1", "r", "w"]
+    assert [len(item.solution.steps) for item in items] == [2, 2, 2, 2, 3, 2, 2]
+    assert items[4].outcome is False
+    assert items[3].meta["from"] == "shepherd.jsonl:1"
+
+
+def test_a_conversation_is_a_trace(tmp_path):
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    messages = [
+        {"role": "user", "content": "Find it."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "here", "tool_call_id": "c1"},
+        {"role": "assistant", "content": [{"type": "text", "text": "Found."}]},
+    ]
+    (item,) = read(tmp_path, {"id": "chat", "messages": messages})
+    assert item.solution.texts == ('look({"at": 1})', "Found.")
+    assert [(turn.role, turn.text, turn.step) for turn in item.trace] == [
+        ("user", "Find it.", None),
+        ("assistant", "", 0),
+        ("tool", "here", None),
+        ("assistant", "Found.", 1),
+    ]
+    assert item.trace[1].calls == (("look", '{"at": 1}'),)
+    (plain,) = read(tmp_path, {"messages": [messages[0], {"role": "assistant", "content": "One.\nTwo."}]})
+    assert (plain.trace, len(plain.solution.steps)) == ((), 2)
+
+
+def test_labels_become_suggestions_or_gold_or_nothing(tmp_path):
+    (item,) = read(tmp_path, PROCESSBENCH)
+    human = [Suggestion(judge="human", rating=r) for r in (1, -1)]
+    assert (item.suggestions, item.gold) == ((*human, None), None)
+    (item,) = read(tmp_path, PROCESSBENCH, labels="gold")
+    assert (item.suggestions, item.gold.first_error, item.gold.ratings) == ((), 1, (1, -1, None))
+    (item,) = read(tmp_path, PROCESSBENCH, labels="ignore")
+    assert (item.suggestions, item.gold) == ((), None)
+    (item,) = read(tmp_path, PROCESSBENCH, labels="gold", mode="per_step")
+    assert (item.gold.mode, item.gold.ratings) == ("per_step", (1, -1, None))
+
+
+def test_evidence_is_a_score_and_no_rating(tmp_path):
+    rollouts = {"kind": "value", "judge": "rollout", "successes": 3, "trials": 4}
+    (item,) = read(tmp_path, labels([rollouts], [{"kind": "value", "judge": "rollout", "share": 0.5}]))
+    assert item.suggestions == (
+        Suggestion(judge="rollout", score=0.75),
+        Suggestion(judge="rollout", score=0.5),
+    )
+    (item,) = read(tmp_path, labels([rollouts], []), labels="gold")
+    assert item.gold is None
+
+
+def test_several_judges(tmp_path):
+    row = labels(
+        [said("a", 1), said("b", 1), said("c", -1)],
+        [said("a", -1), said("b", -1)],
+        [said("a", 1)],
+    )
+    (item,) = read(tmp_path, row)
+    # a and b outvote c on step 0, and agree on step 1; a alone goes on from there.
+    assert [s.rating for s in item.suggestions] == [1, -1, 1]
+    assert {s.judge for s in item.suggestions if s} == {"consensus:majority"}
+    (item,) = read(tmp_path, row, labels="gold")  # c names another first error
+    assert item.gold is None
+
+
+def test_gold_and_screening_files_must_tell_what_is_right(tmp_path):
+    work = write(tmp_path / "work.jsonl", {"id": "w", **TWO})
+    gold = write(tmp_path / "gold.jsonl", PROCESSBENCH)
+    screening = write(tmp_path / "screening.jsonl", {**PROCESSBENCH, "id": "pb-2", "label": -1})
+    project = Project(items=(work,), gold=Gold(items=gold), screening=Screening(items=screening))
+    items = read_items(project)
+    assert [(item.id, item.role) for item in items] == [
+        ("w", "work"),
+        ("pb-1", "gold"),
+        ("pb-2", "screening"),
+    ]
+    assert [item.gold and item.gold.first_error for item in items] == [None, 1, -1]
+    write(gold, {"id": "x", **TWO})
+    with pytest.raises(InputError, match="the first error, as a gold item must") as caught:
+        read_items(project)
+    assert caught.value.where == f"{gold}:1"
+    write(gold, {**PROCESSBENCH, "id": "w"})
+    with pytest.raises(InputError, match=r"'w' stands twice \(first: .*work.jsonl:1\)"):
+        read_items(project)
+
+
+def test_neutral_gold_is_no_gold_where_there_is_no_neutral(tmp_path):
+    row = labels([said("human", 1)], [said("human", 0)])
+    (item,) = read(tmp_path, row, labels="gold", mode="per_step")
+    assert item.gold.ratings == (1, None)
+    (item,) = read(tmp_path, row, labels="gold", mode="per_step", allow_neutral=True)
+    assert item.gold.ratings == (1, 0)
+
+
+def test_limits(tmp_path):
+    long = {"id": "l", "problem": "?", "steps": [f"step {n}" for n in range(5000)]}
+    (item,) = read(tmp_path, long)
+    assert len(item.solution.steps) == 5000
+    with pytest.raises(InputError, match="at most 4,999 steps, found 5,000") as caught:
+        read(tmp_path, long, limits=Limits(steps=4999))
+    assert str(caught.value.where).endswith("items.jsonl:1")
+    with pytest.raises(InputError, match=r"at most 2,000,000 characters.*the longest step is 1"):
+        read(tmp_path, {"problem": "?", "steps": ["a", "x" * 10_000_000]})
+
+
+@pytest.mark.parametrize(
+    ("rows", "said_"),
+    [
+        (({"a": 1},), "no known format"),
+        (({"id": "x", "problem": "?", "steps": []},), "at least one"),
+        (({"id": "x", "problem": "?", "steps": ["a", " "]},), "white space"),
+        (({"id": "x", "question": "?", "steps": [{"action": ""}, {}]},), "expected a text"),
+        (({"question": "?", "steps": [{"action": "a"}]},), "expected a name"),
+        (({"id": "x", "steps": [{"action": "a"}]},), "no problem"),
+        (({"instance_id": "x", "annotator": "a", "steps": [], "mode": "per_step"},), "hold no text"),
+        (({"id": "x", **TWO}, {"id": "x", **TWO}), "stands twice"),
+    ],
+)
+def test_what_is_no_item_is_refused(tmp_path, rows, said_):
+    with pytest.raises(InputError, match=said_) as caught:
+        read(tmp_path, *rows)
+    assert "items.jsonl" in str(caught.value.where)
+
+
+def test_a_format_can_be_said(tmp_path):
+    file = write(tmp_path / "items.jsonl", {"id": "x", "problem": "?", "steps": ["a"], "more": 1})
+    with pytest.raises(InputError, match="more"):
+        read_items(Project(items=(file,)))
+    (item,) = read_items(Project(items=(file,), format="traces"))
+    assert item.solution.texts == ("a",)
+    project = Project(items=(file,), format="traces", steps_key="moves")
+    with pytest.raises(InputError, match="under moves"):
+        read_items(project)
+    write(file, {"id": "x", "problem": "?", "moves": [{"do": "a", "action": "b"}]})
+    (item,) = read_items(replace(project, step_text_key="do"))
+    assert item.solution.texts == ("a",)
+
+
+def test_what_reading_leaves_out_is_counted(tmp_path):
+    row = {"id": "x", "question": "?", "steps": [{"thought": "hm", "action": "a", "observation": "o"}]}
+    losses = Losses()
+    ((where, item),) = items_of_file(write(tmp_path / "t.jsonl", row), Project(), losses=losses)
+    assert where.endswith("t.jsonl:1")
+    assert item.trace[0].text == "hm\n\na"
+    assert item.solution.steps[0].observation == "\n\nTool:\no"
+    assert sum(losses.facts()["lost"].values()) == 1
