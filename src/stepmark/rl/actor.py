@@ -6,6 +6,7 @@ One transformers causal language model with its tokenizer; with LoRA, what the a
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,37 @@ def padded(completions: Sequence[Drawn], device: torch.device | str) -> Padded:
         targets=targets.to(device),
         mask=mask.to(device),
     )
+
+
+def rows_of(rows: Padded, chosen: Tensor) -> Padded:
+    """Some rows, with no more padding behind them than they need together."""
+    width = int(rows.attention[chosen].sum(-1).max())
+    return Padded(
+        ids=rows.ids[chosen, :width],
+        attention=rows.attention[chosen, :width],
+        positions=rows.positions[chosen],
+        targets=rows.targets[chosen],
+        mask=rows.mask[chosen],
+    )
+
+
+def passes(rows: Padded, chosen: Tensor, token_budget: int) -> Iterator[Tensor]:
+    """Numbers of rows in parts of like length, at most `token_budget` padded tokens each; a longer row is a part of its own.
+
+    Args:
+        rows: a batch.
+        chosen: numbers of its rows.
+        token_budget: bounds memory.
+    """
+    lengths = rows.attention.sum(-1)
+    part: list[int] = []
+    for row in chosen[torch.argsort(lengths[chosen], stable=True)].tolist():
+        if part and (len(part) + 1) * int(lengths[row]) > token_budget:
+            yield torch.tensor(part, device=chosen.device)
+            part = []
+        part.append(row)
+    if part:
+        yield torch.tensor(part, device=chosen.device)
 
 
 @final
@@ -225,4 +257,7 @@ def _with_lora(model: Any, rank: int | None) -> Any:
     config = LoraConfig(
         r=rank, lora_alpha=2 * (rank or 1), target_modules=layers, lora_dropout=0.0, bias="none"
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft 0.21 asks transformers a question that transformers means to rename.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return get_peft_model(model, config)

@@ -1,0 +1,110 @@
+"""An implicit PRM that learns from outcomes while the policy moves (Cui et al. 2025, PRIME)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.rl.actor import Actor, Padded, passes, rows_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Implicit:
+    """Settings of the online implicit PRM."""
+
+    beta: float = 0.05
+    """Of the reward `beta * (log pi_phi - log pi_ref)` (PRIME's)."""
+    learning_rate: float = 1e-6
+    """PRIME's; small networks take much more."""
+    clip: float = 10.0
+    """The gradient's norm at most (PRIME's)."""
+    token_budget: int = 8192
+    """Padded tokens a forward pass."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("beta", self.beta), ("learning_rate", self.learning_rate), ("clip", self.clip)):
+            if not 0 < value < math.inf:
+                raise UsageError(f"{name} must be above 0, found {value}")
+
+
+@final
+class OnlineImplicit:
+    """Rewards tokens by a log-ratio of two models and fits one of them to outcomes, on the policy's own tokens.
+
+    The order is PRIME's "after": a batch is rewarded by what was learnt from the ones before it, then learnt from. The cross-entropy is
+    `BCE(sigmoid(beta * sum over tokens of log pi_phi / pi_ref), outcome)` (equation 3).
+
+    Args:
+        model: pi_phi, with what it began as beside it: an `Actor` with `reference=True` and the policy's tokenizer; as a rule the same checkpoint.
+        settings: how.
+
+    Raises:
+        UsageError: the model keeps no reference.
+    """
+
+    def __init__(self, model: Actor, settings: Implicit = Implicit()) -> None:
+        if not model.has_reference:
+            raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
+        self.model, self.settings = model, settings
+        self.optimizer = torch.optim.AdamW(
+            model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
+        )
+
+    @torch.no_grad()
+    def rewards(self, rows: Padded) -> Tensor:
+        """(B, T): `beta * (log pi_phi - log pi_ref)` of each token, 0 where masked."""
+        out = torch.zeros(rows.mask.shape, device=rows.mask.device)
+        for part in self._passes(rows):
+            chosen = rows_of(rows, part)
+            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
+            out[part] = self.settings.beta * ratio
+        return out
+
+    def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
+        """One optimizer step on the batch's cross-entropy.
+
+        Returns:
+            `implicit_loss`; `implicit_right`, the share of completions whose summed reward has the sign of their outcome.
+
+        Raises:
+            CheckpointError: the gradient is not finite.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        count, total, right = len(outcomes), 0.0, 0
+        for part in self._passes(rows):
+            chosen = rows_of(rows, part)
+            ratio = self.model.logprobs(chosen)[0] - self.model.reference_logprobs(chosen)
+            logits = self.settings.beta * ratio.sum(-1)
+            loss = F.binary_cross_entropy_with_logits(logits, outcomes[part].float(), reduction="sum") / count
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+            right += int(((logits > 0) == (outcomes[part] > 0.5)).sum())
+        norm = torch.nn.utils.clip_grad_norm_(self.model.trained(), self.settings.clip)
+        if not torch.isfinite(norm):
+            raise CheckpointError(f"the implicit PRM's gradient is {norm.item()}: lower its learning rate")
+        self.optimizer.step()
+        return {"implicit_loss": total, "implicit_right": right / count}
+
+    def _passes(self, rows: Padded) -> list[Tensor]:
+        every = torch.arange(len(rows.mask), device=rows.mask.device)
+        return list(passes(rows, every, self.settings.token_budget))
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {
+            "weights": [weight.detach() for weight in self.model.trained()],
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        with torch.no_grad():
+            for weight, saved in zip(self.model.trained(), state["weights"], strict=True):
+                weight.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])

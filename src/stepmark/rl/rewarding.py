@@ -1,0 +1,181 @@
+"""From completions to rewards: the verifier's outcome, the PRM's score of each step, and both as a `Batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from stepmark.errors import UsageError
+from stepmark.models.policies.local import Drawn
+from stepmark.models.prm import PRM
+from stepmark.problems.answers import Verifier
+from stepmark.records import Problem, Refusal, Solution, Step, Verdict
+from stepmark.rl.batch import Batch
+from stepmark.rl.settings import RL
+from stepmark.rl.spans import StepSpans, step_spans, token_offsets
+from stepmark.solutions.segmentation import split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """A completion and what is known of it."""
+
+    problem: Problem
+    group: int
+    """Completions of one problem in one update share it."""
+    drawn: Drawn
+    steps: tuple[Step, ...]
+    """Cut from its text; none when it is blank."""
+    spans: StepSpans
+    verdict: Verdict | None
+    """None for a blank completion: there is nothing to verify."""
+    outcome: float
+    """What it is rewarded by: 1 for a match; else 0, an answer without a verdict and, by the settings, one that was cut off."""
+    scores: tuple[float, ...] | None = None
+    """The PRM's, one a step; None when none was asked or it could not read this completion (`refused` says why)."""
+    refused: str | None = None
+    left_out: bool = False
+    """It counts in its group and is not trained on."""
+
+    @property
+    def cut(self) -> bool:
+        """It reached the limit of tokens."""
+        return self.drawn.finish == "length"
+
+    @property
+    def right(self) -> bool:
+        """The verifier's verdict is a match, whatever it was rewarded by."""
+        return self.verdict is not None and self.verdict.correct is True
+
+
+def judge(
+    problems: Sequence[Problem],
+    drawn: Sequence[Sequence[Drawn]],
+    verifier: Verifier,
+    settings: RL,
+    text_of: Callable[[Sequence[int], Sequence[int]], str],
+) -> list[Rated]:
+    """Verify all completions and cut them into steps.
+
+    Args:
+        problems: each with a reference answer.
+        drawn: the completions of each.
+        verifier: compares answers.
+        settings: `split` and `cut`.
+        text_of: decodes tokens of the policy that follow others (`PromptEncoder.text`).
+
+    Raises:
+        UsageError: a problem without a reference answer.
+    """
+    rated: list[Rated] = []
+    for group, (problem, completions) in enumerate(zip(problems, drawn, strict=True)):
+        if problem.answer is None:
+            raise UsageError(
+                f"problem {problem.id or problem.text[:40]!r} has no reference answer, and the verifier needs one"
+            )
+        for one in completions:
+            steps = split(one.text, settings.split).steps if one.text.strip() else ()
+            rated.append(
+                Rated(
+                    problem=problem,
+                    group=group,
+                    drawn=one,
+                    steps=tuple(steps),
+                    spans=step_spans(steps, token_offsets(one.ids, partial(text_of, one.prompt))),
+                    verdict=None,
+                    outcome=0.0,
+                    left_out=settings.cut == "drop" and one.finish == "length",
+                )
+            )
+    there = [number for number, one in enumerate(rated) if one.steps]
+    verdicts = verifier.verify_many(
+        (rated[number].drawn.text, str(rated[number].problem.answer)) for number in there
+    )
+    for number, verdict in zip(there, verdicts, strict=True):
+        known = rated[number]
+        counts = verdict.correct is True and (settings.cut == "verify" or not known.cut)
+        rated[number] = replace(known, verdict=verdict, outcome=float(counts))
+    return rated
+
+
+def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
+    """With the PRM's scores of all steps, in one pass; completions of one problem stand together and share their prefixes.
+
+    A completion that the PRM cannot read (too long, its marker inside, a step without a score) keeps its outcome and has no step rewards.
+
+    Raises:
+        UsageError: a PRM that does not give one score a step.
+    """
+    found = list(rated)
+    there = [number for number, one in enumerate(found) if one.steps]
+    solutions = [Solution(problem=found[n].problem, steps=found[n].steps) for n in there]
+    for number, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
+        one = found[number]
+        if isinstance(result, Refusal):
+            found[number] = replace(one, refused=str(result.error))
+            continue
+        if len(result.scores) != len(one.steps):
+            raise UsageError(
+                f"{prm.name} gave {len(result.scores)} scores for {len(one.steps)} steps; expected one a step"
+            )
+        known = [score for score in result.scores if score is not None]
+        if len(known) < len(result.scores):
+            place = result.scores.index(None) + 1
+            found[number] = replace(one, refused=f"step {place} has no score")
+        else:
+            found[number] = replace(one, scores=tuple(known))
+    return found
+
+
+def batch_of(
+    rated: Sequence[Rated],
+    mask: Tensor,
+    *,
+    asked: bool,
+    token_rewards: Tensor | None = None,
+    values: Tensor | None = None,
+) -> Batch:
+    """The batch that credit is assigned to.
+
+    A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has no steps.
+
+    Args:
+        rated: completions in the order of the rows.
+        mask: (B, T) bool: their tokens.
+        asked: whether a PRM was asked (`scored`); without one there are no step rewards.
+        token_rewards: (B, T) of an implicit PRM.
+        values: (B, T) of a critic.
+    """
+    rewards: list[list[float]] = []
+    ends: list[list[int]] = []
+    for one in rated:
+        if asked and one.scores is None:
+            rewards.append([])
+            ends.append([])
+            continue
+        scores = one.scores
+        rewards.append(
+            [min(scores[step] for step in steps) for steps in one.spans.steps] if scores is not None else []
+        )
+        ends.append(list(one.spans.ends))
+    most = max(1, *(len(row) for row in ends)) if ends else 1
+    step_ends = torch.full((len(rated), most), -1, dtype=torch.int64)
+    step_rewards = torch.zeros(len(rated), most)
+    for row, (places, scores_of) in enumerate(zip(ends, rewards, strict=True)):
+        step_ends[row, : len(places)] = torch.tensor(places, dtype=torch.int64)
+        if scores_of:
+            step_rewards[row, : len(places)] = torch.tensor(scores_of)
+    device = mask.device
+    return Batch(
+        mask=mask,
+        groups=torch.tensor([one.group for one in rated], device=device),
+        outcome=torch.tensor([one.outcome for one in rated], device=device),
+        step_ends=step_ends.to(device),
+        step_rewards=step_rewards.to(device) if asked else None,
+        token_rewards=token_rewards,
+        values=values,
+    )

@@ -1,0 +1,391 @@
+"""The policy's trainer: sample groups, verify, score each step, assign credit, take a clipped step; again.
+
+One update is `Trainer._update`, which reads like the papers' algorithm. Everything random is a function of the seed and the update's number, so a run
+that was killed goes on from its last saved state to the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+from stepmark.batching import Write
+from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.models.policies.prompts import PromptEncoder
+from stepmark.models.prm import PRM
+from stepmark.problems.answers import Verifier
+from stepmark.records import Problem
+from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
+from stepmark.rl.credit.defences import prof_keep
+from stepmark.rl.credit.kl import kl_reward
+from stepmark.rl.credit.methods import Credit
+from stepmark.rl.loss import policy_loss, token_weights, value_loss
+from stepmark.rl.rewarding import Rated, batch_of, judge, scored
+from stepmark.rl.settings import RL
+from stepmark.solutions.sampling import Sampling, prompt_of
+
+
+class TokenRewards(Protocol):
+    """A PRM that rewards tokens and learns from outcomes while the policy moves (`online.OnlineImplicit`)."""
+
+    def rewards(self, rows: Padded) -> Tensor:
+        """(B, T) of completions."""
+
+    def learn(self, rows: Padded, outcomes: Tensor) -> dict[str, float]:
+        """Take a step on the completions' outcomes; what is to be seen of it."""
+
+    def state(self) -> dict[str, Any]:
+        """All that it needs to go on later, as tensors and plain data."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What one update did."""
+
+    number: int
+    """From 1."""
+    rollouts: int
+    """Completions written for training so far."""
+    figures: dict[str, float | None]
+    """By name: `accuracy` of the samples, `reward` the mean step score, `loss`, `gradient`, `clipped`, `kl`, `steps` and `tokens` a completion, shares `cut`,
+    `unparsed`, `unscored`, `blank` and `flat` (groups all right or all wrong, which teach nothing)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Held-out problems, as the policy solves them now."""
+
+    update: int
+    """Updates before it."""
+    rollouts: int
+    accuracy: float
+    """Share of right completions, at the temperature of training."""
+    rated: tuple[Rated, ...]
+    """The completions, scored when there is a PRM."""
+
+
+class Listener(Protocol):
+    """Told of everything that a run does: history, display, monitor."""
+
+    def updated(self, update: Update) -> None:
+        """An update is done."""
+
+    def evaluated(self, evaluation: Evaluation) -> bool:
+        """The held-out problems were solved. True stops the run after its state is saved."""
+
+
+@final
+class Trainer:
+    """Trains a policy.
+
+    Args:
+        actor: the policy.
+        problems: to learn on, each with a reference answer.
+        held_out: others to measure on.
+        verifier: says what is right.
+        credit: assigns it.
+        settings: how.
+        out: folder of the state (`state.pt`) while running.
+        prm: scores steps; required where `credit.needs.steps`, else it only watches.
+        token_rewards: an implicit PRM; required where `credit.needs.tokens`.
+        listeners: told of updates and evaluations.
+
+    Raises:
+        UsageError: what the credit method needs is missing.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        problems: Sequence[Problem],
+        held_out: Sequence[Problem],
+        verifier: Verifier,
+        credit: Credit,
+        settings: RL,
+        *,
+        out: Path,
+        prm: PRM | None = None,
+        token_rewards: TokenRewards | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        needs = credit.needs
+        for missing, what in (
+            (needs.steps and prm is None, "a PRM"),
+            (needs.tokens and token_rewards is None, "an implicit PRM"),
+            (needs.values and actor.value_head is None, "a value head: make the actor with values=True"),
+            (
+                settings.kl_weight > 0 and not actor.has_reference,
+                "a reference: make the actor with reference=True",
+            ),
+            (settings.keep_consistent is not None and prm is None, "a PRM, to tell what is consistent"),
+            (not problems, "problems"),
+        ):
+            if missing:
+                raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
+        self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
+        self.problems, self.held_out = tuple(problems), tuple(held_out)
+        self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out
+        # No weight decay: the divergence from the start is what holds the weights, where anything does.
+        self.optimizer = torch.optim.AdamW(
+            actor.trained(), lr=settings.peak, betas=(0.9, 0.99), weight_decay=0.0
+        )
+        self.encoder = PromptEncoder(actor.tokenizer, actor.name)
+        self.done = 0
+        self.rollouts = 0
+
+    def run(self, *, until: int | None = None) -> None:
+        """Train, from the saved state of an interrupted run if there is one.
+
+        Args:
+            until: stop after so many updates in all, with the state saved; None runs to the end.
+
+        Raises:
+            InputError: a reward that is no number; the state before it is kept.
+            CheckpointError: a loss or gradient that is not finite; the state before it is kept.
+            UsageError: the state is of another run.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._resume()
+        last = self.settings.updates if until is None else min(until, self.settings.updates)
+        if self.done == 0 and self._evaluate():
+            return
+        while self.done < last:
+            update = self._update(self.done)
+            self.done += 1
+            for listener in self.listeners:
+                listener.updated(update)
+            due = self.done % self.settings.evaluate_every == 0 or self.done == self.settings.updates
+            stopped = due and self._evaluate()
+            if stopped or self.done == last or self.done % self.settings.save_every == 0:
+                self._save()
+            if stopped:
+                return
+
+    def _update(self, number: int) -> Update:
+        settings = self.settings
+        problems = self._problems(number)
+        rated = self._collect(problems, seed=self._seed("train", number))
+        self.rollouts += len(rated)
+        rows = padded([one.drawn for one in rated], self.actor.device)
+        old, reference, values = self._read(rows)
+        token_rewards = self.token_rewards.rewards(rows) if self.token_rewards is not None else None
+        batch = batch_of(
+            rated, rows.mask, asked=self.prm is not None, token_rewards=token_rewards, values=values
+        )
+        penalty = None
+        if reference is not None and settings.kl == "reward" and settings.kl_weight:
+            penalty = kl_reward(old, reference, rows.mask, weight=settings.kl_weight)
+        assigned = self.credit.assign(batch, kl=penalty)
+        kept = torch.tensor([not one.left_out for one in rated], device=rows.mask.device)
+        if settings.keep_consistent is not None:
+            kept &= prof_keep(batch, remove=settings.keep_consistent)
+        weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
+
+        seen: list[dict[str, float]] = []
+        dice = random.Random(self._seed("order", number))
+        for _ in range(settings.epochs):
+            order = dice.sample(range(len(rated)), len(rated))
+            size = -(-len(order) // settings.minibatches)
+            for start in range(0, len(order), size):
+                chosen = torch.tensor(order[start : start + size], device=rows.mask.device)
+                seen.append(
+                    self._step(rows, chosen, old, reference, assigned.advantages, assigned.returns, weights)
+                )
+        figures = _figures(rated, settings.group) | {
+            name: sum(one[name] for one in seen) / len(seen) for name in seen[0]
+        }
+        if self.token_rewards is not None:
+            outcomes = torch.tensor([one.outcome for one in rated], device=rows.mask.device)
+            figures |= self.token_rewards.learn(rows, outcomes)
+        return Update(number=number + 1, rollouts=self.rollouts, figures=figures)
+
+    def _step(
+        self,
+        rows: Padded,
+        chosen: Tensor,
+        old: Tensor,
+        reference: Tensor | None,
+        advantages: Tensor,
+        returns: Tensor | None,
+        weights: Tensor,
+    ) -> dict[str, float]:
+        """One optimizer step on some rows, in passes that fit into memory."""
+        settings = self.settings
+        share = weights[chosen].sum().clamp_min(1e-12)
+        scale = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
+        for group in self.optimizer.param_groups:
+            group["lr"] = scale
+        self.optimizer.zero_grad(set_to_none=True)
+        seen = {"loss": 0.0, "clipped": 0.0}
+        for part in self._passes(rows, chosen):
+            now, values = self.actor.logprobs(rows_of(rows, part))
+            found = policy_loss(
+                now,
+                old[part],
+                advantages[part],
+                weights[part] / share,
+                clip_low=settings.clip_low,
+                clip_high=settings.clip_high,
+                reference=None if reference is None else reference[part],
+                kl_loss=None if settings.kl == "reward" else settings.kl,
+                kl_weight=settings.kl_weight,
+            )
+            loss = found.loss
+            if values is not None and returns is not None:
+                loss = loss + settings.value_weight * value_loss(values, returns[part], weights[part] / share)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+            seen["loss"] += loss.item()
+            seen["clipped"] += found.clipped.item()
+            if found.divergence is not None:
+                seen["kl"] = seen.get("kl", 0.0) + found.divergence.item()
+        norm = torch.nn.utils.clip_grad_norm_(self.actor.trained(), settings.clip)
+        if not torch.isfinite(norm):
+            raise CheckpointError(
+                f"update {self.done + 1}: the gradient is {norm.item()}; the state of {self.out} is from before it. "
+                "Lower --learning-rate, or use float32"
+            )
+        self.optimizer.step()
+        return seen | {"gradient": norm.item()}
+
+    def _passes(self, rows: Padded, chosen: Tensor) -> Iterator[Tensor]:
+        return passes(rows, chosen, self.settings.token_budget)
+
+    @torch.no_grad()
+    def _read(self, rows: Padded) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities when the completions were written, the reference's, and the critic's values."""
+        every = torch.arange(len(rows.mask), device=rows.mask.device)
+        old = torch.zeros_like(rows.mask, dtype=torch.float32)
+        reference = torch.zeros_like(old) if self.actor.has_reference else None
+        values = torch.zeros_like(old) if self.actor.value_head is not None else None
+        for part in self._passes(rows, every):
+            now, critic = self.actor.logprobs(rows_of(rows, part))
+            old[part] = now
+            if values is not None and critic is not None:
+                values[part] = critic
+            if reference is not None:
+                reference[part] = self.actor.reference_logprobs(rows_of(rows, part))
+        return old, reference, values
+
+    def _collect(self, problems: Sequence[Problem], *, seed: int, group: int | None = None) -> list[Rated]:
+        """Completions of problems, verified, and scored when there is a PRM."""
+        settings = self.settings
+        how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
+        requests = [
+            Write(
+                prompt=prompt_of(problem, how),
+                n=group or settings.group,
+                temperature=settings.temperature,
+                max_tokens=settings.max_tokens,
+                seed=seed,
+                first=0,
+            )
+            for problem in problems
+        ]
+        drawn = []
+        for problem, reply in zip(problems, self.actor.write(requests), strict=True):
+            if isinstance(reply, InputError):
+                raise reply.at(f"problem {problem.id or problem.text[:40]!r}")
+            drawn.append(reply)
+        rated = judge(problems, drawn, self.verifier, settings, self.encoder.text)
+        return scored(rated, self.prm) if self.prm is not None else rated
+
+    def _problems(self, number: int) -> list[Problem]:
+        """Those of an update: each has its turn before any comes again."""
+        size, count = self.settings.problems, len(self.problems)
+        chosen = []
+        for place in range(number * size, (number + 1) * size):
+            turn, at = divmod(place, count)
+            order = random.Random(self._seed("problems", turn)).sample(range(count), count)
+            chosen.append(self.problems[order[at]])
+        return chosen
+
+    def _evaluate(self) -> bool:
+        if not self.held_out:
+            return False
+        # The same seed each time: what changes is the policy.
+        rated = self._collect(self.held_out, seed=self._seed("held out", 0), group=1)
+        evaluation = Evaluation(
+            update=self.done,
+            rollouts=self.rollouts,
+            accuracy=sum(one.right for one in rated) / len(rated),
+            rated=tuple(rated),
+        )
+        # Not `any`, which would leave out those after the first that says stop.
+        return bool(sum([listener.evaluated(evaluation) for listener in self.listeners]))
+
+    def _seed(self, what: str, number: int) -> int:
+        text = f"{self.settings.seed} {what} {number}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+    def _identity(self) -> str:
+        """What a run is told by: a state goes on with the same settings, credit, policy and problems or not at all."""
+        settings = asdict(replace(self.settings, save_every=1, token_budget=1))
+        told = {
+            "settings": settings,
+            "credit": [type(self.credit).__name__, repr(self.credit)],
+            "policy": self.actor.name,
+            "prm": None if self.prm is None else self.prm.name,
+            "problems": [asdict(problem) for problem in (*self.problems, *self.held_out)],
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def _save(self) -> None:
+        state = {
+            "run": self._identity(),
+            "done": self.done,
+            "rollouts": self.rollouts,
+            "weights": [weight.detach() for weight in self.actor.trained()],
+            "optimizer": self.optimizer.state_dict(),
+            "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
+        }
+        temporary = self.out / "state.part"
+        torch.save(state, temporary)
+        temporary.replace(self.out / "state.pt")
+
+    def _resume(self) -> None:
+        file = self.out / "state.pt"
+        if not file.is_file():
+            return
+        state = torch.load(file, weights_only=True, map_location=self.actor.device)
+        if state["run"] != self._identity():
+            raise UsageError(
+                f"{file} is of a run with other settings, another policy or other problems; delete it or choose another --out"
+            )
+        with torch.no_grad():
+            for weight, saved in zip(self.actor.trained(), state["weights"], strict=True):
+                weight.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.done, self.rollouts = state["done"], state["rollouts"]
+        if self.token_rewards is not None and state["token_rewards"] is not None:
+            self.token_rewards.load_state(state["token_rewards"])
+
+
+def _figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
+    count = len(rated)
+    means = [sum(one.scores) / len(one.scores) for one in rated if one.scores]
+    share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731
+    groups = [rated[start : start + group] for start in range(0, count, group)]
+    return {
+        "accuracy": share(lambda one: one.right),
+        "outcome": sum(one.outcome for one in rated) / count,
+        "reward": sum(means) / len(means) if means else None,
+        "steps": sum(len(one.steps) for one in rated) / count,
+        "tokens": sum(len(one.drawn.ids) for one in rated) / count,
+        "cut": share(lambda one: one.cut),
+        "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
+        "unscored": share(lambda one: one.refused is not None),
+        "blank": share(lambda one: not one.steps),
+        "flat": sum(len({one.outcome for one in part}) == 1 for part in groups) / len(groups),
+    }
