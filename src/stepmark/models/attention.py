@@ -84,11 +84,19 @@ class Plan:
         return cls(pieces=_pieces(since, until, carried, device))
 
     @classmethod
-    def of_trees(cls, trees: Sequence[PackedTree], device: str) -> Plan:
-        """The training plan of whole trees laid one after the other."""
+    def of_trees(cls, trees: Sequence[PackedTree], device: str, rows: Ints | None = None) -> Plan:
+        """The training plan of whole trees laid one after the other.
+
+        Args:
+            rows: the tokens that look, ascending and distinct; None: all. Every token is looked at in either case.
+        """
         starts = np.cumsum([0, *(len(tree) for tree in trees)])
         until = np.concatenate([tree.ends + start for tree, start in zip(trees, starts[:-1], strict=True)])
-        return cls(pieces=_pieces(np.arange(len(until)), until, 0, device), train=True)
+        if rows is None:
+            return cls(pieces=_pieces(np.arange(len(until)), until, 0, device), train=True)
+        since = np.searchsorted(rows, np.arange(len(until)))
+        until = np.searchsorted(rows, until)
+        return cls(pieces=_pieces(since, until, len(until) - len(rows), device), train=True)
 
 
 def _pieces(since: Ints, until: Ints, carried: int, device: str) -> tuple[Piece, ...]:
@@ -144,7 +152,7 @@ def _attend(
     plan: Plan = kwargs[PLAN]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if plan.train:
-        return _TreeAttention.apply(query, key, value, plan.pieces, scale), None  # type: ignore[no-untyped-call]
+        return attend(query, key, value, plan, scale), None
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     if layer in plan.carried:
         key = torch.cat([plan.carried[layer][0], key], dim=2)
@@ -152,6 +160,23 @@ def _attend(
     if plan.keep is not None:
         plan.kept[layer] = (key[:, :, plan.keep], value[:, :, plan.keep])
     return _forward(query, key, value, plan.pieces, scale, None), None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:
+    """Attention by a training plan; gradients flow.
+
+    Args:
+        query: [1, heads, queries, dim]: the tokens that look.
+        key: [1, kv_heads, tokens, dim].
+        value: the same.
+        plan: from `Plan.of_trees`.
+        scale: of the scores.
+
+    Returns:
+        [1, queries, heads, dim].
+    """
+    found: Tensor = _TreeAttention.apply(query, key, value, plan.pieces, scale)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _forward(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from stepmark.models.encoding import Encoder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import output_rows
 from stepmark.models.spec import ScoringSpec
+from stepmark.training.decoder import fits, hidden_rows
 from stepmark.training.items import Item, packed
 
 
@@ -81,6 +83,8 @@ def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
         batch: trees.
         device: where the backbone is.
     """
+    if fits(backbone):
+        return hidden_rows(backbone, [item.tree for item in batch], device, None)
     ids, depths, _ = packed(batch)
     state: Tensor = backbone(
         input_ids=torch.from_numpy(ids)[None].to(device),
@@ -180,11 +184,17 @@ class Net:
 
     def hidden(self, batch: Sequence[Item]) -> Tensor:
         """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""
-        return hidden_states(self.model, batch, self.device)
+        return hidden_states(self.backbone, batch, self.device)
 
     def read(self, batch: Sequence[Item]) -> Tensor:
         """The head's logits at the step ends of a batch: [reads, classes], float32."""
-        return self.read_hidden(self.hidden(batch), batch)
+        if not fits(self.backbone):
+            return self.read_hidden(self.hidden(batch), batch)
+        _, _, reads = packed(batch)
+        rows, back = np.unique(reads, return_inverse=True)
+        hidden = hidden_rows(self.backbone, [item.tree for item in batch], self.device, rows)
+        logits: Tensor = self.head(hidden[torch.from_numpy(back).to(self.device)].float())
+        return logits
 
     def read_hidden(self, hidden: Tensor, batch: Sequence[Item]) -> Tensor:
         """The head's logits at the step ends, from the hidden states of the batch."""

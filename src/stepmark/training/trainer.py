@@ -250,13 +250,16 @@ class Trainer:
             raise CheckpointError(
                 f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (--dtype float32)"
             )
-        for master, gradient in zip(self.masters, gradients, strict=True):
-            master.grad = gradient.div_(max(labels, 1e-12))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.settings.clip))
+        norm = float(torch.nn.utils.get_total_norm(gradients)) / max(labels, 1e-12)
         if not math.isfinite(norm):
             raise CheckpointError(
                 f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (--dtype float32)"
             )
+        # One pass over them divides by the labels and clips.
+        clipped = min(1.0, self.settings.clip / (norm + 1e-6)) / max(labels, 1e-12)
+        torch._foreach_mul_(gradients, clipped)
+        for master, gradient in zip(self.masters, gradients, strict=True):
+            master.grad = gradient
         self.optimizer.step()
         for master in self.masters:
             master.grad = None
