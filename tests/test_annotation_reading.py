@@ -209,3 +209,31 @@ def test_what_reading_leaves_out_is_counted(tmp_path):
     assert item.trace[0].text == "hm\n\na"
     assert item.solution.steps[0].observation == "\n\nTool:\no"
     assert sum(losses.facts()["lost"].values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "gold", "ratings", "said_"),
+    [
+        ("first_error", {"first_error": 1}, (1, -1), None),
+        ("per_step", {"ratings": [1, None]}, (1, None), None),
+        ("per_step", {"ratings": [None, None]}, None, "no rating"),
+        ("per_step", {"ratings": [1]}, None, "2 ratings"),
+        ("per_step", {"first_error": 1}, None, '"ratings"'),
+        ("first_error", {"first_error": 2}, None, "found 2"),
+        ("first_error", None, None, '"first_error"'),
+    ],
+)
+def test_a_trace_says_what_is_right(tmp_path, mode, gold, ratings, said_):
+    work = write(tmp_path / "work.jsonl", {"id": "w", "question": "?", "steps": [{"action": "a"}]})
+    row = {"id": "g", "question": "?", "steps": [{"action": "a"}, {"action": "b"}], "gold": gold}
+    file = write(tmp_path / "gold.jsonl", row)
+    project = Project(items=(work,), format="traces", mode=mode, gold=Gold(items=file))
+    if said_ is None:
+        (_, item) = read_items(project)
+        assert (item.role, item.gold.ratings) == ("gold", ratings)
+        # Beside work, it is a key like any other unless the project says so.
+        assert [one.gold for one in read_items(Project(items=(file,), mode=mode))] == [None]
+    else:
+        with pytest.raises(InputError, match=said_) as caught:
+            read_items(project)
+        assert caught.value.where == f"{file}:1"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stepmark.errors import InputError, UsageError
-from stepmark.solutions.interchange import Losses, Reading, read_labelled
+from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.solutions.interchange import LabelledRow, Losses, Reading, Writing, convert, read_labelled
 
 ITEMS = [
     {
@@ -173,3 +174,86 @@ def test_the_data_file_is_needed_and_read_strictly(tmp_path):
         items = write(tmp_path / "bad.jsonl", *bad)
         with pytest.raises(InputError, match=said_):
             list(read_labelled(file, settings=Reading(items=items)))
+
+
+def test_tool_calls_belong_to_the_step(tmp_path):
+    turn = {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [{"tool": "read", "input": {"at": 1}, "output": "x", "output_type": "code"}],
+    }
+    items = write(tmp_path / "items.jsonl", {"id": "t", "question": "?", "structured_turns": [turn]})
+    file = write(tmp_path / "labels.jsonl", export("t", "first_error", mark(0, 1)))
+    (row,) = read_labelled(file, settings=Reading(items=items))
+    assert row.solution.texts == ('I look.\nread({"at": 1})',)
+    assert row.solution.steps[0].observation == "\n\nTool:\nx"
+
+
+def judged(*steps: list[tuple[str, int]], **more: Any) -> LabelledRow:
+    solution = Solution.of("?", [f"step {n}" for n in range(len(steps))], id="s")
+    judgements = tuple(
+        tuple(Judgement(kind="correctness", judge=judge, rating=rating) for judge, rating in step)  # type: ignore[arg-type]
+        for step in steps
+    )
+    return LabelledRow(
+        labelled=LabelledSolution(solution=solution, judgements=judgements), where="f.jsonl:1", **more
+    )
+
+
+def rewards(row: Any) -> list[tuple[int, int | None]]:
+    return [(step["index"], step["reward"]) for step in row["steps"]]
+
+
+def test_every_person_has_a_record_of_their_own():
+    row = judged([("human:ann", 1), ("human:bob", 1)], [("human:ann", 0)], [("human:bob", -1)])
+    ann, bob = convert([row], "potato")
+    assert (ann["instance_id"], ann["annotator"], ann["mode"]) == ("s", "ann", "per_step")
+    assert rewards(ann) == [(0, 1), (1, 0), (2, None)]
+    assert rewards(bob) == [(0, 1), (1, None), (2, -1)]
+    (one,) = convert([row], "potato", Writing(consensus="agree"))
+    assert (one["annotator"], rewards(one)) == ("consensus:agree", [(0, 1), (1, 0), (2, -1)])
+
+
+def test_what_a_record_cannot_hold():
+    share = Judgement(kind="value", judge="rollout", share=0.5)
+    solution = Solution.of("?", ["a"], id="s")
+    row = LabelledRow(labelled=LabelledSolution(solution=solution, judgements=((share,),)), where="f.jsonl:1")
+    with pytest.raises(InputError, match="--hard"):
+        list(convert([row], "potato"))
+    (made,) = convert([row], "potato", Writing(hard=0.4))
+    assert (made["annotator"], rewards(made)) == ("rollout", [(0, 1)])
+    losses = Losses()
+    (error,) = convert([judged([("ai", 1)])], "potato", losses=losses)
+    assert isinstance(error, InputError)
+    assert losses.dropped == 1
+
+
+def test_what_was_read_is_written_again(tmp_path):
+    for row in (
+        export("q1", "first_error", mark(0, 1), mark(1, -1), mark(2, -1), mark(3, -1)),
+        export("q1", "per_step", mark(0, 1), mark(1, 0), mark(2, None), mark(3, -1)),
+        export("t1", "first_error", mark(1, -1), mark(3, -1)),
+    ):
+        (written,) = convert(read(tmp_path, row), "potato")
+        assert written == {
+            key: value if key != "steps" else [{"index": m["index"], "reward": m["reward"]} for m in value]
+            for key, value in row.items()
+        }
+    ai = export(
+        "q1",
+        "per_step",
+        mark(0, 1, source="ai", verified=True, ai_reward=1, confidence=0.75),
+        mark(1, -1, ai_reward=1),
+        mark(2, 1, source="ai", verified=False, ai_reward=1),
+        mark(3, None),
+    )
+    (written,) = convert(read(tmp_path, ai), "potato")
+    assert [
+        (m["reward"], m["source"], m["verified"], m["ai_reward"], m["confidence"]) for m in written["steps"]
+    ] == [
+        (1, "ai", True, 1, 0.75),
+        (-1, "human", True, 1, None),
+        (1, "ai", False, 1, None),
+        (None, "human", True, None, None),
+    ]
+    assert (written["ai_prelabeled"], written["all_verified"]) == (True, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -185,11 +185,6 @@ def _yaml(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"expected settings by name, found {json_type(data)}", where=str(file))
     return data
-
-
-def with_items(project: Project, *files: Path) -> Project:
-    """The same project with these files of items."""
-    return replace(project, items=files)
 
 
 def setting_names() -> tuple[str, ...]:

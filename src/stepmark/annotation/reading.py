@@ -3,6 +3,8 @@
 The format of a file is told by its first row, unless the project says it (`format`): a list under `steps_key` that holds objects is a trace, else
 the keys decide as in `stepmark convert`, and a row of no known format with a list of steps is a trace again.
 
+A trace says what is right under `gold`: {`first_error`: k} or {`ratings`: […]}, one a step, by the project's mode.
+
 Labels that stand in a file become suggestions or gold, as the project's `labels` says; those in the files of `gold` and `screening` are gold, and
 a row of these that does not tell the right answer is refused. What the labels of several judges say together:
 
@@ -14,6 +16,7 @@ a row of these that does not tell the right answer is refused. What the labels o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +25,7 @@ from stepmark.annotation.items import Item, Suggestion, Turn
 from stepmark.annotation.loading import TRACES
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Project
+from stepmark.annotation.wire import read_marks
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -89,7 +93,10 @@ def items_of_file(
     """
     rows = rows_of(str(file))
     first = next(rows)
-    format = _format(first, project)
+    # Gold for traces may be of another format, and tell what it is itself.
+    format = _format(
+        first, project if role == "work" or project.format != TRACES else replace(project, format=None)
+    )
     counted = losses or Losses()
     for row in chain([first], rows):
         try:
@@ -150,10 +157,7 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
             text=project.step_text_key,
         ),
     )
-    if role != "work":
-        raise InputError(
-            "expected the right labels beside the steps, and a trace has no place for them: give these items as stepmark-labels"
-        )
+    gold = _gold_of_trace(row, len(found.solution.steps), project, role)
     thoughts = sum(found.turns[turn].thought is not None for turn in found.step_of)
     losses.lose(
         "a step's thought is shown in the trace and is no part of the step's text", row.where, thoughts
@@ -165,10 +169,29 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
         solution=found.solution,
         trace=_turns(found),
         outcome=outcome_told(row.data) if "outcome" in row.data else outcome_told(meta),
+        gold=gold,
         role=role,
         potato_index=None if index == tuple(range(len(index))) else index,
         meta=meta,
     )
+
+
+def _gold_of_trace(row: Row, steps: int, project: Project, role: Role) -> Marks | None:
+    if role == "work" and project.labels != "gold":
+        return None
+    raw = row.data.get("gold")
+    key = "first_error" if project.mode == "first_error" else "ratings"
+    if raw is None and role == "work":
+        return None
+    if not isinstance(raw, dict) or set(raw) != {key}:
+        raise InputError(f'expected what is right as {{"{key}": …}}', where=row.where, field="gold")
+    try:
+        gold = read_marks({"mode": project.mode, "steps": steps, key: raw[key]})
+    except InputError as error:
+        raise InputError(error.message, where=row.where, field=f"gold.{error.field}") from None
+    if not any(rating is not None for rating in gold.ratings):
+        raise InputError("expected what is right, found no rating", where=row.where, field="gold")
+    return replace(gold, submitted=True)
 
 
 def _turns(found: Shown) -> tuple[Turn, ...]:
