@@ -39,7 +39,7 @@ def _item(live: Live, account: Account, item: Any) -> Assignment:
     raise Refused(404, "there is no such item", field="item")
 
 
-async def _answer(live: Live, account: Account, one: Assignment) -> Response:
+async def _answer(live: Live, account: Account, one: Assignment) -> bytes:
     item = live.assigning.items[one.item]
     log = await live.labelling.log(account.id, item)
     shown = await live.shown(one.item)
@@ -47,14 +47,11 @@ async def _answer(live: Live, account: Account, one: Assignment) -> Response:
     state = json.dumps(
         {"version": log.version, "changes": entries_data(log), "submitted": log.folding.submitted}
     ).encode()
-    body = b'{"item":%b,"suggestions":%b,%b' % (shown.view, suggestions, state[1:])
-    return Response(body, media_type="application/json")
+    return b'{"item":%b,"suggestions":%b,%b' % (shown.view, suggestions, state[1:])
 
 
-@router.get("/api/next")
-async def next_item(request: Request, after: str | None = None) -> Response:
-    """The item to label now, leased to this account; `after`: the one that is left, which gives its lease back if it is not submitted."""
-    live, account = live_of(request), account_of(request)
+async def answer_next(live: Live, account: Account, after: str | None) -> bytes:
+    """The body of the answer to `/api/next`."""
     before = len(live.assigning.all_of(account.id))
     found, touched = live.assigning.next(account.id, after=after, screens=screens(account))
     if isinstance(found, Assignment) and len(live.assigning.all_of(account.id)) > before:
@@ -63,14 +60,38 @@ async def next_item(request: Request, after: str | None = None) -> Response:
         await asyncio.gather(*(live.writer.assignment(one.row) for one in touched))
     if isinstance(found, Assignment):
         return await _answer(live, account, found)
-    return Response(json.dumps({"item": None, "reason": found}), media_type="application/json")
+    return json.dumps({"item": None, "reason": found}).encode()
+
+
+async def answer_changes(live: Live, account: Account, body: bytes) -> bytes:
+    """The body of the answer to `/api/changes`, once what it acknowledges is on disk."""
+    try:
+        data = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise Refused(400, f"expected JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise Refused(400, "expected an object with item, id, version, change and seconds")
+    several = data.get("changes")
+    if several is None:
+        taken = await _take(live, account, data)
+        await _stored(taken)
+        return b'{"version":%d,"submitted":%b}' % (taken.version, b"true" if taken.submitted else b"false")
+    if not isinstance(several, list) or len(several) > MOST_AT_ONCE:
+        raise Refused(400, f"expected a list of at most {MOST_AT_ONCE} changes", field="changes")
+    return json.dumps({"results": await _several(live, account, several)}).encode()
+
+
+@router.get("/api/next")
+async def next_item(request: Request, after: str | None = None) -> Response:
+    """The item to label now, leased to this account; `after`: the one that is left, which gives its lease back if it is not submitted."""
+    return _json(await answer_next(live_of(request), account_of(request), after))
 
 
 @router.get("/api/items/{id:path}")
 async def one_item(request: Request, id: str) -> Response:
     """An item that was given to this account before."""
     live, account = live_of(request), account_of(request)
-    return await _answer(live, account, _item(live, account, id))
+    return _json(await _answer(live, account, _item(live, account, id)))
 
 
 @router.get("/api/mine")
@@ -107,26 +128,11 @@ async def mine(request: Request) -> list[dict[str, Any]]:
 )
 async def changes(request: Request) -> Response:
     """Add changes to their logs. The answer comes when they are on disk; the same id again gives the same answer."""
-    live = live_of(request)
-    account = account_of(request)
-    try:
-        data = from_json(await request.body(), allow_inf_nan=False)
-    except ValueError as error:
-        raise Refused(400, f"expected JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise Refused(400, "expected an object with item, id, version, change and seconds")
-    several = data.get("changes")
-    if several is None:
-        taken = await _take(live, account, data)
-        await _stored(taken)
-        return Response(
-            b'{"version":%d,"submitted":%b}' % (taken.version, b"true" if taken.submitted else b"false"),
-            media_type="application/json",
-        )
-    if not isinstance(several, list) or len(several) > MOST_AT_ONCE:
-        raise Refused(400, f"expected a list of at most {MOST_AT_ONCE} changes", field="changes")
-    results = await _several(live, account, several)
-    return Response(json.dumps({"results": results}), media_type="application/json")
+    return _json(await answer_changes(live_of(request), account_of(request), await request.body()))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
 
 
 async def _take(live: Live, account: Account, data: Any) -> Taken:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from stepmark import __version__
 from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
 from stepmark.annotation.refusals import Refused
-from stepmark.annotation.security import Guard, Site
+from stepmark.annotation.security import Guard, Scope, Site
 
 if TYPE_CHECKING:
+    from stepmark.annotation.accounts import Account
     from stepmark.annotation.live import Live
 
 ROUTERS = (
@@ -64,10 +65,23 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
     return app
 
 
-def guarded(app: FastAPI, live: Live, site: Site) -> ASGIApp:
+def guarded(app: FastAPI, live: Live, site: Site) -> Guard:
     """The app behind its guard: what is served."""
-    return Guard(  # type: ignore[return-value]  # the same shape under other names
-        app, accounts=live.accounts, limits=live.project.limits, site=site, clock=live.clock
+
+    async def changes(account: Account, _scope: Scope, body: bytes) -> bytes:
+        return await routes_work.answer_changes(live, account, body)
+
+    async def next_item(account: Account, scope: Scope, _body: bytes) -> bytes:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        return await routes_work.answer_next(live, account, query.get("after", [None])[-1])
+
+    return Guard(
+        app,
+        accounts=live.accounts,
+        limits=live.project.limits,
+        site=site,
+        clock=live.clock,
+        hot={("POST", "/api/changes"): changes, ("GET", "/api/next"): next_item},
     )
 
 
