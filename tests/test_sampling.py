@@ -11,7 +11,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.sources import read_problems
+from stepmark.problems.sources import problems_or_errors, read_problems
 from stepmark.records import Problem
 from stepmark.solutions.sampling import Sampling, prompt_of, sample
 
@@ -116,6 +116,26 @@ def test_rows_that_are_no_problems(tmp_path, row, said):
     with pytest.raises(InputError, match=said) as caught:
         list(read_problems(rows(tmp_path, {"problem": "fine", "answer": "1"}, row)))
     assert ":2" in str(caught.value)
+
+
+def test_a_reference_answer_may_be_left_out_where_none_is_needed(tmp_path):
+    file = rows(
+        tmp_path, {"problem": "Q1"}, {"problem": "Q2", "answer": None}, {"problem": "Q3", "answer": 3}
+    )
+    assert [(p.text, p.answer) for p in read_problems(file, need_answer=False)] == [
+        ("Q1", None),
+        ("Q2", None),
+        ("Q3", "3"),
+    ]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(
+        '{"problem": "Q1"}\n{"problem": " "}\nno JSON\n{"problem": "Q4", "answer": true}\n{"problem": "Q5"}\n'
+    )
+    found = list(problems_or_errors(bad, need_answer=False))
+    assert [p.text for p in found if not isinstance(p, InputError)] == ["Q1", "Q5"]
+    assert [p.where for p in found if isinstance(p, InputError)] == [f"{bad}:{n}" for n in (2, 3, 4)]
+    with pytest.raises(InputError, match=r"bad\.jsonl:2"):
+        list(read_problems(bad, need_answer=False))
 
 
 # --- the whole command ------------------------------------------------------------------------------------------------

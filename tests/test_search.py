@@ -585,7 +585,7 @@ def test_operations_by_hand():
 
 def test_the_ledger_names_what_caches_save():
     """One beam of two steps: after "step 0 a" the policy is given its prompt and that step, and the PRM reads the second step alone."""
-    from stepmark.search.searching import cost_row, found_row
+    from stepmark.search.rows import cost_row, found_row
 
     world = World({(): ["step 0 a"], ("step 0 a",): ["so 7"]}, lambda steps: 0.9)
     found = world.find(BeamSearch(width=1, expand=1))

@@ -341,6 +341,39 @@ def test_a_dead_server_loses_nothing(tmp_path, capsys, monkeypatch):
     assert sorted(asked) == sorted(again)
 
 
+def test_a_local_policy_keeps_its_prefixes_and_counts_its_operations(tmp_path, capsys):
+    """The tiny model of the arithmetic world: same file with and without memory, a budget of operations from its own size."""
+    rows = [
+        {"problem": one.text, "answer": str(one.answer)}
+        for one in arithmetic_problems(2, seed=5, steps=(3, 4), surface="formula", largest=99)
+    ]
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["search", "beam", str(file), "--policy", "stepmark:arithmetic", "--prm", "search_models:truth", "--verifier", "number", "--dtype", "float32", "--device", "cpu", *SMALL["beam"]]  # fmt: skip
+    outs = {memory: tmp_path / f"{memory}.jsonl" for memory in ("0", "5000")}
+    read = {}
+    for memory, out in outs.items():
+        assert main([*words, "--policy-memory-tokens", memory, "--out", str(out)]) == 0
+        said = next(line for line in capsys.readouterr().err.splitlines() if "tokens of its prompts" in line)
+        read[memory] = [int(word.replace(",", "")) for word in said.split() if word[0].isdigit()]
+    assert outs["0"].read_bytes() == outs["5000"].read_bytes()
+    found = rows_of(outs["0"])
+    given = sum(row["cost"]["prompt"] for row in found)
+    assert read["0"][1] == read["5000"][1] == given
+    assert read["0"][0] >= given
+    # What the search calls new, less what the two problems share, and the last token of each prompt once more.
+    writes = sum(row["cost"]["writes"] for row in found)
+    assert read["5000"][0] <= sum(row["cost"]["new"] for row in found) + 3 * writes
+    assert read["5000"][0] < given / 2
+    assert all(row["cost"]["policy_flops"] > 0 for row in found)
+    dear = min(row["cost"]["policy_flops"] for row in found)
+    more = ["--budget-flops", str(dear / 2), "--prm-parameters", "1"]
+    assert main([*words, *more, "--out", str(tmp_path / "short.jsonl")]) == 0
+    for row in rows_of(tmp_path / "short.jsonl"):
+        assert row["stopped"] == "budget"
+        assert row["cost"]["policy_flops"] < dear
+
+
 def test_help_needs_no_torch():
     code = "import sys; from stepmark.cli import main; main(['search', 'beam', '--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

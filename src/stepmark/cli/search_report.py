@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepmark.search.searching import Found
 
 if TYPE_CHECKING:
-    from stepmark.cli.searching import SearchOptions
+    from stepmark.cli.search_machines import SearchOptions
     from stepmark.models.prm import PRM
     from stepmark.problems.answers import Verifier
 
@@ -93,12 +93,13 @@ def print_found(found: Found, threshold: float | None) -> None:
     )
 
 
-def summary(tally: Tally, options: SearchOptions) -> str:
+def summary(tally: Tally, options: SearchOptions, saved: str) -> str:
     """What a run came to, for people.
 
     Args:
         tally: of the whole run.
         options: the flags.
+        saved: what the policy has computed of its prompts; "" where that is not known.
     """
     lines = [
         f"{tally.problems:,} problems: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "
@@ -106,6 +107,8 @@ def summary(tally: Tally, options: SearchOptions) -> str:
         + ", ".join(f"{count:,} {why}" for why, count in sorted(tally.stopped.items())),
         f"{_count(tally.decoded)} tokens written, {_count(tally.read)} read by the PRM",
     ]
+    if saved:
+        lines.append(saved)
     if tally.refused:
         lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
     written = " and ".join(path for path in (options.out, options.trace, options.report) if path is not None)

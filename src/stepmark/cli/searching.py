@@ -6,30 +6,22 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
-from stepmark.cli.grade import Flag
 from stepmark.cli.paths import checked_input
-from stepmark.cli.problem_rows import problems_of
 from stepmark.cli.progress import Progress
+from stepmark.cli.search_machines import Machines, Method, SearchOptions
 from stepmark.cli.search_report import Tally, print_found, summary, write_page
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.sources import problems_or_errors, read_problems
 from stepmark.records import Problem, Refusal
+from stepmark.search.rows import found_row, trace_row
 from stepmark.search.searching import (
     Budget,
     Found,
-    Grading,
-    ModelSize,
-    Search,
-    Sizes,
-    Steps,
-    found_row,
-    trace_row,
 )
 from stepmark.store import (
     STDIO,
@@ -43,71 +35,18 @@ from stepmark.store import (
 
 if TYPE_CHECKING:
     from stepmark.batching import Ready, Reply
-    from stepmark.models.policies import Policy
-    from stepmark.models.prm import PRM
 
 
-class Method(Search, Protocol):
-    """A search whose settings the command line fills in."""
-
-    @property
-    def how(self) -> Steps:
-        """How the policy writes."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchOptions:
-    """What every method takes."""
-
-    policy: str
-    """The policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory"."""
-    prm: str = "default"
-    """The PRM: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory"."""
-    family: str | None = None
-    """How the PRM is read (`stepmark families` lists them). Left out: told from the checkpoint."""
-    tokenizer: str | None = None
-    """For a PRM behind a server: folder or hub name of its tokenizer."""
-    problem: str | None = None
-    """Instead of FILE: one problem, whose solution is printed."""
-    out: str | None = None
-    """Write what is found to this file, one JSON line a problem, packed if it ends in .gz."""
-    trace: str | None = None
-    """Write the trees to this file, one JSON line a problem, packed if it ends in .gz."""
-    report: str | None = None
-    """Draw the trees on this HTML page, one file that works without a network."""
-    aggregate: str | None = None
-    """How step scores make one number: product, min, mean, last, max, sum-logit, softmin. Left out: the PRM's own."""
-    budget: int | None = None
-    """Tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it."""
-    budget_flops: float | None = None
-    """Floating-point operations that one problem may cost; needs --policy-parameters and --prm-parameters."""
-    policy_parameters: float | None = None
-    """Weights of the policy, to count operations: 1.5e9, without the table of embeddings."""
-    prm_parameters: float | None = None
-    """Weights of the PRM, to count operations."""
-    verifier: str = "math"
-    """What says whether answers are equal, for votes and --verify: math, number, choice, text, code, or "package.module:Class"."""
-    percent: Literal["distinct", "sign"] = "distinct"
-    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
-    in_flight: int = 16
-    """Problems that are searched at once: more fill a server better and take more memory."""
-    keep_going: Flag = False
-    """Leave out problems that cannot be searched, and list them at the end."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of models in this process."""
-    device: str = "auto"
-    """Where they run: auto, cpu, cuda."""
-    memory_tokens: int | None = None
-    """Tokens whose keys and values the PRM keeps at most. Left out: 65,536."""
-
-    @property
-    def keeps_traces(self) -> bool:
-        """Whether the trees are asked for."""
-        return self.trace is not None or self.report is not None
-
-
-_NO_RESULTS = ("out", "trace", "report", "in_flight", "keep_going", "memory_tokens", "problem")
+_NO_RESULTS = (
+    "out",
+    "trace",
+    "report",
+    "in_flight",
+    "keep_going",
+    "memory_tokens",
+    "policy_memory_tokens",
+    "problem",
+)
 """The options that do not decide what is found; a run may be continued with others."""
 
 
@@ -130,7 +69,7 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
     _check(file, options)
     with ExitStack() as stack:
         if options.problem is not None:
-            machines = _Machines(search, options, stack, needs_prm=needs_prm)
+            machines = Machines(search, options, stack, needs_prm=needs_prm)
             return _one(machines, options)
         assert file is not None
         assert options.out is not None
@@ -138,80 +77,17 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
         assert known is not None
         manifest = _manifest(file, search, options, asdict(known))
         out = stack.enter_context(closing(open_rows(Path(options.out + ".work"), manifest)))
-        machines = _Machines(search, options, stack, needs_prm=needs_prm)
+        machines = Machines(search, options, stack, needs_prm=needs_prm)
         tally = _many(file, machines, out, options, lines=known.lines)
         if options.report is not None:
             lines = Path(f"{options.out}.work").read_text(encoding="utf-8").splitlines()
             write_page(options.report, map(json.loads, lines), file, machines.prm, machines.verifier)
     _flatten(options, manifest, tally)
-    print(summary(tally, options), file=sys.stderr)
+    print(summary(tally, options, machines.saved), file=sys.stderr)
     return 0
 
 
-class _Machines:
-    """Policy, PRM, verifier, and the search with what it must know of them."""
-
-    def __init__(self, search: Method, options: SearchOptions, stack: ExitStack, *, needs_prm: bool) -> None:
-        from stepmark.models import policies, scorer
-        from stepmark.models.load import load_prm
-        from stepmark.problems import answers
-
-        self.verifier = stack.enter_context(
-            closing(answers.load_verifier(options.verifier, percent=options.percent))
-        )
-        self.prm: PRM | None = None
-        if needs_prm:
-            self.prm = load_prm(
-                options.prm,
-                family=options.family,
-                tokenizer=options.tokenizer,
-                dtype=options.dtype,
-                device=options.device,
-            )
-        self.search = _fitted(search, options, self.prm)
-        self.policy: Policy = policies.load_policy(
-            options.policy, dtype=options.dtype, device=options.device, counts=True
-        )
-        self.answerers: dict[type, Answerer] = {
-            **policies.answerers(self.policy),
-            **answers.answerers(self.verifier),
-        }
-        self.whole_prefixes = ""
-        if self.prm is not None:
-            self.whole_prefixes = scorer.why_whole_prefixes(self.prm)
-            self.answerers |= scorer.answerers(self.prm, memory_tokens=options.memory_tokens)
-
-    @property
-    def read(self) -> int:
-        """Tokens that the PRM has computed or written."""
-        return 0 if self.prm is None else self.prm.ledger.tokens_computed + self.prm.ledger.tokens_written
-
-    def facts(self) -> Sequence[str]:
-        """What progress tells."""
-        return (f"{self.policy.tokens_written:,} tokens written", f"{self.read:,} read by the PRM")
-
-
-def _fitted(search: Method, options: SearchOptions, prm: PRM | None) -> Method:
-    """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
-    grading = Grading()
-    if prm is not None:
-        how = prm.default_aggregate if options.aggregate is None else options.aggregate
-        grading = Grading(aggregate=how, kind=prm.score_kind)
-    sizes = Sizes(
-        policy=None if options.policy_parameters is None else ModelSize(parameters=options.policy_parameters),
-        prm=None if options.prm_parameters is None else ModelSize(parameters=options.prm_parameters),
-    )
-    fitted: Method = replace(  # type: ignore[type-var]
-        search,
-        how=replace(search.how, stop=search.how.stop.replace("\\n", "\n")),  # as a shell passes it
-        grading=grading,
-        budget=Budget(tokens=options.budget, flops=options.budget_flops),
-        sizes=sizes,
-    )
-    return fitted
-
-
-def _one(machines: _Machines, options: SearchOptions) -> int:
+def _one(machines: Machines, options: SearchOptions) -> int:
     """Search the problem that was typed, and print what was found."""
     from stepmark.models.replies import MemoryReplies
     from stepmark.search.run import run
@@ -231,7 +107,7 @@ def _one(machines: _Machines, options: SearchOptions) -> int:
     return 0
 
 
-def _many(file: str, machines: _Machines, out: Any, options: SearchOptions, *, lines: int) -> Tally:
+def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, lines: int) -> Tally:
     """Search every problem of a file; the work file then has a line for each."""
     from stepmark.models.replies import ReplyFile
     from stepmark.search.run import run
@@ -254,7 +130,8 @@ def _many(file: str, machines: _Machines, out: Any, options: SearchOptions, *, l
         waiting: list[InputError | None] = []
 
         def problems() -> Iterator[Problem]:
-            for number, one in enumerate(problems_of(file, keep_going=options.keep_going)):
+            reader = problems_or_errors if options.keep_going else read_problems
+            for number, one in enumerate(reader(file, need_answer=False)):
                 if number >= before:
                     waiting.append(one if isinstance(one, InputError) else None)
                     if isinstance(one, Problem):

@@ -28,18 +28,9 @@ from typing import ClassVar, final
 from stepmark.batching import Method
 from stepmark.errors import UsageError
 from stepmark.records import Problem
-from stepmark.search.best_of_n import at_least
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Choosing, Found, at_least
 
 _LEAST = 1e-4
 
@@ -57,7 +48,7 @@ def samples_needed(p: float, *, q: float) -> int:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adaptive(Searching):
+class Adaptive(Choosing):
     """Best-of-N with an N of each problem's own.
 
     Raises:
@@ -71,10 +62,9 @@ class Adaptive(Searching):
     """The largest N."""
     q: float = 0.99
     """The probability, in (0, 1), with which a right solution shall be among the N."""
-    choose: Choice = "best"
-    """How one of them is chosen."""
 
     def __post_init__(self) -> None:
+        Choosing.__post_init__(self)
         at_least("pilot", self.pilot, 1)
         at_least("most", self.most, self.pilot)
         if not 0 < self.q < 1:
@@ -84,7 +74,6 @@ class Adaptive(Searching):
                 f"adaptive N needs a probability that a solution is right; a {self.grading.aggregate} of scores of the kind "
                 f"{self.grading.kind!r} is none"
             )
-        check_choice(self.choose, self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -26,44 +26,30 @@ from typing import ClassVar, final
 
 from stepmark.batching import Method
 from stepmark.records import Problem
-from stepmark.search.best_of_n import at_least
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.lookahead import look_ahead
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Expanding, Found, at_least
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BeamSearch(Searching):
+class BeamSearch(Expanding):
     """Beam search over steps."""
 
     name: ClassVar[str] = "beam"
     width: int = 4
     """b: beams that are kept."""
-    expand: int = 4
-    """k: steps that are written after each."""
     lookahead: int = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
     keep_equal: bool = False
     """Let steps that say the same after one beam take several places."""
-    choose: Choice = "best"
-    """How one of the finished beams is chosen."""
 
     def __post_init__(self) -> None:
+        Expanding.__post_init__(self)
         at_least("width", self.width, 1)
-        at_least("expand", self.expand, 1)
         at_least("lookahead", self.lookahead, 0)
-        check_choice(self.choose, self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -17,19 +17,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from stepmark.batching import Method
-from stepmark.errors import UsageError
 from stepmark.records import Problem
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Choice, Found, Searching, at_least, check_choice
+
+__all__ = ["BestOfN", "Greedy", "Majority", "Sampled", "WeightedVote", "at_least"]
 
 
 @final
@@ -104,13 +97,3 @@ class WeightedVote(Sampled):
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""
         return (yield from self._search(problem, self.name, "vote"))
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a setting that is too small.
-
-    Raises:
-        UsageError: it is.
-    """
-    if not value >= least:
-        raise UsageError(f"{name}: expected {least:g} or more, found {value!r}")

@@ -20,28 +20,14 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.batching import Request, Verify
-from stepmark.errors import UsageError
 from stepmark.problems.quantities import key
 from stepmark.records import Verdict
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, value_of
-from stepmark.search.searching import Candidate, Choice, Found, Grading
+from stepmark.search.searching import Candidate, Choice, Found
 
 _TIE = 1e-9
 """Sums closer than this, relative to the higher, tie: the order of adding must not decide."""
-
-
-def check_choice(choice: Choice, grading: Grading) -> None:
-    """Refuse a vote whose weights would be no weights.
-
-    Raises:
-        UsageError: the aggregate can be negative, so that a bad solution would vote against its own answer.
-    """
-    if choice == "vote" and (grading.kind != "probability" or grading.aggregate == "sum-logit"):
-        raise UsageError(
-            f"a vote is weighed by numbers of 0 and more; a {grading.aggregate} of scores of the kind {grading.kind!r} can be "
-            "negative. Choose the best, or by majority"
-        )
 
 
 def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, Any, Found]:

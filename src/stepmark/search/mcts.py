@@ -37,19 +37,10 @@ from typing import Any, ClassVar, Literal, final
 from stepmark.batching import Method, Verify
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Verdict
-from stepmark.search.best_of_n import at_least
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, value_of
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Choice, Expanding, Found, at_least
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,7 +60,7 @@ class _Place:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MCTS(Searching):
+class MCTS(Expanding):
     """PRM-guided MCTS.
 
     Raises:
@@ -79,8 +70,6 @@ class MCTS(Searching):
     name: ClassVar[str] = "mcts"
     simulations: int = 32
     """How many."""
-    expand: int = 4
-    """k: children of a node."""
     c_puct: float = 1.0
     """How much is explored, in units of the value."""
     prior: Literal["uniform", "score"] = "uniform"
@@ -97,7 +86,8 @@ class MCTS(Searching):
     """How one of the finished solutions is chosen; with `verify`, "best" is a right one before all others."""
 
     def __post_init__(self) -> None:
-        for name, least in (("simulations", 1), ("expand", 1), ("c_puct", 0), ("rollouts", 0)):
+        Expanding.__post_init__(self)
+        for name, least in (("simulations", 1), ("c_puct", 0), ("rollouts", 0)):
             at_least(name, getattr(self, name), least)
         if not 0 < self.prior_temperature < math.inf:
             raise UsageError(
@@ -108,7 +98,6 @@ class MCTS(Searching):
                 f"MCTS averages values, and a {self.grading.aggregate} of scores of the kind {self.grading.kind!r} is "
                 "none: only its order means something, or it can be infinite"
             )
-        check_choice(self.choose, self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -27,19 +27,10 @@ from typing import ClassVar, final
 from stepmark.batching import Method
 from stepmark.errors import UsageError
 from stepmark.records import Problem
-from stepmark.search.best_of_n import at_least
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Choice, Choosing, Found, at_least
 
 
 def allocation(scores: Sequence[float], *, width: int, temperature: float) -> list[int]:
@@ -66,7 +57,7 @@ def allocation(scores: Sequence[float], *, width: int, temperature: float) -> li
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rebase(Searching):
+class Rebase(Choosing):
     """Reward balanced search.
 
     Raises:
@@ -82,6 +73,7 @@ class Rebase(Searching):
     """How one of the finished solutions is chosen."""
 
     def __post_init__(self) -> None:
+        Choosing.__post_init__(self)
         at_least("width", self.width, 1)
         if not 0 < self.balance < math.inf:
             raise UsageError(f"balance: expected a temperature above 0, found {self.balance!r}")
@@ -89,7 +81,6 @@ class Rebase(Searching):
             raise UsageError(
                 "REBASE shares out by exp(score): a sum of logits can be infinite; take another aggregate"
             )
-        check_choice(self.choose, self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -24,41 +24,27 @@ from typing import ClassVar, final
 from stepmark.batching import Method
 from stepmark.records import Problem
 from stepmark.search.beam import best_of_round
-from stepmark.search.best_of_n import at_least
-from stepmark.search.choosing import check_choice, choose
+from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import (
-    Budget,  # noqa: F401  inherited: the command line resolves it here
-    Choice,
-    Found,
-    Grading,  # noqa: F401  inherited: the command line resolves it here
-    Searching,
-    Sizes,  # noqa: F401  inherited: the command line resolves it here
-    Steps,  # noqa: F401  inherited: the command line resolves it here
-)
+from stepmark.search.searching import Expanding, Found, at_least
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EarlyRejection(Searching):
+class EarlyRejection(Expanding):
     """Beam search that gives up steps after their first tokens."""
 
     name: ClassVar[str] = "early-rejection"
     width: int = 4
     """b: beams that are kept."""
-    expand: int = 4
-    """k: steps that are begun after each."""
     tau: int = 64
     """Tokens after which the beginning of a step is scored."""
-    choose: Choice = "best"
-    """How one of the finished beams is chosen."""
 
     def __post_init__(self) -> None:
+        Expanding.__post_init__(self)
         at_least("width", self.width, 1)
-        at_least("expand", self.expand, 1)
         at_least("tau", self.tau, 1)
-        check_choice(self.choose, self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stepmark.search.searching import Found, found_row, trace_row
+from stepmark.search.rows import found_row, trace_row
+from stepmark.search.searching import Found
 from stepmark.show.search import CandidateView, NodeView, SearchView
 from stepmark.show.tables import Table
 

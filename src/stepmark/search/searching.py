@@ -5,11 +5,11 @@ A search is a frozen dataclass of settings with `search(problem)`, a generator t
 replay.
 """
 
-from __future__ import annotations
-
+# Without postponed annotations: the methods inherit fields from here, and whoever reads a method's fields (the command line) finds their
+# types themselves and not names that the method's module would have to know.
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from stepmark.batching import Message, Method, Prompt
 from stepmark.errors import UsageError
@@ -324,47 +324,52 @@ class Searching:
     """For `Cost.flops`."""
 
 
-def cost_row(cost: Cost) -> dict[str, Any]:
-    """A `Cost` as one JSON object: what was counted, and what follows from it."""
-    follows = {name: getattr(cost, name) for name in ("tokens", "cached", "prm_cached", "flops")}
-    return {**asdict(cost), **follows}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choosing(Searching):
+    """A search that comes to several solutions. Abstract.
+
+    Raises:
+        UsageError: scores that cannot be weights, and a vote weighted by them.
+    """
+
+    choose: Choice = "best"
+    """How one of the finished solutions is chosen."""
+
+    def __post_init__(self) -> None:
+        check_choice(self.choose, self.grading)
 
 
-def found_row(found: Found) -> dict[str, Any]:
-    """A `Found` as one JSON object, without its trace."""
-    row = asdict(found)
-    del row["trace"]
-    row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
-    row["cost"] = cost_row(found.cost)
-    # JSON has no infinity, and a sum of logits may be one.
-    for one in row["candidates"]:
-        for key in ("aggregate", "votes"):
-            one[key] = _number(one[key])
-    return {
-        "id": found.problem.id,
-        **row,
-        "solution": None if found.solution is None else found.solution.text,
-        "answer": None if found.solution is None else found.solution.answer,
-    }
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expanding(Choosing):
+    """A search that writes step by step, several steps after one. Abstract."""
+
+    expand: int = 4
+    """k: steps that are written after each that is gone on from."""
+
+    def __post_init__(self) -> None:
+        # By name: with slots, super() does not find the class.
+        Choosing.__post_init__(self)
+        at_least("expand", self.expand, 1)
 
 
-def trace_row(found: Found) -> dict[str, Any]:
-    """The trace of a `Found` as one JSON object, with what it takes to read it."""
-    row = asdict(found.trace)
-    for node in row["nodes"]:
-        for key in ("aggregate", "value"):
-            node[key] = _number(node[key])
-    solution = found.solution
-    return {
-        "id": found.problem.id,
-        "problem": found.problem.text,
-        **row,
-        "chosen": None if solution is None else solution.node,
-        "stopped": found.stopped,
-        "note": found.note,
-        "cost": cost_row(found.cost),
-    }
+def check_choice(choice: Choice, grading: Grading) -> None:
+    """Refuse a vote whose weights would be no weights.
+
+    Raises:
+        UsageError: the aggregate can be negative, so that a bad solution would vote against its own answer.
+    """
+    if choice == "vote" and (grading.kind != "probability" or grading.aggregate == "sum-logit"):
+        raise UsageError(
+            f"a vote is weighed by numbers of 0 and more; a {grading.aggregate} of scores of the kind {grading.kind!r} can be "
+            "negative. Choose the best, or by majority"
+        )
 
 
-def _number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else "inf" if value > 0 else "-inf"
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse a setting that is too small.
+
+    Raises:
+        UsageError: it is.
+    """
+    if not value >= least:
+        raise UsageError(f"{name}: expected {least:g} or more, found {value!r}")

@@ -7,7 +7,9 @@ SGLang, llama.cpp). None of them is imported before it is named.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
@@ -53,6 +55,20 @@ class Policy(Protocol):
         """The log-probability of each option as the next text, in order; else as `write`."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """What a policy in this process has read. Counts only grow."""
+
+    given: int = 0
+    """Tokens of all prompts, each request's once."""
+    computed: int = 0
+    """Tokens of prompts that went through the network."""
+    again: int = 0
+    """Of those, what had been forgotten for want of memory (the last tokens of prompts, which are always computed, are none)."""
+    forgotten: int = 0
+    """Tokens forgotten for want of memory."""
+
+
 POLICIES = Catalog(
     "kind of policy",
     {
@@ -62,6 +78,15 @@ POLICIES = Catalog(
     },
 )
 """The classes, by name."""
+
+
+def reading_of(policy: Policy) -> Reading | None:
+    """What a policy has read; None for one that does not run in this process."""
+    if "stepmark.models.policies.local" not in sys.modules:
+        return None
+    from stepmark.models.policies.local import LocalPolicy
+
+    return policy.read if isinstance(policy, LocalPolicy) else None
 
 
 def answerers(policy: Policy) -> dict[type, Answerer]:

@@ -17,25 +17,12 @@ import torch
 from torch import Tensor
 
 from stepmark.models import attention
+from stepmark.models.policies import Reading
 from stepmark.models.prefixes import Known, PrefixCache
 from stepmark.models.tree import Ints, pack
 
 _PROBE = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8])
 """Two texts that part after three tokens."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Reading:
-    """What a policy in this process has read. Counts only grow."""
-
-    given: int = 0
-    """Tokens of all prompts, each request's once."""
-    computed: int = 0
-    """Tokens of prompts that went through the network."""
-    again: int = 0
-    """Of those, what had been forgotten for want of memory (the last tokens of prompts, which are always computed, are none)."""
-    forgotten: int = 0
-    """Tokens forgotten for want of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.models.policies import Reading
 from stepmark.models.policies.prompts import PromptEncoder
 
 try:
@@ -17,7 +18,7 @@ try:
     from stepmark.models.checkpoint import BUILT_IN
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
-    from stepmark.models.policies.keeping import Begun, PromptCache, Reading, why_not
+    from stepmark.models.policies.keeping import Begun, PromptCache, why_not
     from stepmark.models.policies.rows import Drawn, Row, fingerprint
 except ModuleNotFoundError:
     raise MissingExtraError(
@@ -88,6 +89,11 @@ class LocalPolicy:
         self.read = Reading()
         self.keeps_nothing = why_not(model) if memory_tokens else "it was given no memory"
         self._kept = None if self.keeps_nothing else PromptCache(model, memory_tokens)
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self._model
 
     @classmethod
     def load(
