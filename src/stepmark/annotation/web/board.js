@@ -16,7 +16,7 @@ export class Board {
   #commit = null; // what writes the note that is being written
 
   /** `when`: the names that `keys.js` knows; `actions`: what the page adds to the board's own. */
-  constructor(work, { when = [], actions = {}, aside = null, pick = null, painted = () => {} } = {}) {
+  constructor(work, { when = [], actions = {}, aside = null, painted = () => {} } = {}) {
     this.work = work;
     this.painted = painted;
     const { project } = work;
@@ -26,7 +26,7 @@ export class Board {
     if (work.helped || project.help.show !== "never") this.when.add("help");
     this.actions = { ...this.#own(), ...actions };
     for (const { action, keys } of keysOf(this.when)) for (const key of keys) this.#keys.set(key, action);
-    this.list = new StepList(work, (action, step) => this.press(action, step), { aside, pick });
+    this.list = new StepList(work, (action, step) => this.press(action, step), aside);
     this.about = this.#about();
     this.whole = make("section", { class: "whole", aria: { label: "The whole solution" } });
     this.element = make("div", { class: "board" }, this.about, this.list.rail.element, make("div", { class: "column" }, this.list.element, this.whole));

@@ -1,0 +1,114 @@
+// The admin's pages of figures: progress of each annotator and of all, agreement, the audit log.
+
+import { ask } from "./api.js";
+import { digits, duration, make, moment, percent, table, visible } from "./dom.js";
+import { ItemsPage } from "./items.js";
+import { PeoplePage } from "./people.js";
+
+function tile(figure, words) {
+  return make("div", { class: "tile" }, make("b", {}, figure), make("span", {}, words));
+}
+
+function page(title, about, ...content) {
+  return make("section", { class: "page" }, make("h1", {}, title), about ? make("p", { class: "note" }, about) : null, ...content);
+}
+
+/** A figure with the range in which it may as well lie. */
+function ranged(interval, show) {
+  if (!interval || interval.value === null) return "–";
+  const range = interval.low === null || interval.high === null ? "" : ` (${show(interval.low)} to ${show(interval.high)})`;
+  return show(interval.value) + range;
+}
+
+const two = (value) => digits(value, 2);
+
+class ProgressPage {
+  item = null;
+
+  constructor({ main }) {
+    this.main = main;
+  }
+
+  async open() {
+    const { project, annotators } = await ask("GET", "/api/admin/progress");
+    const bar = make("i");
+    bar.style.width = project.of ? percent(project.submitted / project.of) : "0";
+    const rows = annotators.map((one) => [
+      make("b", {}, visible(one.account)),
+      `${one.progress.submitted} of ${one.progress.of}`,
+      duration(one.progress.seconds_each),
+      duration(one.speed?.step ?? null),
+      one.gold?.items ? `${ranged(one.gold.exact, percent)} of ${one.gold.items}` : "–",
+      one.passed === null || one.passed === undefined ? "–" : one.passed ? "passed" : "not passed",
+      ranged(one.unsure, percent),
+      one.overrides?.overridden?.of ? `${percent(one.overrides.overridden.value)} of ${one.overrides.overridden.of}` : "–",
+    ]);
+    const heads = ["Annotator", ["Submitted", "number"], ["Each item", "number"], ["Each step", "number"], "Right on gold items", "Screening", ["Unsure", "number"], "Suggestions overridden"];
+    this.main.replaceChildren(
+      page(
+        "Progress",
+        "Only submitted items count; an item is asked for as many times as the project's overlap says.",
+        make(
+          "div",
+          { class: "tiles" },
+          tile(`${project.submitted} of ${project.of}`, "answers"),
+          tile(project.of ? percent(project.submitted / project.of) : "–", "done"),
+          tile(duration(project.seconds_each), "each item"),
+          tile(duration(project.work_left), "of work left"),
+          tile(duration(project.eta), "to go at the pace of the last day"),
+        ),
+        make("div", { class: "meter long", aria: { hidden: "true" } }, bar),
+        rows.length ? table("Annotators", heads, rows) : make("p", { class: "note" }, "Nobody has begun: invite people under “People”."),
+      ),
+    );
+  }
+}
+
+class AgreementPage {
+  item = null;
+
+  constructor({ main }) {
+    this.main = main;
+  }
+
+  async open() {
+    const found = await ask("GET", "/api/admin/agreement");
+    const why = { "no pairs": "no step was rated twice", "one category": "all ratings are the same" };
+    const alpha = ({ value, units, why: none }, words, about) => [words, ranged(value, two), none ? (why[none] ?? none) : `${units} steps`, about];
+    const rows = [
+      alpha(found.nominal, "Krippendorff's alpha, nominal", "1: always the same rating; 0: as often as by chance."),
+      alpha(found.ordinal, "Krippendorff's alpha, ordinal", "The same, where wrong against right weighs more than neutral against either."),
+      ["The same first error", ranged(found.exact, percent), `${found.answer_pairs} pairs of answers`, "Or both say that there is none."],
+      ["First errors at most one step apart", ranged(found.within_one, percent), `${found.answer_pairs} pairs of answers`, "An error against none is never within one."],
+    ];
+    const pairs = found.pairs.map(({ annotators, items, exact, within_one: near }) => [annotators.join(" and "), String(items), ranged(exact, percent), ranged(near, percent)]);
+    this.main.replaceChildren(
+      page(
+        "Agreement",
+        `Of ${found.items} items that two people or more have submitted, by ${found.annotators} annotators. Ranges hold with 95% confidence and are bootstraps over items.`,
+        table("Agreement", ["What", "Figure", "Of", ["Meaning", "wide"]], rows),
+        pairs.length ? make("h2", {}, "By pair") : null,
+        pairs.length ? table("Agreement by pair", ["Annotators", ["Items", "number"], "Same first error", "Within one"], pairs) : null,
+      ),
+    );
+  }
+}
+
+class AuditPage {
+  item = null;
+
+  constructor({ main }) {
+    this.main = main;
+  }
+
+  async open() {
+    const found = await ask("GET", "/api/admin/audit");
+    const lines = Array.isArray(found) ? found : (found.lines ?? found.entries ?? found.audit);
+    const rows = lines.map(({ at, account, action, detail }) => [moment(at), account ?? "–", action, make("code", {}, visible(typeof detail === "string" ? detail : JSON.stringify(detail)))]);
+    this.main.replaceChildren(page("Audit log", "Who did what, newest first. Labels are not here: each has its own log.", table("Audit log", ["When", "Who", "What", ["Details", "wide"]], rows)));
+  }
+}
+
+export function adminPage(name, around) {
+  return new { progress: ProgressPage, agreement: AgreementPage, audit: AuditPage, people: PeoplePage, items: ItemsPage }[name](around);
+}
