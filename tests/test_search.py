@@ -525,12 +525,14 @@ def test_every_search_can_be_drawn(search):
 
 
 @pytest.mark.parametrize("search", METHODS, ids=IDS)
-def test_a_budget_of_zero_asks_for_nothing(search):
+@pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(flops=0)], ids=["tokens", "flops"])
+def test_a_budget_of_zero_asks_for_nothing(search, budget):
     tree, _ = full_tree(3, 2)
     world = World(tree, random_scores(1))
-    found = world.find(with_budget(search, Budget(tokens=0)))
+    size = ModelSize(parameters=10)
+    found = world.find(with_budget(search, budget, Sizes(policy=size, prm=size)))
     assert (found.stopped, found.chosen, found.candidates, found.trace.nodes) == ("budget", None, (), ())
-    assert found.cost.tokens == 0
+    assert found.cost.tokens == found.cost.flops == 0
     assert world.requests == world.scored == []
 
 

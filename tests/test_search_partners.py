@@ -215,6 +215,21 @@ def test_a_policy_that_never_ends_the_solution(search):
 
 
 @pytest.mark.parametrize("search", ALL, ids=lambda s: s.name)
+def test_a_policy_that_gives_fewer_texts_than_it_was_asked_for_ends_the_run(search):
+    class Short:
+        name = identity = "short"
+        tokens_written = 0
+
+        def write(self, requests, ready=None):
+            return [[] for _ in requests]
+
+        choose = write
+
+    with pytest.raises(BackendError, match=r"short: a Write for \d got 0 in reply"):
+        find(Short(), GOOD, search)
+
+
+@pytest.mark.parametrize("search", ALL, ids=lambda s: s.name)
 def test_a_dead_policy_ends_the_run(search):
     def write(request, number):
         raise BackendError("the server went away")

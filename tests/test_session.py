@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
 from stepmark.models.pool import KeyValuePool
 from stepmark.models.session import CachedSession, Extended, WholePrefixSession, session_of
 from stepmark.records import Problem, Step
@@ -52,7 +52,12 @@ def load(zoo, name):
             dtype="float32",
             device="cpu",
         )
-    return load_prm(str(zoo[SAME_CHECKPOINT.get(name, name)].folder), family=HEADS.get(name), dtype="float32", device="cpu")
+    return load_prm(
+        str(zoo[SAME_CHECKPOINT.get(name, name)].folder),
+        family=HEADS.get(name),
+        dtype="float32",
+        device="cpu",
+    )
 
 
 def step(rng, number):
@@ -274,6 +279,17 @@ def test_three_classes_come_along(zoo):
     (found,) = session.extend([(session.open(Problem(text="p")), Step(text="x = 6"))])
     (whole,) = load(zoo, "reasoneval").score_many([found.place.solution])
     assert found.classes == pytest.approx(whole.classes[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen-prm", "reasoneval", "implicit"])
+def test_a_model_that_gives_nan_is_an_error(zoo, name):
+    prm = load(zoo, name)
+    backbone = prm.engine.backbone if name not in LOG_RATIOS else prm.reference[0].backbone
+    with torch.no_grad():
+        backbone.norm.weight.fill_(float("nan"))
+    session = session_of(prm)
+    with pytest.raises(CheckpointError, match="NaN or an infinity"):
+        session.extend([(session.open(Problem(text="p")), Step(text="x = 6"))])
 
 
 class Counting:

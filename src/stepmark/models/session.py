@@ -11,6 +11,7 @@ computed again when it is needed; `Ledger.tokens_again` counts that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -302,7 +303,12 @@ class CachedSession:
             if prm.rule.per_step and len(reads) > 1:
                 assert reads[-2] is not None  # a step that is read has all before it read
                 start = reads[-2] + 1
-            scores.append(prm.rule.beta * float(np.sum(self.cache.value[path[start:]])))
+            score = prm.rule.beta * float(np.sum(self.cache.value[path[start:]]))
+            if not math.isfinite(score):
+                raise CheckpointError(
+                    f"{prm.name} gave NaN or an infinity as a log-ratio: its weights are damaged, or too large for {prm.policy[1].dtype}"
+                )
+            scores.append(score)
         return scores
 
 

@@ -1,0 +1,191 @@
+"""Searches whose policy or PRM is behind a server that is dead, dies, hangs, or is late."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+
+from search_worlds import PROBLEM, World, full_tree
+from stepmark.batching import Release, Score
+from stepmark.errors import BackendError
+from stepmark.models import scorer
+from stepmark.models.policies import answerers as policy_answerers
+from stepmark.models.policies.openai import OpenAIPolicy
+from stepmark.models.policies.transport import Patience
+from stepmark.models.replies import MemoryReplies
+from stepmark.problems import answers
+from stepmark.search.beam import BeamSearch
+from stepmark.search.best_of_n import BestOfN
+from stepmark.search.mcts import MCTS
+from stepmark.search.run import run
+from stepmark.search.searching import Budget, ModelSize, Sizes, Steps
+from test_policy_server import Fake
+from test_pooling import Server, as_vllm, client
+
+SEARCHES = [
+    replace(search, how=Steps(prompt="text"))
+    for search in (BestOfN(n=3), BeamSearch(width=2, expand=2), MCTS(simulations=4, expand=2))
+]
+HASTE = Patience(retries=1, first_wait=0.001, max_wait=0.01, timeout=0.3)
+TREE, _ = full_tree(3, 2)
+
+
+@pytest.fixture(autouse=True)
+def straight_to_the_server(monkeypatch):
+    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def written(body):
+    """What a server writes: choice i is option i at every step."""
+    prefill = body["prompt"].partition("\\boxed{}.\n\n")[2]
+    choices = []
+    for number in range(body["n"]):
+        steps = tuple(line for line in prefill.split("\n") if line)
+        text, reason = "", "stop"
+        while steps in TREE:
+            options = TREE[steps]
+            step = options[number % len(options)]
+            text += step + ("\n" if (*steps, step) in TREE else "")
+            steps = (*steps, step)
+            if "stop" in body:
+                break
+        stopped = "stop" in body and text.endswith("\n")
+        choices.append(
+            {
+                "index": number,
+                "text": text.removesuffix("\n") if stopped else text,
+                "finish_reason": reason,
+                "stop_reason": "\n" if stopped else None,
+                "logprobs": {"token_logprobs": [-1.0] * (len(text.split()) + 1)},
+            }
+        )
+    prompt = len(body["prompt"].split())
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": prompt // 2},
+    }
+    return {"choices": choices, "usage": usage}
+
+
+def policy_at(url):
+    return OpenAIPolicy(url, "m", patience=HASTE, logprobs=True)
+
+
+def asked(policy, prm):
+    return (
+        policy_answerers(policy) | scorer.answerers(prm) | answers.answerers(answers.load_verifier("number"))
+    )
+
+
+def truth():
+    return World(TREE, lambda steps: 1 / (1 + len("".join(steps)) % 5)).prm
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda s: s.name)
+def test_a_server_is_searched_with_and_dies_and_nothing_is_lost(search):
+    with Fake(lambda path, body: written(body)) as whole, policy_at(whole.url) as policy:
+        [undisturbed] = run([PROBLEM], search, asked(policy, truth()))
+    assert undisturbed.solution.finished
+    cost = undisturbed.cost
+    assert cost.prompt >= cost.new > 0
+    assert (cost.cached > 0) == (cost.writes > 1)
+    assert cost.told_cached > 0
+    store, seen = MemoryReplies(), []
+
+    def dies(path, body):
+        seen.append(body)
+        if len(seen) > len(whole.bodies) // 2:
+            raise ConnectionAbortedError
+        return written(body)
+
+    with Fake(dies) as fake, policy_at(fake.url) as policy, pytest.raises(BackendError, match="2 attempts"):
+        list(run([PROBLEM], search, asked(policy, truth()), store=store))
+    answered = len(whole.bodies) // 2
+    with Fake(lambda path, body: written(body)) as again, policy_at(again.url) as policy:
+        [found] = run([PROBLEM], search, asked(policy, truth()), store=store)
+    assert found == undisturbed
+    assert len(again.bodies) == len(whole.bodies) - answered  # what was answered is not asked again
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda s: s.name)
+def test_a_dead_server_and_one_that_hangs_end_the_run_with_an_error(search):
+    store = MemoryReplies()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening
+        with (
+            policy_at(f"http://127.0.0.1:{taken.getsockname()[1]}/v1") as policy,
+            pytest.raises(BackendError, match=r"2 attempts.*Connect"),
+        ):
+            list(run([PROBLEM], search, asked(policy, truth()), store=store))
+
+    def hangs(path, body):
+        time.sleep(1)
+        return written(body)
+
+    with Fake(hangs) as fake, policy_at(fake.url) as policy, pytest.raises(BackendError, match="Timeout"):
+        list(run([PROBLEM], search, asked(policy, truth()), store=store))
+    assert len(store) == 0
+
+
+def test_a_budget_of_operations_with_a_server():
+    size = ModelSize(parameters=10)
+    sizes = Sizes(policy=size, prm=size)
+    with Fake(lambda path, body: written(body)) as fake, policy_at(fake.url) as policy:
+        [free] = run([PROBLEM], replace(SEARCHES[1], sizes=sizes), asked(policy, truth()))
+        short = replace(SEARCHES[1], sizes=sizes, budget=Budget(flops=free.cost.flops / 2))
+        [found] = run([PROBLEM], short, asked(policy, truth()))
+    assert free.cost.policy_flops == 20 * (free.cost.new + free.cost.decoded)
+    assert found.stopped == "budget"
+    assert found.cost.flops < free.cost.flops
+
+
+def test_a_prm_behind_a_server_that_is_late_dies_or_is_dead(zoo):
+    built = zoo["qwen-prm"]
+    search = replace(SEARCHES[1], width=1)
+    give = as_vllm(built, every_token=False)
+    world = World(TREE, lambda steps: 0.5)
+
+    def late(body):
+        time.sleep(0.05)
+        return give(body)
+
+    found = []
+    for pooling in (give, late):
+        with Server(pooling) as server, client(server, built) as prm:
+            found += run([PROBLEM], search, asked(world.policy, prm))
+            assert "a server keeps no state" in scorer.why_whole_prefixes(prm)
+    assert found[0] == found[1]  # late costs time
+
+    store, seen = MemoryReplies(), []
+
+    def dies(body):
+        seen.append(body)
+        return give(body) if len(seen) == 1 else (500, json.dumps({"error": "gone"}).encode())
+
+    with (
+        Server(dies) as server,
+        client(server, built) as prm,
+        pytest.raises(BackendError, match=re.escape("/pooling")),
+    ):
+        list(run([PROBLEM], search, _named(asked(world.policy, prm)), store=store))
+    assert sum("graded" in text for text in store._replies.values()) > 0
+    with Server(give) as server, client(server, built) as prm:
+        [again] = run([PROBLEM], search, _named(asked(world.policy, prm)), store=store)
+    assert again == found[0]
+
+
+def _named(answerers):
+    """Under one name, though the servers of a test have other ports."""
+    return {
+        kind: replace(one, identity="the PRM") if kind in (Score, Release) else one
+        for kind, one in answerers.items()
+    }
