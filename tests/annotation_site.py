@@ -1,0 +1,187 @@
+"""A served annotation project in this process, which can be stopped and started again, and people at its pages in headless Chromium."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[annotate]")
+pytest.importorskip("playwright", reason="needs playwright, which drives Chromium: pip install playwright")
+import uvicorn
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from stepmark.annotation import accounts
+from stepmark.annotation.answers import Answer, Decision
+from stepmark.annotation.database import Database
+from stepmark.annotation.items import Item
+from stepmark.annotation.live import Live
+from stepmark.annotation.project import Project
+from stepmark.annotation.security import Site as Place
+from stepmark.annotation.server import build_app, guarded
+from stepmark.annotation.stored import answers_of, decisions_of, items_of, store_items
+from stepmark.records import Problem, Solution, Step
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 30_000  # milliseconds that a page may take on a busy machine
+
+
+def item(
+    id: str, *steps: str, problem: str = "What is $1+1$?", answer: str | None = None, **more: Any
+) -> Item:
+    """An item of plain steps."""
+    texts = tuple(Step(text=text) for text in steps)
+    return Item(id=id, solution=Solution(problem=Problem(text=problem, answer=answer), steps=texts), **more)
+
+
+class Site:
+    """A project with its server. Use it in a `with` statement; `stop` and `start` in between are a server that goes away."""
+
+    def __init__(self, folder: Path, project: Project, items: Sequence[Item]) -> None:
+        self.project = project
+        self.file = folder / "annotations.sqlite"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        with Database(str(self.file)) as database, database.writing() as connection:
+            store_items(connection, items)
+
+    def start(self) -> None:
+        self._database = Database(str(self.file))
+        live = Live(self.project, self._database)
+        place = Place(hosts=frozenset({f"127.0.0.1:{self.port}"}), link=self.url)
+        app = guarded(build_app(live, place), live, place)
+        config = uvicorn.Config(
+            app, host="127.0.0.1", port=self.port, log_level="error", ws="none", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the server did not start"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._database.close()
+
+    def __enter__(self) -> Site:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            self.stop()
+
+    def invitation(self, role: Any = "annotator") -> str:
+        """A link that lets one in."""
+        with Database(str(self.file)) as database, database.writing() as connection:
+            code = accounts.invite(connection, role, uses=1, hours=1.0, by=None, at=time.time())
+        return f"{self.url}/join#{code}"
+
+    def answers(self) -> dict[tuple[str, str], Answer]:
+        with Database(str(self.file)) as database, database.reading() as connection:
+            return {(one.item, one.account): one for one in answers_of(connection, self.project)}
+
+    def everything(self) -> tuple[list[Item], list[Answer], list[Decision]]:
+        with Database(str(self.file)) as database, database.reading() as connection:
+            return items_of(connection), answers_of(connection, self.project), decisions_of(connection)
+
+    def log(self, item: str) -> list[dict[str, Any]]:
+        """The changes of an item as they are on disk, oldest first."""
+        from stepmark.annotation import tables
+
+        t = tables.changes
+        with Database(str(self.file)) as database, database.reading() as connection:
+            rows = connection.execute(t.select().where(t.c.item == item).order_by(t.c.at, t.c.version))
+            return [{"id": row.id, **json.loads(row.data)} for row in rows]
+
+
+class Person:
+    """Somebody at a page of their own browser. `trouble` collects what must not be: errors, dialogs, requests to elsewhere."""
+
+    def __init__(self, site: Site, context: BrowserContext) -> None:
+        self.site, self.context = site, context
+        self.trouble: list[str] = []
+        self.page = self.open_tab()
+
+    def open_tab(self) -> Page:
+        page = self.context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: self.trouble.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self._asked(request.url))
+        page.on("console", lambda said: self._said(said.text))
+        return page
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.site.url + "/", "data:", "blob:")):
+            self.trouble.append(f"request: {url}")
+
+    def _said(self, text: str) -> None:
+        if "Content Security Policy" in text:
+            self.trouble.append(text)
+
+    def join(self, role: str, name: str) -> str:
+        """Open an invitation, choose a name, begin. Gives the token."""
+        page = self.page
+        page.goto(self.site.invitation(role))
+        page.get_by_label("Your name").fill(name)
+        page.keyboard.press("Enter")
+        token = page.get_by_label("Your token").input_value()
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_selector("#main > *:not(.gate)")
+        return token
+
+    def keys(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def at(self, item: str) -> None:
+        """Wait until an item is open."""
+        self.page.wait_for_url(f"**/#/item/{item}")
+        self.page.wait_for_selector(".step.here")
+
+    def saved(self) -> None:
+        self.page.wait_for_function("document.querySelector('.saved')?.textContent === 'Saved'")
+
+    def states(self) -> list[str]:
+        """What each step's card shows."""
+        return self.page.evaluate("[...document.querySelectorAll('.step')].map((one) => one.dataset.state)")
+
+    def here(self) -> int:
+        return int(self.page.locator(".step.here").get_attribute("data-step") or -1)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: install the package `chromium`")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def person(browser: Browser, site: Site, **settings: Any) -> Iterator[Person]:
+    """Somebody; at the end there must have been no trouble."""
+    context = browser.new_context(**settings)
+    try:
+        one = Person(site, context)
+        yield one
+        assert one.trouble == []
+    finally:
+        context.close()

@@ -1,0 +1,409 @@
+"""The annotator's page in headless Chromium: whole items by keyboard, hostile texts, thousands of steps, a phone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from annotation_site import Site, chromium, item, person
+from stepmark.annotation.exporting import Exporting, export
+from stepmark.annotation.items import Suggestion, Turn
+from stepmark.annotation.project import Help, Project
+from stepmark.annotation.reading import read_items
+from stepmark.training.examples import Example, LabelRules, examples
+from stepmark.training.sources import training_rows
+
+STEPS = (
+    "Let $x$ be the number of apples, so $3x + 5 = 20$.",
+    "Then $3x = 15$ and \\[x = \\frac{15}{3} = 5.\\]",
+    "The sum of the first five squares is $1 + 4 + 9 + 16 + 25 = 54$.",
+    "# Answer\n\n54",
+)
+
+
+def prm800k_row(folder: Path) -> Path:
+    """A file of one row in the shape of PRM800K's second phase, not labelled yet."""
+    row = {
+        "labeler": "none",
+        "timestamp": "2022-09-01T00:00:00",
+        "generation": 1,
+        "is_quality_control_question": False,
+        "is_initial_screening_question": False,
+        "question": {"problem": "If $3x+5=20$, what is $\\sum_{k=1}^{x} k^2$?", "ground_truth_answer": "55"},
+        "label": {
+            "steps": [
+                {
+                    "completions": [{"text": text, "rating": None, "flagged": None}],
+                    "human_completion": None,
+                    "chosen_completion": 0,
+                }
+                for text in STEPS
+            ],
+            "total_time": 0,
+            "finish_reason": "solution",
+        },
+    }
+    file = folder / "phase2.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def trained_on(site: Site, folder: Path, format: str) -> list[Example]:
+    """What the trainer reads in an export of the project."""
+    items, answers, decisions = site.everything()
+    file = folder / f"{format}.jsonl"
+    rows = list(export(site.project, items, answers, decisions, Exporting(format=format)))
+    assert all(isinstance(row, dict) for row in rows), rows
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(examples(training_rows([str(file)]), LabelRules()))
+
+
+def targets(example: Example) -> list[float | None]:
+    return [None if target is None else target.value for target in example.targets]
+
+
+def test_a_prm800k_item_by_keyboard_in_the_mode_first_error(browser: Browser, folder: Path) -> None:
+    project = Project(items=(prm800k_row(folder),), error_types=("arithmetic", "logic"), show_answer=True)
+    with Site(folder, project, read_items(project)) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        page.wait_for_selector(".step.here .katex")
+        assert ann.states() == ["none"] * 4
+        assert page.locator(".answer").inner_text().endswith("55")
+        ann.keys("j", "j", "Enter")
+        assert ann.states() == ["right", "right", "wrong", "unjudged"]
+        ann.keys("t", "1", "k", "u", "m")
+        page.keyboard.type("check x")
+        ann.keys("Enter", "e")
+        assert ann.states() == ["right"] * 4  # the last key was the wrong one …
+        ann.saved()
+        page.reload()
+        page.wait_for_selector(".step.here")
+        assert ann.states() == ["right"] * 4
+        ann.keys("z")  # … and is taken back after the reload
+        assert ann.states() == ["right", "right", "wrong", "unjudged"]
+        assert page.locator("#step-2 .tools").inner_text().splitlines()[-1] == "arithmetic"
+        assert page.locator("#step-1 .written").inner_text() == "check x"
+        ann.keys("s")
+        page.get_by_role("heading", name="All done").wait_for()
+
+        (answer,) = site.answers().values()
+        assert (answer.account, answer.marks.first_error, answer.marks.submitted) == ("Ann", 2, True)
+        assert answer.marks.ratings == (1, 1, -1, None)
+        assert answer.marks.notes == ((1, "check x"),)
+        assert answer.marks.error_types == ((2, "arithmetic"),)
+        assert answer.marks.unsure == {1}
+        assert 0 < answer.seconds < 120
+
+        (example,) = trained_on(site, folder, "trl")
+        assert [step.text for step in example.solution.steps][:3] == list(STEPS[:3])
+        # TRL's rows know no doubt: the unsure step has no label there, as what was not judged.
+        assert targets(example)[2:3] == [0.0]
+        assert targets(example)[0] == 1.0
+
+
+def test_a_prm800k_item_by_keyboard_in_the_mode_per_step(browser: Browser, folder: Path) -> None:
+    project = Project(items=(prm800k_row(folder),), mode="per_step", allow_neutral=True)
+    with Site(folder, project, read_items(project)) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        ann.keys("3", "n", "s")  # submitting too early is refused, and goes to the gap
+        assert ann.here() == 2
+        ann.keys("1", "3")
+        assert ann.states() == ["right", "neutral", "wrong", "right"]
+        ann.saved()
+        page.reload()
+        page.wait_for_selector(".step.here")
+        ann.keys("z", "z", "y")
+        assert ann.states() == ["right", "neutral", "wrong", "none"]
+        ann.keys("s")
+        page.get_by_role("heading", name="All done").wait_for()
+        # Once more from the list: submitted items change only when they are opened again.
+        page.get_by_role("link", name="My solutions").first.click()
+        page.locator("td a").click()
+        page.wait_for_selector(".step.here")
+        ann.keys("3")
+        assert ann.states() == ["right", "neutral", "wrong", "none"]
+        ann.keys("r", "Home", "c", "j", "c", "s")
+        page.get_by_role("heading", name="All done").wait_for()
+        (answer,) = site.answers().values()
+        assert answer.marks.ratings == (1, 1, -1, None)
+        (example,) = trained_on(site, folder, "stepmark")
+        assert targets(example) == [1.0, 1.0, 0.0]  # as far as it is labelled
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_tiny_model_trains_on_what_was_labelled(browser: Browser, folder: Path) -> None:
+    import torch
+
+    from stepmark.cli import main
+    from tiny_base import write_base
+
+    torch.set_num_threads(1)
+    names = [f"item-{at}" for at in range(6)]
+    items = [item(name, *STEPS, problem=f"Problem {name}: if $3x+5=20$, what is the sum?") for name in names]
+    with Site(folder, Project(), items) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        for at, name in enumerate(names):
+            ann.at(name)
+            ann.keys(*(("e", "s") if at % 2 else ("j", "j", "x", "s")))
+        ann.page.get_by_role("heading", name="All done").wait_for()
+        assert len(trained_on(site, folder, "trl")) == 6
+    base = write_base(folder / "base")
+    words = ["train", folder / "trl.jsonl", "--base", base, "--out", folder / "prm", "--dtype", "float32"]
+    assert main([*map(str, words), "--epochs", "1", "--rank", "2"]) == 0
+    assert (folder / "prm").is_dir()
+
+
+def test_suggestions_are_accepted_or_overridden_before_an_item_counts(browser: Browser, folder: Path) -> None:
+    said = tuple(Suggestion(judge="a-prm", rating=r, score=s) for r, s in ((1, 0.9), (1, 0.8), (-1, 0.1)))
+    items = [item("one", "Yes.", "And yes.", "So no.", suggestions=said)]
+    project = Project(mode="per_step", help=Help(show="before", require_verification=True))
+    with Site(folder, project, items) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        assert page.locator(".suggestion").count() == 3
+        ann.keys("a", "1", "s")  # accepts, overrides, and forgets the third
+        assert page.locator(".toast").inner_text().startswith("Step 3 is neither rated")
+        ann.keys("a")
+        assert page.locator(".suggestion .done").all_inner_texts() == ["accepted", "overridden", "accepted"]
+        ann.keys("s")
+        page.get_by_role("heading", name="All done").wait_for()
+        (answer,) = site.answers().values()
+        assert answer.marks.ratings == (1, -1, -1)
+        assert answer.marks.verified == {0, 1, 2}
+
+
+def test_suggestions_after_the_first_pass(browser: Browser, folder: Path) -> None:
+    said = (Suggestion(judge="a-prm", rating=-1, score=0.1, reason="No."), None)
+    with Site(folder, Project(help=Help(show="after")), [item("one", "A.", "B.", suggestions=said)]) as site:
+        with person(browser, site) as ann:
+            ann.join("annotator", "Ann")
+            page = ann.page
+            assert page.locator(".suggestion").count() == 0
+            ann.keys("e", "s")
+            page.wait_for_selector(".suggestion")
+            ann.keys("r", "a", "s")
+            page.get_by_role("heading", name="All done").wait_for()
+        (answer,) = site.answers().values()
+        assert answer.first_pass is not None
+        assert (answer.first_pass.first_error, answer.marks.first_error) == (-1, 0)
+
+
+def test_the_control_stands_beside_each_step_of_a_trace(browser: Browser, folder: Path) -> None:
+    trace = (
+        Turn(role="user", text="The test fails. Why?"),
+        Turn(
+            role="assistant",
+            text="I look.",
+            calls=(("bash", '{"cmd": "ls"}'),),
+            outputs=("a\n" * 40,),
+            step=0,
+        ),
+        Turn(role="tool", text="a notice"),
+        Turn(role="assistant", text="Done.", step=1),
+    )
+    one = item("t", "I look.", "Done.", trace=trace)
+    with Site(folder, Project(inline_with_trace=True), [one]) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        kinds = page.evaluate(
+            "[...document.querySelectorAll('.steps li')].map((one) => one.className.split(' ')[0])"
+        )
+        assert kinds == ["turn", "step", "turn", "step"]
+        assert page.locator("#step-0 .call").inner_text().split() == [
+            "calls",
+            "bash",
+            "{",
+            '"cmd":',
+            '"ls"',
+            "}",
+        ]
+        assert page.locator("#step-0 .unfold").inner_text() == "Show all (41 lines)"
+        ann.keys("f")
+        assert page.locator("#step-0 .unfold").inner_text() == "Fold"
+        ann.keys("j", "x")
+        assert ann.states() == ["right", "wrong"]
+
+
+HOSTILE = (
+    '<script>document.title="owned"</script><img src=x onerror="alert(1)">',
+    '<a href="javascript:alert(2)">click</a> <iframe src="https://example.org/"></iframe>',
+    r"$\href{javascript:alert(3)}{x}$ and $\includegraphics{https://example.org/x.png}$ $\htmlClass{a}{b}$",
+    "```html\n</code></pre><script>alert(4)</script>\n```",
+    r"$\def\a{\a\a}\a$ and $\gdef\x{\x}$ \[\rule{9999em}{9999em}\]",
+    "hidden \u202etxt.exe and \x1b[31m",
+)
+
+
+def test_hostile_texts_are_text(browser: Browser, folder: Path) -> None:
+    bad = HOSTILE[0]
+    said = tuple(Suggestion(judge=bad, rating=-1, reason=bad) for _ in HOSTILE)
+    trace = tuple(
+        Turn(role=bad, text=t, calls=((bad, bad),), outputs=(bad,), step=k) for k, t in enumerate(HOSTILE)
+    )
+    items = [
+        item("plain", *HOSTILE, problem=bad, answer=bad, suggestions=said),
+        item(bad, *HOSTILE, problem=bad, trace=trace),
+    ]
+    project = Project(
+        name=bad,
+        description=bad,
+        error_types=(bad,),
+        show_answer=True,
+        inline_with_trace=True,
+        help=Help(show="before"),
+    )
+    with Site(folder, project, items) as site, person(browser, site) as ann:
+        ann.join("annotator", bad[:40])
+        page = ann.page
+        page.wait_for_selector(".step.here")
+        assert bad in page.locator("#step-0 .txt").inner_text()
+        assert "</code></pre><script>alert(4)</script>" in page.locator("#step-3 pre").inner_text()
+        assert "\\u202etxt.exe and \\x1b[31m" in page.locator("#step-5 .txt").inner_text()
+        ann.keys("x", "t", "1", "m")
+        page.keyboard.type(bad)
+        ann.keys("Enter", "M")
+        page.keyboard.type(bad)
+        ann.keys("Enter", "?", "Escape", "End")
+        assert page.locator("#step-0 .written").inner_text() == bad
+        ann.saved()
+        page.wait_for_timeout(200)  # for what would load
+        assert (
+            page.evaluate("document.querySelectorAll('main script, main img, main iframe, main a').length")
+            == 0
+        )
+        box = page.locator("#step-4").bounding_box()
+        assert box is not None
+        assert box["height"] < 1500
+        ann.keys("s")
+        page.wait_for_selector(".call")
+        assert page.title() != "owned"
+        assert (
+            page.evaluate("document.querySelectorAll('main script, main img, main iframe, main a').length")
+            == 0
+        )
+        page.goto(f"{site.url}/#/mine")
+        page.wait_for_selector("table")
+        assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0
+
+
+def test_five_thousand_steps_stay_usable(browser: Browser, folder: Path) -> None:
+    steps = [
+        f"Step {k}: since $a_{{{k}}} = {k}$, the sum is ${k * (k + 1) // 2}$. " * (1 + k % 4)
+        for k in range(5000)
+    ]
+    with Site(folder, Project(mode="per_step"), [item("big", *steps)]) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        ticks = page.context.new_cdp_session(page)
+        ticks.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def busy() -> float:
+            """Processor seconds of the page's own thread so far: what a busy machine does not lengthen."""
+            found = ticks.send("Performance.getMetrics")["metrics"]
+            return next(one["value"] for one in found if one["name"] == "TaskDuration")
+
+        page.wait_for_selector(".step.here .katex")
+        # Few of the cards are made, or nothing would be quick.
+        assert page.locator(".step").count() < 300
+        before = busy()
+        for key in ("3", "1", "j", "k", "u", "z", "y", "j", "3", "3"):
+            ann.keys(key)
+        assert (busy() - before) / 10 < 0.3
+        ann.keys("End")
+        assert ann.here() == 4999
+        ann.keys("3", "/")
+        page.keyboard.type("2500")
+        ann.keys("Enter")
+        page.wait_for_selector("#step-2499.here .katex")
+        box = page.locator("#step-2499").bounding_box()
+        assert box is not None
+        assert 0 < box["y"] < page.viewport_size["height"] - box["height"]
+        ann.saved()
+        (answer,) = site.answers().values()
+        assert {k: r for k, r in enumerate(answer.marks.ratings) if r is not None} == {
+            0: 1,
+            1: -1,
+            2: 1,
+            3: 1,
+            4999: 1,
+        }
+
+
+def test_a_phone_by_touch(browser: Browser, folder: Path) -> None:
+    wide = "an unbrokenwordthatisverylongindeed" * 6 + " $" + "+".join("abcdefghij" * 6) + "$"
+    code = "```python\n" + "x = " + " + ".join(map(str, range(80))) + "\n```"
+    project = Project(mode="per_step", allow_neutral=True, error_types=("slip",))
+    phone: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    with Site(folder, project, [item("one", "Short.", wide, code, problem=wide)]) as site:
+        with person(browser, site, **phone) as ann:
+            ann.join("annotator", "Ann")
+            page = ann.page
+            page.wait_for_selector(".step.here")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.locator("#step-0 .mark.good").tap()
+            page.locator("#step-1 .mark.bad").tap()
+            page.locator("#step-1").get_by_role("button", name="Error type").tap()
+            page.get_by_role("button", name="1 slip").tap()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            small = page.evaluate(
+                "[...document.querySelectorAll('.mark, .do button')].filter((one) => one.offsetHeight && one.offsetHeight < 30).length"
+            )
+            assert small == 0
+            page.get_by_role("button", name="Submit").tap()
+            page.get_by_role("heading", name="All done").wait_for()
+        (answer,) = site.answers().values()
+        assert answer.marks.ratings == (1, -1, None)
+        assert answer.marks.error_types == ((1, "slip"),)
+
+
+def test_a_screen_reader_hears_where_one_is(browser: Browser, folder: Path) -> None:
+    with (
+        Site(folder, Project(mode="per_step"), [item("one", "A.", "B.")]) as site,
+        person(browser, site) as ann,
+    ):
+        ann.join("annotator", "Ann")
+        page = ann.page
+        assert (
+            page.evaluate("document.activeElement.getAttribute('aria-label')")
+            == "Step 1 of 2: not judged yet"
+        )
+        ann.keys("3")
+        assert page.locator("[role=status]#said").inner_text() == "Step 1: Correct"
+        assert (
+            page.evaluate("document.activeElement.getAttribute('aria-label')")
+            == "Step 2 of 2: not judged yet"
+        )
+        assert page.locator("#step-0 .mark.good").get_attribute("aria-pressed") == "true"
+        # One step's buttons are in the order of the Tab key, not those of all.
+        stops = page.evaluate(
+            "[...document.querySelectorAll('.step button')].filter((one) => one.tabIndex === 0).length"
+        )
+        assert stops == page.locator("#step-1 button").count()
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('button, input, select, textarea, a')].filter((one) => !(one.textContent.trim() || one.ariaLabel || one.labels?.length)).length"
+        )
+        assert unnamed == 0
+        # Single-letter keys can be turned off (WCAG 2.2, 2.1.4).
+        ann.keys("?")
+        page.get_by_label("Single-letter keys").select_option("off")
+        ann.keys("Escape", "1")
+        assert ann.states() == ["right", "none"]
