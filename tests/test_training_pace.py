@@ -15,7 +15,7 @@ from stepmark.training import trainer as trainers
 from stepmark.training.examples import by_problem
 from stepmark.training.net import Weights
 from stepmark.training.objectives.steps import CrossEntropy, Hard
-from stepmark.training.pace import rate_groups, schedule
+from stepmark.training.pace import Pace, rate_groups, schedule
 from stepmark.training.settings import Train
 from stepmark.training.trainer import Trainer
 from stepmark.training.write import write_trained
@@ -261,3 +261,20 @@ def test_what_a_threshold_cannot_be_chosen_on(base, tmp_path, capsys):
     told = capsys.readouterr().err
     assert told.count("a threshold is tuned on held-out solutions") >= 1
     assert "--language-tokens is of the loss that --language-weight adds" in told
+
+
+def test_processes_go_by_the_clock_of_the_first():
+    class Second:
+        """One of two processes; the first spent 20 seconds."""
+
+        first = False
+
+        def sum(self, *numbers):
+            return tuple(number + 20.0 for number in numbers)
+
+    limited, free = Pace(Train(minutes=1.0), Second()), Pace(Train(), Second())
+    for pace in (limited, free):
+        pace.spend(3.0)
+    assert (limited.seconds, limited.share) == (20.0, pytest.approx(1 / 3))
+    assert (free.seconds, free.share) == (3.0, 0.0)
+    assert (limited.left(100.0), limited.left(10.0), free.left(100.0)) == (40.0, 10.0, 100.0)
