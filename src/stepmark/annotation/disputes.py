@@ -102,7 +102,7 @@ def disputes(
         if decision is not None and changed:
             # The answers may all agree by now, against the decision.
             voices.append((_DECISION, decision.marks))
-        gaps = _gaps(voices)
+        gaps = _gaps(_distinct(voices))
         if not gaps:
             continue
         left, right, worst = gaps[0]
@@ -203,6 +203,14 @@ def _changed(given: Sequence[Answer], decision: Decision | None) -> bool:
         if (came or later) and gap(answer.marks, decision.marks):
             return True
     return False
+
+
+def _distinct(voices: Sequence[tuple[str, Marks]]) -> list[tuple[str, Marks]]:
+    """The first by name of all that say the same: the worst pair is among them, and there are few however many annotators there are."""
+    found: dict[tuple[Rating | None, ...], tuple[str, Marks]] = {}
+    for voice in sorted(voices, key=lambda voice: voice[0]):
+        found.setdefault(voice[1].ratings, voice)
+    return list(found.values())
 
 
 def _gaps(voices: Sequence[tuple[str, Marks]]) -> list[tuple[str, str, Gap]]:

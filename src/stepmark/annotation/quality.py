@@ -7,7 +7,7 @@ project shows suggestions only after it: what is changed afterwards agrees with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 from typing import Literal
@@ -154,40 +154,44 @@ def step_agreement(
     # In the order of the items: equal inputs give equal draws, in whatever order the answers come.
     shared = {item.id: by_item[item.id] for item in items if len(by_item.get(item.id, ())) > 1}
     table, members = [], []
-    pairs: list[tuple[str, tuple[str, str], bool, bool]] = []
+    by_pair: dict[tuple[str, str], list[int]] = {}
+    counts: list[tuple[int, int, int]] = []
     for name, given in shared.items():
         given.sort(key=lambda answer: answer.account)
         marks = [_marks(answer, passing) for answer in given]
         for ratings in zip(*(one.ratings for one in marks), strict=True):
             table.append(ratings)
             members.append(name)
-        for left, right in combinations(range(len(given)), 2):
-            said = marks[left].first_wrong, marks[right].first_wrong
-            if said[0] is not None and said[1] is not None:
-                who = given[left].account, given[right].account
-                near = NO_ERROR not in said and abs(said[0] - said[1]) <= 1
-                pairs.append((name, who, said[0] == said[1], near or said[0] == said[1]))
-    exact, within = _hits(pairs, resamples, seed)
-    found = []
-    for who in sorted({pair[1] for pair in pairs}):
-        mine = [pair for pair in pairs if pair[1] == who]
+        said = [
+            (answer.account, first)
+            for answer, one in zip(given, marks, strict=True)
+            if (first := one.first_wrong) is not None
+        ]
+        pairs = exact = within = 0
+        for (left, one), (right, other) in combinations(said, 2):
+            same = one == other
+            near = same or (NO_ERROR not in (one, other) and abs(one - other) == 1)
+            pairs, exact, within = pairs + 1, exact + same, within + near
+            both = by_pair.setdefault((left, right), [0, 0, 0])
+            both[0] += 1
+            both[1] += same
+            both[2] += near
+        counts.append((pairs, exact, within))
+    of_pairs = sum(count[0] for count in counts)
+    found = [
         # One pair an item: independent, so that Wilson's interval holds.
-        found.append(
-            PairAgreement(
-                annotators=who,
-                items=len(mine),
-                exact=wilson(sum(pair[2] for pair in mine), len(mine)),
-                within_one=wilson(sum(pair[3] for pair in mine), len(mine)),
-            )
-        )
+        PairAgreement(annotators=who, items=of, exact=wilson(same, of), within_one=wilson(near, of))
+        for who, (of, same, near) in sorted(by_pair.items())
+    ]
+    exact_share, within_share = _hits([count for count in counts if count[0]], resamples, seed)
     return StepAgreement(
         items=len(shared),
         annotators=len({answer.account for given in shared.values() for answer in given}),
         nominal=krippendorff_alpha(table, "nominal", clusters=members, resamples=resamples, seed=seed),
         ordinal=krippendorff_alpha(table, "ordinal", clusters=members, resamples=resamples, seed=seed),
-        answer_pairs=len(pairs),
-        exact=exact,
-        within_one=within,
+        answer_pairs=of_pairs,
+        exact=exact_share,
+        within_one=within_share,
         pairs=tuple(found),
     )
 
@@ -300,26 +304,24 @@ def _overrides(mine: Sequence[Answer], by_id: Mapping[str, Item]) -> Overrides:
     return Overrides(overridden=_share(overridden), adopted=_share(adopted))
 
 
-def _hits(
-    pairs: Sequence[tuple[str, tuple[str, str], bool, bool]], resamples: int, seed: int
-) -> tuple[Interval, Interval]:
-    """The shares of pairs that are exact, and within one."""
-    if not pairs:
+def _hits(counts: Sequence[tuple[int, int, int]], resamples: int, seed: int) -> tuple[Interval, Interval]:
+    """The shares of pairs that are exact, and within one; from (pairs, exact, within one) of each item."""
+    if not counts:
         return wilson(0, 0), wilson(0, 0)
-    hits = np.array([[pair[2], pair[3]] for pair in pairs], dtype=np.float64)
+    table = np.array(counts, dtype=np.float64)
 
     def statistic(weights: Floats) -> dict[str, Floats]:
-        of = weights.sum(axis=1)
-        return {name: shares(weights @ hits[:, place], of) for place, name in enumerate(("exact", "within"))}
+        of, exact, within = (weights @ table).T
+        return {"exact": shares(exact, of), "within": shares(within, of)}
 
-    drawn = bootstrap(statistic, [pair[0] for pair in pairs], resamples=resamples, seed=seed)
-    items = len({pair[0] for pair in pairs})
+    drawn = bootstrap(statistic, range(len(counts)), resamples=resamples, seed=seed)
     found = []
     for interval in (drawn["exact"], drawn["within"]):
         if interval.value in (0.0, 1.0):
             # All items alike: resamples differ in nothing, and would call three items certain.
-            assert interval.value is not None
-            found.append(wilson(round(interval.value * items), items))
+            found.append(wilson(len(counts) if interval.value else 0, len(counts)))
+        elif len(counts) == 1:
+            found.append(replace(interval, low=None, high=None))
         else:
             found.append(interval)
     return found[0], found[1]
