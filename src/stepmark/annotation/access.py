@@ -51,7 +51,7 @@ def needed(app: FastAPI) -> dict[tuple[str, str], Role | None]:
     for route in app.routes:
         if isinstance(route, APIRoute):
             roles = [getattr(d.dependency, _ATTRIBUTE, None) for d in route.dependencies]
-            for method in route.methods:
+            for method in route.methods or ():
                 found[method, route.path] = next((role for role in roles if role is not None), None)
     return found
 

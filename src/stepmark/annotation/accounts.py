@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from stepmark.annotation import tables
+from stepmark.annotation.database import check_text
 from stepmark.annotation.refusals import Refused
+from stepmark.errors import InputError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -89,6 +91,18 @@ def checked_name(name: str) -> str:
             field="name",
         )
     return name
+
+
+def checked_note(text: str) -> str:
+    """A text that both databases can hold.
+
+    Raises:
+        Refused: it has a NUL character or half a surrogate pair.
+    """
+    try:
+        return check_text(text, what="a text")
+    except InputError as error:
+        raise Refused(400, error.message) from None
 
 
 def audit(

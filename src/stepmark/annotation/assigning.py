@@ -86,6 +86,7 @@ class Assigning:
         self._screening: list[str] = []
         self._mine: dict[int, dict[str, Assignment]] = {}
         self._takers: dict[str, dict[int, Assignment]] = {}
+        self._orders: Mapping[str, float] = {}
         self._needing = 0
         self._screened: dict[int, dict[str, bool]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
@@ -98,11 +99,18 @@ class Assigning:
         active = self._project.order == "active"
         work = [item for item in by_place if item.role == "work"]
         if active:
-            work.sort(key=lambda item: -item.order)  # stable: equal ones stay in the file's order
+            work.sort(
+                key=lambda item: -self._orders.get(item.id, item.order)
+            )  # stable: equal ones stay in the file's order
         self._needing = sum(self._kept(item.id) < self._project.overlap for item in work)
         self._work = [item.id for item in work if self._kept(item.id) < self._project.overlap]
         self._gold = [item.id for item in by_place if item.role == "gold"]
         self._screening = [item.id for item in by_place if item.role == "screening"]
+
+    def set_orders(self, orders: Mapping[str, float]) -> None:
+        """Another order of the items: the higher the earlier, where the project's order is active."""
+        self._orders = orders
+        self.add_items(())
 
     def load(self, assignments: Iterable[Assignment]) -> None:
         """Take in what is stored."""

@@ -44,6 +44,11 @@ class Database:
         """The file, on SQLite."""
         if self.path is not None and not create and not self.path.is_file():
             raise UsageError(f"{self.path}: expected a database of annotations, found no file")
+        if self.path is not None and not self.path.exists():
+            try:
+                self.path.touch(mode=0o600)  # it holds what people said, and hashes of their tokens
+            except OSError as error:
+                raise UsageError(f"{self.path}: cannot be made: {error.strerror}") from None
         self.engine = _engine(self.url, self.dialect)
         try:
             self._prepare(create)
@@ -66,16 +71,15 @@ class Database:
         """A connection that sees one state of the database for as long as it is open."""
         with self.engine.connect() as connection:
             if self.dialect == "postgresql":
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+                connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction: all of it or nothing. Not for the server's own traffic, which goes through `Writer`."""
-        with self.engine.connect() as connection:
-            with immediate(connection).begin():
-                yield connection
+        with self.engine.connect() as connection, immediate(connection).begin():
+            yield connection
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -208,8 +212,13 @@ def _engine(url: str, dialect: Dialect) -> Engine:
     return engine
 
 
-def check_settings(database: Database, project: Project) -> None:
+def check_settings(database: Database, project: Project, *, keep: bool = False) -> None:
     """Hold the database to the settings that its log was made with.
+
+    Args:
+        database: where the log is.
+        project: the settings now.
+        keep: look only; the settings that are written down stay.
 
     Raises:
         UsageError: labels were made in another mode: they would mean something else now.
@@ -229,6 +238,8 @@ def check_settings(database: Database, project: Project) -> None:
                 f"{before['allow_neutral']}, the project says {now['mode']!r} and {now['allow_neutral']}; "
                 "put the settings back, or give --database another file"
             )
+        if keep:
+            return
         connection.execute(tables.meta.delete().where(tables.meta.c.key == "settings"))
         connection.execute(tables.meta.insert(), {"key": "settings", "value": json.dumps(now)})
 

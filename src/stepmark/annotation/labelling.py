@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
+from stepmark.annotation.comparing import agrees
 from stepmark.annotation.marks import Change, Folding, Marks
+from stepmark.annotation.project import check_change
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.wire import change_data, read_change
-from stepmark.errors import InputError
+from stepmark.errors import InputError, StepmarkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,16 +213,10 @@ class Labelling:
             change = read_change(data)
         except InputError as error:
             raise Refused(400, error.message, field=f"change.{error.field}") from None
-        text = change.text
-        if text:
-            most = self._project.limits.note_characters
-            if len(text) > most:
-                raise Refused(
-                    400, f"expected at most {most} characters, found {len(text)}", field="change.text"
-                )
-            if change.kind == "error_type" and text not in self._project.error_types:
-                known = ", ".join(self._project.error_types) or "none: this project asks for no error types"
-                raise Refused(400, f"expected one of {known}; found {text!r}", field="change.text")
+        try:
+            check_change(self._project, change)
+        except StepmarkError as error:
+            raise Refused(400, str(error), field="change.text") from None
         return change, json.dumps(change_data(change))
 
     def _allowed(self, item: ItemFacts, one: Assignment, log: Log, change: Change) -> None:
@@ -231,14 +227,14 @@ class Labelling:
             and self._project.help.require_verification
             and self.shows_suggestions(item, log)
         ):
-            missing = item.suggested - log.folding.marks().verified
+            missing = _unverified(item, log.folding.marks())
             if missing:
                 raise Refused(
                     400,
-                    f"every suggestion must be accepted or overridden first: step {min(missing)} is not "
+                    f"every suggestion must be accepted or overridden first: step {missing[0]} is not "
                     f"({len(missing)} in all)",
                     field="change.kind",
-                    more={"unverified": sorted(missing)},
+                    more={"unverified": missing},
                 )
 
     def _state(
@@ -257,7 +253,7 @@ class Labelling:
         help = self._project.help
         if help.show != "after" or not help.require_verification or not item.suggested:
             return True
-        return item.suggested <= log.folding.marks().verified
+        return not _unverified(item, log.folding.marks())
 
     def _keep(self, key: tuple[str, int], log: Log) -> Log:
         self._logs[key] = log
@@ -296,11 +292,13 @@ def entries_data(log: Log) -> list[dict[str, Any]]:
     return [{"id": entry.id, **json.loads(entry.data)} for entry in log.entries]
 
 
-def agrees(marks: Marks, gold: Marks) -> bool:
-    """Whether an answer says what is known to be right: the same first error, or the same rating wherever the truth has one."""
-    if marks.mode == "first_error":
-        return marks.first_error == gold.first_wrong
-    return all(g is None or g == m for g, m in zip(gold.ratings, marks.ratings, strict=True))
+def _unverified(item: ItemFacts, marks: Marks) -> list[int]:
+    """As `items.unverified`, of an item whose texts are not at hand."""
+    return [
+        step
+        for step in sorted(item.suggested)
+        if marks.ratings[step] is not None and step not in marks.verified
+    ]
 
 
 def _seconds(value: Any, since: float) -> float | None:

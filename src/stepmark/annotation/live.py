@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import Account, Accounts, audit
 from stepmark.annotation.assigning import Assigning, Assignment
+from stepmark.annotation.disputes import disputes
+from stepmark.annotation.items import view
 from stepmark.annotation.labelling import Labelling
+from stepmark.annotation.ordering import active_order
 from stepmark.annotation.security import Buckets
-from stepmark.annotation.stored import answers_of, item_facts, read_item, store_items, titles_of
+from stepmark.annotation.stored import (
+    answers_of,
+    decisions_of,
+    item_facts,
+    items_of,
+    read_item,
+    store_items,
+    titles_of,
+)
 from stepmark.annotation.writer import Writer
 
 if TYPE_CHECKING:
@@ -27,6 +39,12 @@ if TYPE_CHECKING:
 
 MOST_SHOWN_BYTES = 64 * 1024 * 1024
 """Of items kept ready to be sent."""
+
+FIGURES_SECONDS = 15.0
+"""How old progress and agreement may be."""
+REORDER_SECONDS = 60.0
+"""How often active order takes new answers into account."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,9 @@ class Live:
         per_minute = project.limits.logins_per_minute
         self.failed_logins = Buckets(per_minute / 60, float(per_minute))
         self._writer: Writer | None = None
+        self._figuring = asyncio.Lock()
+        self._figures: dict[str, tuple[float, bytes]] = {}
+        self._orders: asyncio.Task[None] | None = None
         self._shown: OrderedDict[str, Shown] = OrderedDict()
         self._shown_bytes = 0
 
@@ -71,9 +92,14 @@ class Live:
         """Load everything and begin to write."""
         await asyncio.to_thread(self._load)
         self._writer = self.labelling.writer = Writer(self.database, refused=self.labelling.forget)
+        if self.project.order == "active":
+            await self.reorder()
+            self._orders = asyncio.create_task(self._reordering())
 
     async def stop(self) -> None:
         """Write what waits."""
+        if self._orders is not None:
+            self._orders.cancel()
         if self._writer is not None:
             await self._writer.close()
 
@@ -87,6 +113,8 @@ class Live:
 
         changed = await self.writer.call(write)
         self.assigning.add_items(await asyncio.to_thread(self._facts))
+        if self.project.order == "active":
+            await self.reorder()
         self._shown.clear()
         self._shown_bytes = 0
         return changed
@@ -127,6 +155,35 @@ class Live:
             ]
 
         return await asyncio.to_thread(read)
+
+    async def figures(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Figures over all answers: made in another thread, one at a time, and not again for a while, since they take the processor
+        from those who label."""
+        async with self._figuring:
+            at, data = self._figures.get(name, (0.0, b""))
+            if not 0 <= self.clock() - at < FIGURES_SECONDS:
+                data = await asyncio.to_thread(make)
+                self._figures[name] = (self.clock(), data)
+            return data
+
+    async def reorder(self) -> None:
+        """Put the items in active order again, now that there are other answers."""
+
+        def read() -> dict[str, float]:
+            with self.database.reading() as connection:
+                items, answers = items_of(connection), answers_of(connection, self.project)
+                found = disputes(items, answers, decisions_of(connection))
+            return active_order(items, disputed={one.item: one.severity for one in found})
+
+        self.assigning.set_orders(await asyncio.to_thread(read))
+
+    async def _reordering(self) -> None:
+        while True:
+            await asyncio.sleep(REORDER_SECONDS)
+            try:
+                await self.reorder()
+            except Exception:  # the old order is good too; the next round may do
+                _LOG.exception("the items could not be put in order")
 
     def _show(self, item: str) -> Shown:
         from sqlalchemy import select
@@ -192,42 +249,5 @@ class Live:
             self.assigning.restore(row.account, row.item, seconds=row.seconds or 0.0, correct=correct)
 
 
-def view(item: Item, project: Project, *, blind: bool | None = None) -> dict[str, Any]:
-    """An item as the pages read it. What is known of its truth never leaves the server.
-
-    Args:
-        item: the item.
-        project: its `show_answer`, `inline_with_trace` and `blind`.
-        blind: overrides the project's own.
-    """
-    solution = item.solution
-    hidden = project.blind if blind is None else blind
-    return {
-        "id": item.id,
-        "problem": solution.problem.text,
-        "answer": solution.problem.answer if project.show_answer else None,
-        "steps": [{"text": step.text, "observation": step.observation} for step in solution.steps],
-        "trace": [
-            {
-                "role": turn.role,
-                "text": turn.text,
-                "calls": [list(call) for call in turn.calls],
-                "outputs": list(turn.outputs),
-                "step": turn.step,
-            }
-            for turn in item.trace
-        ]
-        if project.inline_with_trace
-        else [],
-        "outcome": None,
-        "source": None if hidden else solution.source,
-    }
-
-
 def _json(data: Any) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def names(accounts: Iterable[Account]) -> list[str]:
-    """The accounts' names, sorted."""
-    return sorted(account.name for account in accounts)

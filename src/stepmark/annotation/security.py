@@ -313,12 +313,13 @@ async def answer_refusal(send: Send, refused: Refused) -> None:
 
 def host_names(host: str, port: int, url: str | None) -> frozenset[str]:
     """What the Host header may be when the server listens on `host`:`port` and, if given, is reached at `url`."""
-    names = {host, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {host}
+    names = {host, "localhost", "127.0.0.1", "[::1]"} if is_loopback(host) else {host}
     found = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
     if url is not None:
         found.add(urlsplit(url).netloc)
     return frozenset(found)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
     return host in ("127.0.0.1", "localhost", "::1", "[::1]")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -15,6 +16,7 @@ from stepmark import __version__
 from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.security import Guard, Scope, Site
+from stepmark.errors import InputError, StepmarkError, UsageError
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Account
@@ -61,6 +63,8 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _refusal)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(StepmarkError, _stepmark_error)
     app.add_exception_handler(Exception, _failure)
     return app
 
@@ -89,6 +93,20 @@ async def _refusal(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     body = error.body if isinstance(error, Refused) else {"error": _words(error)}
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _malformed(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    return JSONResponse({"error": first["msg"], "field": field}, status_code=400)
+
+
+async def _stepmark_error(_request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, InputError | UsageError):
+        field = {"field": error.field} if isinstance(error, InputError) and error.field else {}
+        return JSONResponse({"error": str(error), **field}, status_code=400)
+    return JSONResponse({"error": str(error)}, status_code=503)
 
 
 def _words(error: HTTPException) -> str:

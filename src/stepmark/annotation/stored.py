@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -178,18 +178,14 @@ def store_decision(connection: Connection, decision: Decision, *, account: int, 
     )
 
 
-def decisions_of(connection: Connection) -> list[Decision]:
-    """The decision that holds of each item: its newest."""
+def decisions_of(connection: Connection, *, item: str | None = None) -> list[Decision]:
+    """The decision that holds of each item (or of one): its newest."""
     t = tables.decisions
     found: dict[str, Decision] = {}
-    for row in connection.execute(t.select().order_by(t.c.id)):
+    query = t.select().order_by(t.c.id)
+    for row in connection.execute(query if item is None else query.where(t.c.item == item)):
         found[row.item] = _adapter(Decision).validate_json(row.data)
     return list(found.values())
-
-
-def names_of(rows: Iterable[Answer]) -> list[str]:
-    """The annotators who answered, sorted."""
-    return sorted({row.account for row in rows})
 
 
 def _labelled(connection: Connection, item: str) -> bool:

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "stepmark.cli.convert:convert_command",
         "Convert labelled solutions from one format to another.",
     ),
+    "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""

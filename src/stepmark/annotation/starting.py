@@ -1,0 +1,128 @@
+"""What happens before a project is served: its items are read and stored, labels of Potato's taken over, settings compared."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stepmark.annotation import tables
+from stepmark.annotation.accounts import audit, count_admins, hashed, invite, new_secret
+from stepmark.annotation.database import Database, check_settings
+from stepmark.annotation.marks import Folding
+from stepmark.annotation.reading import read_items
+from stepmark.annotation.resuming import Resumed, resumed
+from stepmark.annotation.stored import items_of, store_items
+from stepmark.annotation.wire import change_data
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from stepmark.annotation.items import Item
+    from stepmark.annotation.project import Project
+
+FIRST_HOURS = 24.0
+"""How long the first admin's link holds; every start makes another as long as there is no admin."""
+_NAMESPACE = uuid.UUID("5d3c1f0e-7a41-4c8e-9a55-2f1b0c9d6e77")
+"""Of the ids of changes that are taken over: the same ones at every start, so that none is stored twice."""
+
+
+def prepare(
+    project: Project,
+    database: Database,
+    *,
+    suggest: Callable[[Sequence[Item]], Sequence[Item]] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Bring the database up to the project's files. Doing it again changes nothing.
+
+    Args:
+        project: its settings.
+        database: where to.
+        suggest: puts pre-labels beside the items.
+        clock: gives Unix time.
+
+    Returns:
+        How many items there are now.
+
+    Raises:
+        InputError: a file of items is not what it should be, or has another solution under an id that is labelled already.
+        UsageError: the database has labels of another mode.
+    """
+    check_settings(database, project)
+    items: Sequence[Item] = read_items(project)
+    if suggest is not None:
+        items = suggest(items)
+    with database.writing() as connection:
+        changed = store_items(connection, items)
+        if changed:
+            audit(connection, clock(), None, "items", {"items": changed})
+        stored = items_of(connection)
+        if project.resume is not None:
+            _take_over(connection, project, resumed(project.resume, project, stored), clock())
+    return len(stored)
+
+
+def first_code(database: Database, *, clock: Callable[[], float] = time.time) -> str | None:
+    """The code of an invitation for the first admin; None when there is an admin already."""
+    with database.writing() as connection:
+        if count_admins(connection):
+            return None
+        return invite(connection, "admin", uses=1, hours=FIRST_HOURS, by=None, at=clock())
+
+
+def _take_over(connection: Connection, project: Project, found: Sequence[Resumed], now: float) -> None:
+    from sqlalchemy import select
+
+    known = {row.id for row in connection.execute(select(tables.changes.c.id))}
+    steps = {row.id: row.steps for row in connection.execute(select(tables.items.c.id, tables.items.c.steps))}
+    taken = 0
+    for one in found:
+        first = str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, 1])))
+        if first in known or not one.changes:
+            continue
+        account = _account(connection, one.account, now)
+        folding = Folding(project.mode, steps[one.item], allow_neutral=project.allow_neutral)
+        rows = []
+        for version, change in enumerate(one.changes, start=1):
+            folding.take(change)
+            rows.append(
+                {
+                    "id": str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, version]))),
+                    "item": one.item,
+                    "account": account,
+                    "version": version,
+                    "data": json.dumps(change_data(change)),
+                    "seconds": None,
+                    "at": now,
+                }
+            )
+        connection.execute(tables.changes.insert(), rows)
+        state = "submitted" if folding.submitted else "open"
+        row = {"item": one.item, "account": account, "shown_at": now, "leased_until": now, "state": state}
+        connection.execute(tables.assignments.insert(), row)
+        taken += 1
+    if taken:
+        audit(connection, now, None, "resume", {"from": str(project.resume), "answers": taken})
+
+
+def _account(connection: Connection, name: str, now: float) -> int:
+    """The account of this name; a new one has a token that nobody knows, and an admin gives it another."""
+    from sqlalchemy import select
+
+    t = tables.accounts
+    found = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
+    if found is None:
+        row = {
+            "name": name,
+            "role": "annotator",
+            "token_hash": hashed(new_secret()),
+            "disabled": False,
+            "created": now,
+        }
+        key = connection.execute(t.insert(), row).inserted_primary_key
+        assert key is not None
+        found = key[0]
+    return int(found)
