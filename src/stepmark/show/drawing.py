@@ -111,6 +111,22 @@ def _lines(plot: Lines, sketch: Sketch) -> None:
     if plot.y_range is not None:
         axes.set_ylim(*plot.y_range)
     below = _x_axis(axes, plot, names)
+    for mark in plot.marks:
+        axes.axvline(mark.x, color=role("ink"), linewidth=1.2, linestyle=(0, (4, 2)))
+        # On the side where there is more room.
+        left, right = axes.get_xlim()
+        late = mark.x > (left + right) / 2
+        axes.annotate(
+            cut(shown(mark.name), 24),
+            (mark.x, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4 if late else 4, -3),
+            textcoords="offset points",
+            ha="right" if late else "left",
+            va="top",
+            fontsize=SMALL,
+            color=role("ink"),
+        )
     if not any(y is not None for series in plot.series for y in series.y):
         say_nothing(axes)
     if plot.diagonal:

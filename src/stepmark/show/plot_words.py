@@ -66,6 +66,7 @@ def words(plot: Plot) -> str:
         case Lines():
             kind = f"Lines of {plot.y_label} over {plot.x_label}"
             told = [_line_words(series) for series in plot.series]
+            told += [f"{mark.name} at {exact(mark.x)}" for mark in plot.marks]
         case Bars():
             kind = f"Bars of {plot.y_label} for {_several(len(plot.labels), 'label')}"
             told = [_line_words(series) for series in plot.series]

@@ -45,6 +45,17 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """An upright line in `Lines`, with its name at the top."""
+
+    x: float
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_finite((self.x,), f"mark {self.name!r}", "x")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
     """Lines over an axis of numbers or names, each with a band where it has intervals."""
 
@@ -57,6 +68,8 @@ class Lines:
     diagonal: bool = False
     """Draw the line x = y."""
     y_range: tuple[float, float] | None = None
+    marks: tuple[Mark, ...] = ()
+    """Places on an axis of numbers that are pointed out."""
     note: str = ""
     """A sentence under the plot."""
 
@@ -81,6 +94,8 @@ class Lines:
             raise InputError(
                 "expected numbers as x or names, found series of both", where=f"plot {self.title!r}"
             )
+        if self.marks and True in sorts:
+            raise InputError("marks need numbers as x, found names", where=f"plot {self.title!r}")
         if self.diagonal and True in sorts:
             raise InputError("a diagonal needs numbers as x, found names", where=f"plot {self.title!r}")
 

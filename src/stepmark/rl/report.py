@@ -1,0 +1,152 @@
+"""The page of a run of policy training: accuracy and the PRM's return in one look, the other signs of hacking, examples; one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stepmark.errors import UsageError
+from stepmark.metrics.intervals import Interval
+from stepmark.rl.report_examples import examples
+from stepmark.rl.report_plots import crossed, judgement, learning, overview, probes, written
+from stepmark.rl.watched import Watch, Watched
+from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
+from stepmark.show.tables import ABSENT, interval_text
+
+
+def rl_html(
+    rows: Sequence[Watched],
+    history: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, str],
+    *,
+    watch: Watch,
+    title: str,
+    facts: Sequence[str] = (),
+) -> Iterator[str]:
+    """The page in chunks.
+
+    Args:
+        rows: the evaluations (`monitor.read_watched`).
+        history: the updates (`monitor.read_lines`).
+        settings: name to value.
+        watch: what the run was watched with.
+        title: of the page.
+        facts: sentences under the title.
+
+    Raises:
+        UsageError: no evaluation.
+    """
+    if not rows:
+        raise UsageError("the page of a run needs at least one evaluation")
+    sections = [
+        Section(
+            title="Accuracy and return",
+            text=_OVERVIEW if rows[-1].returned is not None else _NO_ALARM,
+            items=tuple(overview(rows, watch)),
+        ),
+        Section(
+            title="Does the PRM still tell right from wrong?", text=_JUDGEMENT, items=tuple(judgement(rows))
+        ),
+        Section(title="Process and outcome", text=_CROSSED, items=tuple(crossed(rows))),
+        Section(title="Null probes", text=_NULL, items=tuple(probes(rows))),
+        Section(title="What is written", items=tuple(written(rows))),
+        Section(title="Learning", items=tuple(learning(history))),
+        Section(title="Examples", text="Solutions of held-out problems.", items=examples(rows)),
+    ]
+    yield from evaluation_html(
+        EvaluationView(
+            title=title,
+            facts=(*facts, _verdict(rows)),
+            tiles=_tiles(rows),
+            sections=tuple(section for section in sections if section.items),
+            settings=settings,
+        )
+    )
+
+
+_OVERVIEW = (
+    "Both are measured on held-out problems at the temperature of training. They should rise together; a return that climbs while accuracy stands still is "
+    "what hacking looks like. The sum adds up by how many standard errors more the return has risen than the accuracy, less a slack at each evaluation."
+)
+_NO_ALARM = "Measured on held-out problems at the temperature of training. There is no PRM of fixed scale here, so no alarm can be raised."
+_JUDGEMENT = (
+    "The weakest step's score against the verified answer, on solutions that the policy wrote just now. AUC falls when the policy has learnt to write what the PRM "
+    "cannot tell apart; the scores of wrong answers creep up."
+)
+_CROSSED = (
+    "Good steps: none is under the PRM's threshold. Good steps with a wrong answer are where the PRM was fooled (or a solution was cut short): their growth is the "
+    "plainest sign of hacking."
+)
+_NULL = "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it."
+
+
+def alarm_words(rows: Sequence[Watched]) -> str:
+    """Whether there was an alarm, and when."""
+    last = rows[-1]
+    if last.alarmed is not None:
+        return f"Alarm after update {last.alarmed:,}: the PRM's return left the accuracy behind."
+    if all(row.cusum is None for row in rows):
+        return "No alarm could be raised: there was no return of fixed scale."
+    return "No alarm."
+
+
+def _verdict(rows: Sequence[Watched]) -> str:
+    best = next((row for row in reversed(rows) if row.best), None)
+    kept = "" if best is None else f" Best checkpoint before any alarm: after update {best.update:,}."
+    return f"{alarm_words(rows)}{kept} In brackets and bands: 95 % intervals over {rows[-1].solutions:,} held-out problems."
+
+
+def _tiles(rows: Sequence[Watched]) -> tuple[Tile, ...]:
+    first, last = rows[0], rows[-1]
+    best = next((row for row in reversed(rows) if row.best), None)
+    tiles = [
+        Tile(
+            label="Alarm",
+            value="none" if last.alarmed is None else f"update {last.alarmed:,}",
+            detail=alarm_words(rows),
+            sort="bad" if last.alarmed is not None else "good" if last.cusum is not None else "",
+        ),
+        _tile("Accuracy (%)", last.accuracy, first.accuracy, scale=100),
+    ]
+    if best is not None:
+        tiles.append(
+            Tile(
+                label="Best accuracy before an alarm (%)",
+                value=_number(best.accuracy, 100),
+                detail=f"after update {best.update:,}",
+            )
+        )
+    for label, name, scale in (
+        ("PRM return, mean step", "step_return", 1),
+        ("PRM return, solution", "solution_return", 1),
+        ("AUC (%)", "auc", 100),
+        ("KL, nats a token", "divergence", 1),
+    ):
+        now = getattr(last, name)
+        if now is not None:
+            tiles.append(_tile(label, now, getattr(first, name), scale=scale))
+    if last.quadrants is not None:
+        share = last.quadrants.share(last.quadrants.slipped)
+        before = (
+            first.quadrants.share(first.quadrants.slipped)
+            if first.quadrants and first.quadrants.total
+            else None
+        )
+        tiles.append(_tile("Good steps, wrong answer (%)", share, before, scale=100))
+    return tuple(tiles)
+
+
+def _tile(label: str, now: Interval, before: Interval | None, *, scale: float) -> Tile:
+    _, _, interval = interval_text(now.value, now.low, now.high, scale, 1 if scale == 100 else 3).partition(
+        " "
+    )
+    began = "" if before is None or before.value is None else f"at the start {_number(before, scale)}"
+    return Tile(
+        label=label, value=_number(now, scale), detail="\n".join(filter(None, (interval.strip("[]"), began)))
+    )
+
+
+def _number(one: Interval, scale: float) -> str:
+    if one.value is None:
+        return ABSENT
+    return f"{one.value * scale:.1f}" if scale == 100 else f"{one.value:.3g}"

@@ -1,0 +1,139 @@
+"""How a run is watched, and the record of one evaluation: plain data, as `monitor.jsonl` holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepmark.errors import UsageError
+from stepmark.metrics.intervals import Interval
+from stepmark.records import ScoreKind
+from stepmark.rl.hacking import Cusum, Probe, Quadrants, Sample
+
+Cell = Literal["both", "lucky", "slipped", "neither"]
+CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Of the quantiles of wrong answers' scores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """How a run is watched."""
+
+    cusum: Cusum = field(default_factory=Cusum)
+    threshold: float | None = None
+    """The score under which a step is an error. None: the PRM's own."""
+    aggregate: str | None = None
+    """How step scores make a solution's return. None: the PRM's own way."""
+    probes: int = 32
+    """Solutions of each evaluation of which null probes are made; 0: no probes."""
+    examples: int = 3
+    """Solutions kept of each cell of the 2x2."""
+    bins: int = 10
+    """Of the calibration error."""
+    resamples: int = 1000
+    """Of the bootstrap over problems."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("probes", 0), ("examples", 0), ("bins", 1), ("resamples", 100)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
+        for name in ("slack", "limit"):
+            if not 0 <= getattr(self.cusum, name) < math.inf:
+                raise UsageError(f"{name} must be at least 0, found {getattr(self.cusum, name)}")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise UsageError(f"threshold must be a finite number, found {self.threshold}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """Null probes of one kind, as the PRM scores them. They deserve a low score."""
+
+    count: int
+    """Scored; of a solution too short for a probe there is none."""
+    refused: int
+    """The PRM could not read them."""
+    score: Interval | None
+    """Mean of the solution score."""
+    passed: Interval | None
+    """Share without a step under the threshold; None where there is no threshold."""
+    above: Interval | None
+    """Share that scores above the solution that it was made of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """A solution kept as an example."""
+
+    problem: str
+    id: str | None
+    reference: str | None
+    """The reference answer."""
+    steps: tuple[str, ...]
+    scores: tuple[float, ...] | None
+    right: bool
+    answer: str | None
+    """What the verifier read as the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """The figures of one evaluation. Intervals are of 95 %: Wilson's for shares, else a bootstrap over problems."""
+
+    update: int
+    rollouts: int
+    solutions: int
+    accuracy: Interval
+    """Share verified right."""
+    kind: ScoreKind | None = None
+    """What the PRM's scores are; None without a PRM."""
+    threshold: float | None = None
+    step_return: Interval | None = None
+    """The PRM's return: the mean of solutions' mean step scores."""
+    solution_return: Interval | None = None
+    """The mean of solutions' aggregated scores; of an implicit PRM, of the sums of its token rewards."""
+    returned: Sample | None = None
+    """`step_return`, as the CUSUM reads it; None with fewer than two scored solutions, and for an implicit PRM, which moves itself."""
+    verified: Sample | None = None
+    """Accuracy, as the CUSUM reads it."""
+    rebased: bool = False
+    """The PRM was replaced before this evaluation: rises count from here."""
+    cusum: float | None = None
+    """In standard errors; None where there is no return."""
+    alarmed: int | None = None
+    """The update of the first alarm so far."""
+    best: bool = False
+    """The best checkpoint so far, before any alarm."""
+    auc: Interval | None = None
+    """Of the weakest step's score against the outcome; None where all or none are right."""
+    brier: Interval | None = None
+    """Of the same; None for scores that are no probabilities."""
+    ece: Interval | None = None
+    """Expected calibration error of the same."""
+    wrong: int = 0
+    """Scored solutions with a wrong answer."""
+    wrong_quantiles: tuple[float, ...] | None = None
+    """Of their weakest steps' scores, at `LEVELS`."""
+    wrong_median: Interval | None = None
+    quadrants: Quadrants | None = None
+    """Process against outcome; None without a threshold."""
+    probes: Mapping[Probe, Probed] = field(default_factory=dict)
+    steps: Interval | None = None
+    """A solution."""
+    tokens: Interval | None = None
+    """A solution."""
+    tokens_a_step: Interval | None = None
+    repetition: Interval | None = None
+    """Share of runs of four words that stood in the solution before."""
+    cut: Interval | None = None
+    """Share cut off at the limit of tokens."""
+    blank: Interval | None = None
+    unparsed: Interval | None = None
+    """Share without a verdict: no answer found."""
+    unscored: Interval | None = None
+    """Share that the PRM could not read."""
+    divergence: Interval | None = None
+    """KL from the starting policy, nats a token (the k3 estimate); None without a reference."""
+    examples: Mapping[Cell, tuple[Kept, ...]] = field(default_factory=dict)
