@@ -148,9 +148,11 @@ class Stepmark:
 
     def start(self) -> float:
         """Start it; the seconds until it answers."""
+        return started(self, self._command("--port", str(self.port)), self.folder, "/health")
+
+    def _command(self, *flags: str) -> list[str]:
         command = [sys.executable, "-m", "stepmark.cli", "annotate", "project.yaml"]
-        command += ["--port", str(self.port), "--database", str(self.database)]
-        return started(self, command, self.folder, "/health")
+        return [*command, "--database", str(self.database), *flags]
 
     def join(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Accounts by an invitation."""
@@ -171,11 +173,9 @@ class Stepmark:
         return users
 
     def _invitation(self, uses: int) -> str:
-        from stepmark.annotation.accounts import invite
-        from stepmark.annotation.database import Database
-
-        with Database(str(self.database)).writing() as connection:
-            return invite(connection, "annotator", uses=uses, hours=5, by=None, at=time.time())
+        command = self._command("--invite", "annotator", "--uses", str(uses), "--port", str(self.port))
+        told = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
+        return told.strip().rpartition("#")[2]
 
     def stored(self) -> Counter[str]:
         """Read from the database's file."""
@@ -189,6 +189,19 @@ class Stepmark:
             if change["kind"] == "rate":
                 found[f"{name} {item} {change['step']}"] += 1
         return found
+
+    def exported(self) -> set[str]:
+        """Read from an export, submitted or not."""
+        out = self.folder / "export.jsonl"
+        command = self._command("--export", "potato", "--unfinished", "--out", str(out), "--force")
+        subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        return {
+            f"{row['annotator']} {row['instance_id']} {step['index']}"
+            for row in rows
+            for step in row["steps"]
+            if step["reward"] != 0
+        }
 
 
 class Potato:
@@ -342,15 +355,22 @@ def go_on(server: Server, users: list[dict[str, Any]], acknowledged: list[str]) 
 
 
 def killed(
-    server: Server, load: Load, users: list[dict[str, Any]], *, seconds: float
+    server: Server, load: Load, users: list[dict[str, Any]], *, seconds: float, starting: float
 ) -> tuple[int, int, int, float]:
     """Kill the server under load and start it again.
+
+    Args:
+        server: which.
+        load: goes on all the time.
+        users: who clicks.
+        seconds: of load besides the time that the server needs to start.
+        starting: that time, about.
 
     Returns:
         Labels acknowledged, of them lost, labels stored twice, seconds until it answers again.
     """
     before = server.stored()
-    load.begin(server, users, warm=0.0, seconds=seconds)
+    load.begin(server, users, warm=0.0, seconds=seconds + starting)
     time.sleep(seconds / 2)
     kill(server)
     again = server.start()
@@ -485,8 +505,9 @@ def run(
     try:
         names = [f"annotator-{number:03}" for number in range(count)]
         sides = []
+        starting = {}
         for server in servers:
-            server.start()
+            starting[server.kind] = server.start()
             sides.append((server, server.join(names)))
         print(
             f"{count} annotators, {items} items of {STEPS} steps, {turns} turns of {seconds:g} s", flush=True
@@ -498,16 +519,21 @@ def run(
             figures |= compare(few, load, turns=1, warm=1.0, seconds=seconds, suffix=f"_{FEW}")
         for server, users in sides:
             prefix = "" if server.kind == "stepmark" else f"{server.kind}_"
-            counts = [killed(server, load, users, seconds=seconds) for _ in range(kills if not prefix else 1)]
+            counts = [
+                killed(server, load, users, seconds=seconds, starting=starting[server.kind])
+                for _ in range(kills if not prefix else 1)
+            ]
+            # What is in the log and comes out of no export is lost as well.
+            hidden = len(set(server.stored()) - server.exported()) if isinstance(server, Stepmark) else 0
             figures |= {
                 f"{prefix}labels_acknowledged": float(sum(one[0] for one in counts)),
-                f"{prefix}labels_lost": float(sum(one[1] for one in counts)),
+                f"{prefix}labels_lost": float(sum(one[1] for one in counts) + hidden),
                 f"{prefix}labels_doubled": float(sum(one[2] for one in counts)),
                 f"{prefix}restart_seconds": statistics.median(one[3] for one in counts),
             }
             print(
                 f"  {server.kind}, kill -9 under load, {len(counts)} times: {sum(one[0] for one in counts)} labels acknowledged, "
-                f"{sum(one[1] for one in counts)} lost, {sum(one[2] for one in counts)} doubled",
+                f"{sum(one[1] for one in counts)} lost, {hidden} not exported, {sum(one[2] for one in counts)} doubled",
                 flush=True,
             )
     finally:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.annotation.answers import Answer, Decision
+from stepmark.annotation.comparing import gap
 from stepmark.annotation.disputes import aliases, disputes, side_by_side
 from stepmark.annotation.items import Item
 from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings
@@ -177,6 +179,10 @@ def test_severity_is_bounded_and_symmetric(said: list[Marks]):
     backwards = [replace(answer, account=f"person {9 - n}") for n, answer in enumerate(answers)]
     found, turned = disputes([item("a", 4)], answers), disputes([item("a", 4)], backwards)
     assert [one.severity for one in found] == [one.severity for one in turned]
+    worst = max((one.severity for a, b in combinations(said, 2) if (one := gap(a, b))), default=None)
+    assert [one.severity for one in found] == ([] if worst is None else [worst])
+    names = [answer.account for answer in answers]
+    assert all(one.why.split()[0] == "person" and one.annotators == tuple(names) for one in found)
     for one in found:
         low, high = (0.5, 1) if one.kind == "opposite" else (0, 0.5)
         assert low < one.severity <= high

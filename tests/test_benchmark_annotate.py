@@ -217,7 +217,7 @@ def test_lost_and_doubled(monkeypatch):
 
     monkeypatch.setattr(annotate, "kill", lambda server: None)
     # Of those before, b's is gone; of those acknowledged, step 2; step 1 stands twice. Step 3 was never acknowledged, which is no fault.
-    assert annotate.killed(Server(), Load(), [], seconds=0.0) == (2, 2, 1, 1.5)
+    assert annotate.killed(Server(), Load(), [], seconds=0.0, starting=0.0) == (2, 2, 1, 1.5)
 
 
 def test_items_that_were_touched_are_left():
