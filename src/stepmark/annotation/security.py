@@ -173,7 +173,7 @@ class Guard:
             return
         started = False
         path: str = scope["path"]
-        extra = HEADERS if path.startswith("/static/") else (*HEADERS, _NO_STORE)
+        extra = (*HEADERS, _NO_STORE) if path.startswith("/api/") else HEADERS
 
         async def sending(message: Message) -> None:
             nonlocal started

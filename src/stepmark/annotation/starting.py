@@ -73,6 +73,23 @@ def first_code(database: Database, *, clock: Callable[[], float] = time.time) ->
         return invite(connection, "admin", uses=1, hours=FIRST_HOURS, by=None, at=clock())
 
 
+def note_link(database: Database, link: str) -> None:
+    """Write down where the project is reached, for links that another process prints."""
+    with database.writing() as connection:
+        connection.execute(tables.meta.delete().where(tables.meta.c.key == "link"))
+        connection.execute(tables.meta.insert(), {"key": "link", "value": link})
+
+
+def noted_link(connection: Connection) -> str | None:
+    """What `note_link` wrote last; None before the first start."""
+    from sqlalchemy import select
+
+    found: str | None = connection.execute(
+        select(tables.meta.c.value).where(tables.meta.c.key == "link")
+    ).scalar()
+    return found
+
+
 def _take_over(connection: Connection, project: Project, found: Sequence[Resumed], now: float) -> None:
     from sqlalchemy import select
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8000
 
 
 @Parameter(name="*")
@@ -31,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 class AnnotateOptions:
     """How a project is served, or what else is done to it."""
 
-    port: int = 8000
+    port: int = DEFAULT_PORT
     """Where the app listens."""
     host: str | None = None
     """The address that it listens on, 127.0.0.1 unless another is said here; then --url is needed too."""
@@ -160,7 +162,7 @@ def _serve(options: AnnotateOptions, project: Project, database: str, site: Site
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
     from stepmark.annotation.server import build_app, guarded
-    from stepmark.annotation.starting import first_code, prepare
+    from stepmark.annotation.starting import first_code, note_link, prepare
 
     with (
         Database(database) as opened,
@@ -169,6 +171,7 @@ def _serve(options: AnnotateOptions, project: Project, database: str, site: Site
     ):
         count = prepare(project, opened, suggest=_suggester(options))
         print(f"{count:,} items; labels are kept in {opened.shown}", file=sys.stderr)
+        note_link(opened, site.link)
         code = first_code(opened)
         live = Live(project, opened)
 
@@ -202,7 +205,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
     except OSError as error:
         raise UsageError(
-            f"{host}:{port} cannot be listened on ({error.strerror}); give another --port"
+            f"{host}:{port} cannot be listened on ({os.strerror(error.errno or 0)}); give another --port"
         ) from None
 
 
@@ -239,6 +242,7 @@ def _suggester(options: AnnotateOptions) -> Callable[[Sequence[Item]], Sequence[
 
 def _invite(options: AnnotateOptions, database: str, site: Site) -> int:
     from stepmark.annotation.accounts import invite
+    from stepmark.annotation.starting import noted_link
 
     assert options.invite is not None
     if options.uses < 1 or not 0 < options.hours <= 24 * 90:
@@ -252,7 +256,9 @@ def _invite(options: AnnotateOptions, database: str, site: Site) -> int:
             by=None,
             at=time.time(),
         )
-    print(f"{site.link}/join#{code}")
+        known = noted_link(connection)
+    elsewhere = options.url is not None or options.port != DEFAULT_PORT or known is None
+    print(f"{site.link if elsewhere else known}/join#{code}")
     return 0
 
 
