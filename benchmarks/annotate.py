@@ -194,7 +194,7 @@ class Stepmark:
         """Read from an export, submitted or not."""
         out = self.folder / "export.jsonl"
         command = self._command("--export", "potato", "--unfinished", "--out", str(out), "--force")
-        subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         return {
             f"{row['annotator']} {row['instance_id']} {step['index']}"
@@ -533,7 +533,7 @@ def run(
             }
             print(
                 f"  {server.kind}, kill -9 under load, {len(counts)} times: {sum(one[0] for one in counts)} labels acknowledged, "
-                f"{sum(one[1] for one in counts)} lost, {hidden} not exported, {sum(one[2] for one in counts)} doubled",
+                f"{sum(one[1] for one in counts) + hidden} lost, {sum(one[2] for one in counts)} doubled",
                 flush=True,
             )
     finally:
