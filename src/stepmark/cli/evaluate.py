@@ -28,6 +28,10 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
         "stepmark.cli.evaluate_best_of_n:best_of_n_command",
         "Accuracy of the chosen candidate by every way to choose, against tokens.",
     ),
+    "search": (
+        "stepmark.cli.evaluate_search:search_command",
+        "Search methods at matched compute, beside a majority vote and best-of-N.",
+    ),
     "robustness": (
         "stepmark.cli.evaluate_robustness:robustness_command",
         "What controlled changes of a solution do to its scores.",

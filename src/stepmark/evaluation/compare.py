@@ -21,6 +21,7 @@ STATISTICS = Catalog(
         "calibration": "stepmark.evaluation.calibration:statistic",
         "drift": "stepmark.evaluation.drift:statistic",
         "disagreement": "stepmark.evaluation.disagreement:statistic",
+        "search": "stepmark.evaluation.search_figures:statistic",
     },
 )
 """Evaluation to the function that makes its figures of its items."""

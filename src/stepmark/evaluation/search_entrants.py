@@ -1,0 +1,187 @@
+"""Search methods as entrants of a comparison: of each, a family of searches from a small one to a large one.
+
+=============== ==================================================================================================
+method          what a size means
+=============== ==================================================================================================
+greedy          nothing: it writes one solution
+best-of-n,      nothing: samples are asked for until the budget is spent
+majority,
+weighted-vote
+adaptive        nothing: the largest N is what the budget allows
+beam,           steps written a round; `expand` of them after each beam, so the width is size / `expand`
+early-rejection
+dvts            steps written a round; `expand` of them after each subtree's best
+rebase          steps written a round
+mcts            children of a node; simulations are made until the budget is spent, or nothing is left to expand
+=============== ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
+
+from stepmark.errors import UsageError
+from stepmark.search.adaptive import Adaptive
+from stepmark.search.beam import BeamSearch
+from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote, at_least
+from stepmark.search.dvts import DiverseTrees
+from stepmark.search.mcts import MCTS
+from stepmark.search.rebase import Rebase
+from stepmark.search.rejection import EarlyRejection
+from stepmark.search.searching import Choice, Searching
+
+Fit = Literal["none", "round", "children"]
+"""How a method comes to spend its budget: of itself; by more steps a round; by more children of a node."""
+
+MANY = 1_000_000
+"""Samples or simulations that no budget reaches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What the searches of a comparison have in common besides how steps are written and scored.
+
+    Raises:
+        UsageError: a setting out of its range.
+    """
+
+    expand: int = 4
+    """k: steps written after each beam or subtree (fewer where the budget does not do for so many); children of an MCTS node at
+    least."""
+    choose: Choice = "best"
+    """How beam, dvts, early-rejection, mcts and adaptive choose among their finished solutions."""
+    rebase_choose: Choice = "vote"
+    """How rebase does; its paper votes."""
+    balance: float = 0.2
+    """Of rebase."""
+    c_puct: float = 1.0
+    """Of mcts."""
+    backup: Literal["mean", "max"] = "mean"
+    """Of mcts."""
+    tau: int = 16
+    """Of early-rejection: tokens after which a step's beginning is scored."""
+    pilot: int = 4
+    """Of adaptive: the least N."""
+    q: float = 0.99
+    """Of adaptive: the probability that a right solution is among the N."""
+
+    def __post_init__(self) -> None:
+        at_least("expand", self.expand, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entrant:
+    """A method of a comparison."""
+
+    name: str
+    """In figures and tables."""
+    sized: Callable[[int], Searching]
+    """Size (1 or more) to the search; seed, budget, grading are put into it afterwards."""
+    fit: Fit = "none"
+    least: int = 1
+    """The smallest size that is tried."""
+    scored: bool = True
+    """Whether it asks a PRM."""
+
+
+def _beam(shape: Shape, size: int) -> Searching:
+    return BeamSearch(width=max(1, size // shape.expand), expand=min(size, shape.expand), choose=shape.choose)
+
+
+def _dvts(shape: Shape, size: int) -> Searching:
+    return DiverseTrees(
+        subtrees=max(1, size // shape.expand), expand=min(size, shape.expand), choose=shape.choose
+    )
+
+
+def _rejection(shape: Shape, size: int) -> Searching:
+    return EarlyRejection(
+        width=max(1, size // shape.expand),
+        expand=min(size, shape.expand),
+        tau=shape.tau,
+        choose=shape.choose,
+    )
+
+
+def _rebase(shape: Shape, size: int) -> Searching:
+    return Rebase(width=size, balance=shape.balance, choose=shape.rebase_choose)
+
+
+def _mcts(shape: Shape, size: int) -> Searching:
+    # An end that is selected again costs nothing, so simulations beyond what the tree holds only take time.
+    return MCTS(
+        simulations=64 * size,
+        expand=size,
+        c_puct=shape.c_puct,
+        backup=shape.backup,
+        choose=shape.choose,
+    )
+
+
+def _adaptive(shape: Shape, _: int) -> Searching:
+    return Adaptive(pilot=shape.pilot, most=MANY, q=shape.q, choose=shape.choose)
+
+
+_SIZED: Mapping[str, tuple[Callable[[Shape, int], Searching], Fit]] = {
+    "greedy": (lambda shape, size: Greedy(), "none"),
+    "best-of-n": (lambda shape, size: BestOfN(n=MANY), "none"),
+    "majority": (lambda shape, size: Majority(n=MANY), "none"),
+    "weighted-vote": (lambda shape, size: WeightedVote(n=MANY), "none"),
+    "beam": (_beam, "round"),
+    "dvts": (_dvts, "round"),
+    "rebase": (_rebase, "round"),
+    "mcts": (_mcts, "children"),
+    "adaptive": (_adaptive, "none"),
+    "early-rejection": (_rejection, "round"),
+}
+
+METHODS: tuple[str, ...] = tuple(_SIZED)
+"""Every method, in the order of the tables."""
+
+BASELINES = ("majority", "best-of-n")
+"""What every comparison holds: what sampling alone reaches, without a PRM and with it."""
+
+
+def entrants(names: tuple[str, ...], shape: Shape | None = None) -> list[Entrant]:
+    """The methods of these names, those of `BASELINES` always among them, in the order of `METHODS`.
+
+    Raises:
+        UsageError: no such method.
+    """
+    shape = shape or Shape()
+    for name in names:
+        if name not in _SIZED:
+            raise UsageError(f"there is no search method {name!r}; known: {', '.join(METHODS)}")
+    return [
+        Entrant(
+            name=name,
+            sized=partial(_SIZED[name][0], shape),
+            fit=_SIZED[name][1],
+            least=shape.expand if _SIZED[name][1] == "children" else 1,
+            scored=name not in ("greedy", "majority"),
+        )
+        for name in METHODS
+        if name in names or name in BASELINES
+    ]
+
+
+S = TypeVar("S", bound=Searching)
+
+
+def equipped(search: S, common: Searching) -> S:
+    """A search with how steps are written, grading, budget and sizes of another one."""
+    return replace(search, how=common.how, grading=common.grading, budget=common.budget, sizes=common.sizes)
+
+
+def starting_size(entrant: Entrant, solutions: float) -> int:
+    """The first size that is tried: steps a round for so many solutions.
+
+    Args:
+        entrant: which.
+        solutions: that best-of-N writes for the budget.
+    """
+    return entrant.least if entrant.fit != "round" else max(entrant.least, math.floor(solutions))

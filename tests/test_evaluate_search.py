@@ -1,0 +1,456 @@
+"""`stepmark evaluate search`: figures by hand, sizes, width advice in worlds with known truth, the command, and resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from search_worlds import World, full_tree
+from stepmark.batching import Written
+from stepmark.cli import main
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.search import Arena, Contest, contest
+from stepmark.evaluation.search_entrants import METHODS, Shape, entrants
+from stepmark.evaluation.search_figures import between, statistic
+from stepmark.evaluation.search_report import Setting, evaluate
+from stepmark.evaluation.search_width import POSITIONS, advise, lost, position_sums, spread_statistic
+from stepmark.models import scorer
+from stepmark.models.policies import answerers as policy_answerers
+from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems.answers import load_verifier
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.records import Problem
+from stepmark.search.beam import BeamSearch
+from stepmark.search.run import run
+from stepmark.search.searching import Grading, ModelSize, Searching, Sizes, Steps
+
+MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
+
+
+# -- Figures -----------------------------------------------------------------------------------------------------
+
+
+def one(right, spent, *, end=None, stopped="done", found=None):
+    """A run as items have them."""
+    end = end or ("right" if right else "wrong")
+    return {
+        "right": right,
+        "end": end,
+        "stopped": stopped,
+        "spent": spent,
+        "found": bool(right) if found is None else found,
+    }
+
+
+def item(name, **runs):
+    empty = position_sums([], Grading())
+    return {
+        "id": name,
+        "problem": name,
+        "runs": {key.replace("_", "-"): cells for key, cells in runs.items()},
+        "spread": empty,
+    }
+
+
+def figures(rows, weights=None):
+    weights = np.ones((1, len(rows))) if weights is None else np.array(weights, dtype=float)
+    return dict(statistic(rows)(weights))
+
+
+def test_figures_by_hand():
+    rows = [
+        item(
+            "a",
+            majority={"100": [one(True, 100)], "200": [one(True, 200)]},
+            best_of_n={"100": [one(False, 90)], "200": [one(True, 180)]},
+            beam={"100": [one(True, 60, stopped="budget")], "200": [one(True, 160)]},
+        ),
+        item(
+            "b",
+            majority={"100": [one(False, 100)], "200": [one(False, 200)]},
+            best_of_n={"100": [one(False, 90, found=True)], "200": [one(True, 180)]},
+            beam={
+                "100": [one(False, 60, end="nothing", stopped="dead end")],
+                "200": [one(None, 160, end="no verdict")],
+            },
+        ),
+    ]
+    found = {name: float(values[0]) for name, values in figures(rows).items()}
+    assert found["accuracy/majority/100"] == 0.5
+    assert found["accuracy/best-of-n/200"] == 1.0
+    assert found["accuracy/beam/200"] == 1.0  # the one without a verdict is left out
+    assert found["no verdict/beam/200"] == 0.5
+    assert (
+        found["nothing/beam/100"] == found["dead end/beam/100"] == found["stopped by budget/beam/100"] == 0.5
+    )
+    assert "nothing/beam/200" not in found
+    assert found["found/best-of-n/100"] == 0.5
+    assert found["spent/beam/100"] == 60
+    assert found["over best-of-n/beam/100"] == 0.5
+    assert found["over majority/beam/200"] == 0.5
+    # 160 tokens of best-of-N lie between its points at 90 (0) and 180 (1), on a logarithmic axis.
+    there = math.log(160 / 90) / math.log(2)
+    assert found["over best-of-n at equal spend/beam/200"] == pytest.approx(1 - there)
+    # 60 tokens are more than a tenth below the first point of either.
+    assert math.isnan(found["over majority at equal spend/beam/100"])
+    # Problem b alone: nothing is known of beam at 200.
+    alone = figures(rows, [[0, 1]])
+    assert math.isnan(alone["accuracy/beam/200"][0])
+
+
+def test_seeds_are_averaged_and_their_spread_is_told():
+    rows = [
+        item(
+            "a", majority={"9": [one(True, 1), one(False, 3)]}, best_of_n={"9": [one(True, 1), one(True, 1)]}
+        ),
+        item(
+            "b", majority={"9": [one(True, 1), one(False, 3)]}, best_of_n={"9": [one(True, 1), one(False, 1)]}
+        ),
+    ]
+    found = {name: float(values[0]) for name, values in figures(rows).items()}
+    assert found["accuracy/majority/9"] == 0.5
+    assert found["spent/majority/9"] == 2.0
+    assert found["sd over seeds/majority/9"] == pytest.approx(math.sqrt(0.5))  # of 1 and 0
+    assert found["accuracy/best-of-n/9"] == 0.75
+    assert found["sd over seeds/best-of-n/9"] == pytest.approx(math.sqrt(0.125))  # of 1 and 0.5
+
+
+def test_between_is_piecewise_linear_over_the_logarithm():
+    xs = np.array([[400.0, 100.0, 200.0]] * 5)
+    ys = np.array([[0.9, 0.1, 0.5]] * 5)
+    at = np.array([100.0, 200.0, math.sqrt(200 * 400), 430.0, 450.0])
+    assert between(xs, ys, at)[:4] == pytest.approx([0.1, 0.5, 0.7, 0.9])
+    assert math.isnan(between(xs, ys, at)[4])
+    single = between(np.array([[100.0]]), np.array([[0.4]]), np.array([105.0]))
+    assert single == pytest.approx([0.4])
+
+
+# -- The width of a beam -----------------------------------------------------------------------------------------
+
+
+def test_the_advice_for_a_scorer_that_is_never_wrong_and_for_one_that_knows_nothing():
+    # One step after each beam: nothing is chosen, and each way is right with q^T.
+    assert lost(3, 1.7, 0.5, 2, expand=1) == pytest.approx(0.75**3)
+    # One beam, and a scorer that is never wrong: lost where no child is right, in any of the rounds.
+    assert lost(1, 30.0, 0.5, 3, expand=4) == pytest.approx(1 - (1 - 0.5**4) ** 3)
+    # One beam, and a scorer that knows nothing: a lottery at every round.
+    assert lost(1, 0.0, 0.5, 3, expand=4) == pytest.approx(1 - 0.5**3)
+    # Two candidates, one round: the right one is above the wrong one with probability Phi(d / sqrt 2).
+    q, d = 0.3, 1.1
+    ahead = NormalDist().cdf(d / math.sqrt(2))
+    assert lost(1, d, q, 1, expand=2) == pytest.approx(1 - (q * q + 2 * q * (1 - q) * ahead), abs=1e-6)
+    sure = advise(30.0, 1.0, 5, expand=4)
+    assert sure.width == 1
+    assert sure.lost == {1: 0.0}
+    assert advise(30.0, 0.5, 1, expand=1).width == 6  # 0.5^4 = 0.0625, and 5 is not among the widths
+    assert advise(0.0, 0.3, 8, expand=4).width is None
+    assert advise(0.0, 0.5, 6, expand=4).useful == 1.0
+    assert advise(2.0, 0.9, 5, expand=4).useful == pytest.approx(math.exp(2))
+    for bad in ((math.nan, 0.5, 5, 4), (1.0, 0.0, 5, 4), (1.0, 0.5, 0, 4), (1.0, 0.5, 5, 0)):
+        with pytest.raises(UsageError, match="finite separation"):
+            advise(bad[0], bad[1], bad[2], expand=bad[3])
+
+
+@pytest.mark.parametrize(
+    ("width", "separation", "q", "expand", "steps"),
+    [(2, 1.5, 0.6, 4, 5), (5, 1.0, 0.5, 4, 4), (4, 2.0, 0.4, 8, 6)],
+)
+def test_what_is_lost_is_what_a_simulated_beam_loses(width, separation, q, expand, steps):
+    dice = np.random.default_rng(7)
+    runs, count = 2000, 0
+    for _ in range(runs):
+        right = np.ones(width, dtype=bool)
+        for _ in range(steps):
+            children = np.repeat(right, expand) & (dice.random(width * expand) < q)
+            scores = separation * children + dice.standard_normal(width * expand)
+            right = children[np.argsort(-scores)[:width]]
+        count += not right.any()
+    expected = lost(width, separation, q, steps, expand=expand)
+    assert count / runs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / runs))
+
+
+def test_the_spread_is_measured_as_it_was_made():
+    """Problems of different levels, one gap and one noise: the level must not be taken for noise."""
+    dice = random.Random(4)
+    rows = []
+    for _ in range(300):
+        level = dice.uniform(-5, 5)
+        judged = []
+        for _ in range(12):
+            right = dice.random() < 0.4
+            judged.append((right, (level, level + 1.2 * right + dice.gauss(0, 0.8))))
+        rows.append(position_sums(judged, Grading(aggregate="last", kind="unbounded")))
+    found = {name: float(values[0]) for name, values in spread_statistic(rows)(np.ones((1, 300))).items()}
+    assert found["spread/whole/gap"] == pytest.approx(1.2, abs=0.06)
+    assert found["spread/whole/noise"] == pytest.approx(0.8, abs=0.03)
+    assert found["spread/whole/separation"] == pytest.approx(1.5, abs=0.1)
+    assert found["spread/whole/between"] > 2.5
+    assert found["spread/one sample"] == pytest.approx(0.4, abs=0.03)
+    assert found["spread/steps"] == 2.0
+    # Of the first step all solutions of a problem have one score: no gap, no noise.
+    assert found["spread/first step/gap"] == pytest.approx(0, abs=1e-9)
+    assert not found["spread/first step/separation"] > 1e-6
+
+
+def test_the_spread_by_hand():
+    sums = position_sums(
+        [(True, (0.9, 0.8)), (True, (0.7, 0.6)), (False, (0.9, 0.2))], Grading(aggregate="min")
+    )
+    assert sums["right"] == 2
+    assert sums["steps"] == 6
+    whole = sums[POSITIONS[-1]]
+    assert whole["gap"] == pytest.approx(0.5)  # (0.8 + 0.6) / 2 - 0.2
+    assert whole["squares"] == pytest.approx(0.02)
+    assert whole["mean"] == pytest.approx(1.6 / 3)
+    # Infinite sums of logits are left out.
+    logits = position_sums([(True, (1.0, 0.5)), (False, (0.5, 0.5))], Grading(aggregate="sum-logit"))
+    assert (logits["whole"]["right"], logits["whole"]["wrong"]) == (0, 1)
+
+
+def test_the_advice_holds_for_a_real_beam_search():
+    """A policy whose steps are right with a known q, a PRM with a known separation: the advised width loses few, a third of it many."""
+    q, steps, expand, separation = 0.5, 4, 4, 1.2
+    normal = NormalDist()
+
+    def write(request, number):
+        depth = request.prefill.count("\n")
+        dice = random.Random(f"{request.seed}/{request.prefill}/{number}/{request.prompt}")
+        word = "good" if dice.random() < q else "bad"
+        text = f"{word} {dice.randrange(10**9)}"
+        return Written(text=text, finish="end" if depth == steps - 1 else "stop", tokens=3)
+
+    def score(problem, prefix):
+        right = all(step.startswith("good") for step in prefix)
+        noise = random.Random(f"{problem}/{prefix}").gauss(0, 1)
+        return normal.cdf(separation * right + noise)
+
+    everyone = policy_answerers(ScriptedPolicy(write)) | scorer.answerers(ScriptedPRM(score))
+    problems = [Problem(text=f"problem {number}", id=str(number)) for number in range(80)]
+
+    def really_lost(width):
+        search = BeamSearch(width=width, expand=expand, grading=Grading(aggregate="last"))
+        kept = [
+            any(all(step.startswith("good") for step in candidate.steps) for candidate in found.candidates)
+            for found in run(problems, search, everyone)
+        ]
+        return 1 - sum(kept) / len(kept)
+
+    advice = advise(separation, q, steps, expand=expand)
+    assert really_lost(advice.width) <= 0.05 + 0.075  # three standard errors of 80 problems
+    for width in (1, 2):
+        assert really_lost(width) == pytest.approx(advice.lost[width], abs=0.17)
+
+
+# -- Sizes, budgets, and a whole comparison ----------------------------------------------------------------------
+
+
+def arena(world, *, store=None, aggregate="last", sizes=None, **how):
+    return Arena(
+        answerers=world.answerers,
+        verifier=load_verifier("number"),
+        common=Searching(
+            how=Steps(max_tokens=16, max_solution_tokens=64, **how),
+            grading=Grading(aggregate=aggregate),
+            sizes=sizes or Sizes(),
+        ),
+        store=MemoryReplies() if store is None else store,
+    )
+
+
+def small_world():
+    """Three steps of three options each; the answer is the place of the last one; the PRM likes the second option."""
+    tree, ends = full_tree(3, 3)
+    return World(tree, lambda steps: 0.9 if steps[-1].endswith(("b", "1")) else 0.3), ends
+
+
+def test_every_method_keeps_the_budget_and_the_ends_are_counted():
+    world, _ = small_world()
+    problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
+    settings = Contest(budgets=(80, 300), methods=METHODS, shape=Shape(expand=3, tau=2), pilot=2)
+    found = contest(problems, settings, arena(world))
+    for row in found.items:
+        assert set(row["runs"]) == set(METHODS)
+        for cells in row["runs"].values():
+            for budget in ("80", "300"):
+                [cell] = cells[budget]
+                # Beyond the limit there is at most what the PRM reads of the request in flight.
+                assert cell["decoded"] <= int(budget)
+                assert cell["spent"] == cell["decoded"] + cell["prm"] <= 1.5 * int(budget)
+                assert (cell["end"] == "right") == (cell["right"] is True)
+    # Every tree method was fitted, within the tries that it has.
+    assert {fit.method for fit in found.fits if fit.tried} == {
+        "beam",
+        "dvts",
+        "rebase",
+        "mcts",
+        "early-rejection",
+    }
+    assert all(1 <= fit.tried <= 4 for fit in found.fits if fit.tried)
+
+
+def test_a_size_is_enlarged_until_the_budget_is_spent():
+    """Steps of four tokens that all differ: three rounds of n steps cost n * 3 * (written + read)."""
+
+    def write(request, number):
+        depth = request.prefill.count("\n")
+        if not request.stop:
+            text = "\n".join(f"step {number} {at} of it" for at in range(2)) + f"\nthe answer is {number}"
+            return Written(text=text, finish="end", tokens=12)
+        end = depth == 2
+        text = f"the answer is {number}" if end else f"step {request.prefill[-9:]!r} {number} of"
+        return Written(text=text, finish="end" if end else "stop", tokens=4)
+
+    world = World({}, lambda steps: 0.5)
+    world.policy = ScriptedPolicy(write)
+    problems = [Problem(text="What?", id="a", answer="1")]
+    settings = Contest(budgets=(480,), methods=("rebase",), pilot=1)
+    found = contest(problems, settings, arena(world))
+    [fit] = [fit for fit in found.fits if fit.method == "rebase"]
+    [cell] = found.items[0]["runs"]["rebase"]["480"]
+    # With all that it may spend: a size that is one step a round smaller would leave more than a tenth.
+    assert cell["spent"] >= 0.75 * 480
+    assert fit.spent == cell["spent"]
+
+
+def test_flops_are_a_budget_too():
+    world, _ = small_world()
+    sizes = Sizes(policy=ModelSize(parameters=10.0), prm=ModelSize(parameters=5.0))
+    problems = [Problem(text="What is it?", id="a", answer="121")]
+    settings = Contest(budgets=(2000.0,), unit="flops", methods=("beam",), pilot=1)
+    found = contest(problems, settings, arena(world, sizes=sizes))
+    for cells in found.items[0]["runs"].values():
+        [cell] = cells["2000"]
+        assert 0 < cell["spent"] <= 3000
+        assert cell["spent"] >= 20 * cell["decoded"] + 10 * cell["prm"]
+
+
+def test_what_cannot_be_compared_is_refused():
+    world, _ = small_world()
+    some = [Problem(text="What?", id="a", answer="1")]
+    settings = Contest(budgets=(100,), methods=("beam",))
+    with pytest.raises(InputError, match="no problems"):
+        contest([], settings, arena(world))
+    with pytest.raises(InputError, match="reference answer"):
+        contest([Problem(text="What?", id="a")], settings, arena(world))
+    with pytest.raises(InputError, match="id of its own"):
+        contest(some * 2, settings, arena(world))
+    with pytest.raises(UsageError, match="temperature"):
+        contest(some, settings, arena(world, temperature=0.0))
+    for budgets in ((), (0,), (200, 100), (10.5,)):
+        with pytest.raises(UsageError, match="budgets"):
+            Contest(budgets=budgets, methods=("beam",))
+    with pytest.raises(UsageError, match="no search method 'bean'"):
+        entrants(("bean",))
+    assert [one.name for one in entrants(("beam",))] == ["best-of-n", "majority", "beam"]
+
+
+def test_the_report_shows_where_methods_disagree():
+    """Whole solutions are wrong, the PRM finds the right way step by step: an example that only trees get right."""
+    tree, _ = full_tree(3, 3)
+    # Of whole solutions, every third sample only walks the first options.
+    world = World(tree, lambda steps: 0.9 if all(step[-1] in "b1" for step in steps) else 0.1)
+    problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
+    settings = Contest(budgets=(60, 120), methods=("beam", "mcts"), pilot=1, shape=Shape(expand=3))
+    report = evaluate(problems, settings, arena(world), Setting(prm="oracle", policy="tree", settings={}))
+    result = report.result
+    assert result.figure("accuracy/beam/120").value == 1.0
+    assert (
+        result.figure("accuracy/majority/120").value == result.figure("accuracy/best-of-n/120").value == 0.0
+    )
+    assert result.figure("over best-of-n/beam/120").value == 1.0
+    titles = [table.title for table in result.tables]
+    assert "Accuracy by method and budget, %" in titles
+    assert "Over best-of-N, percentage points" in titles
+    disagree = result.sections[-1]
+    assert disagree.title == "Where they disagree"
+    [group] = disagree.items
+    assert group.title == "Right only by growing trees (3)"
+    cards = group.problems[0].cards
+    assert {name for card in cards for name in card.title.split(", ")} == {
+        "majority",
+        "best-of-n",
+        "beam",
+        "mcts",
+    }
+    for card in cards:
+        assert card.note.startswith("right" if "beam" in card.title else "wrong")
+    assert {view.method for view in report.trees} == {"beam", "mcts"}
+
+
+# -- The command -------------------------------------------------------------------------------------------------
+
+
+def problem_file(tmp_path, count=3):
+    file = tmp_path / "problems.jsonl"
+    rows = [
+        {"id": one.id, "problem": one.text, "answer": str(one.answer)}
+        for one in arithmetic_problems(count, seed=3, steps=(3, 5))
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_the_command_writes_a_report_and_a_second_run_asks_nothing(tmp_path, monkeypatch, capsys):
+    file, out = problem_file(tmp_path), tmp_path / "out"
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("ASKED", str(asked))
+    words = ["evaluate", "search", str(file), *MODELS, "--budgets", "150", "400", "--methods", "beam", "mcts"]
+    words += ["--pilot", "2", "--seeds", "2", "--resamples", "100"]
+    assert main([*words, "--out", str(out)]) == 0
+    result = json.loads((out / "result.json").read_text())
+    names = {one["name"] for one in result["figures"]}
+    for method in ("majority", "best-of-n", "beam", "mcts"):
+        assert {f"accuracy/{method}/150", f"spent/{method}/400", f"sd over seeds/{method}/150"} <= names
+    assert "over majority/beam/150" in names
+    assert "over best-of-n at equal spend/mcts/400" in names
+    assert len(result["items"]) == 3
+    page = (out / "report.html").read_text()
+    assert "Accuracy against compute" in page
+    assert "Advised beam width" in page or "No beam width can be advised" in page
+    assert re.search(r"Over best-of-N", (out / "result.md").read_text())
+    before = asked.read_text()
+    assert main([*words, "--out", str(out)]) == 0
+    assert asked.read_text() == before
+    assert json.loads((out / "result.json").read_text()) == result
+    # Compared with itself, nothing differs.
+    path = str(out / "result.json")
+    assert main(["evaluate", "compare", path, path, "--figure", "accuracy/beam/150"]) == 0
+    assert "0.0000" in capsys.readouterr().out
+
+
+def test_a_run_that_dies_goes_on(tmp_path, monkeypatch, capsys):
+    file, whole, broken = problem_file(tmp_path), tmp_path / "whole", tmp_path / "broken"
+    words = ["evaluate", "search", str(file), *MODELS[2:], "--budgets", "200", "--methods", "beam"]
+    words += ["--pilot", "1", "--resamples", "100", "--policy"]
+    assert main([*words, "search_models:policy", "--out", str(whole)]) == 0
+    assert main([*words, "search_models:dying", "--out", str(broken)]) == 1
+    assert "the server went away" in capsys.readouterr().err
+    assert not (broken / "result.json").exists()
+    assert main([*words, "search_models:policy", "--out", str(broken)]) == 0
+    first, second = (json.loads((one / "result.json").read_text()) for one in (whole, broken))
+    assert first["items"] == second["items"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budgets", "400", "200"], "increasing numbers"),
+        (["--budgets", "100", "--unit", "flops"], "--policy-parameters"),
+        (["--budgets", "100", "--methods", "bean"], "no search method 'bean'"),
+        (["--budgets", "100", "--scores", "x"], "x"),
+        (["--budgets", "100", "--in-flight", "0"], "1 or more"),
+        (["--budgets", "100", "--temperature", "0"], "temperature"),
+    ],
+)
+def test_options_that_cannot_work(tmp_path, words, said, capsys):
+    file = problem_file(tmp_path)
+    assert main(["evaluate", "search", str(file), *MODELS, *words, "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
