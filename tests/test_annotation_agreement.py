@@ -50,6 +50,15 @@ def test_first_errors_by_hand():
     assert found.ordinal.value.value == pytest.approx(1 - 380 / 640)
 
 
+@pytest.mark.parametrize(
+    ("ann", "bob", "near"),
+    [(0, 1, True), (2, 1, True), (0, 2, False), (-1, 0, False), (0, -1, False), (-1, -1, True)],
+)
+def test_within_one(ann, bob, near):
+    found = step_agreement([item("a")], [first("Ann", "a", ann), first("Bob", "a", bob)])
+    assert found.within_one.value == found.pairs[0].within_one.value == near
+
+
 def test_three_annotators_count_by_pairs():
     answers = [first("Ann", "a", 1), first("Bob", "a", 1), first("Cid", "a", 3)]
     found = step_agreement([item("a")], answers)

@@ -197,6 +197,14 @@ def test_judged_labels(file):
     assert found[1].reason == "2 + 1 is 3"
 
 
+def test_the_last_word_of_a_judge_counts(file):
+    path = file(labelled(ITEMS[0].solution, (judged(1), judged(-1)), (rollouts(0), rollouts(8))))
+    with pytest.raises(InputError, match="name one"):
+        from_labels(ITEMS, path)
+    assert said(from_labels(ITEMS, path, judge="judge").items[0]) == [(-1, None), None]
+    assert said(from_labels(ITEMS, path, judge="rollout").items[0]) == [None, (1, 1.0)]
+
+
 def test_several_judges(file):
     row = labelled(ITEMS[0].solution, (rollouts(6), judged(-1)), (judged(1), judged(-1, judge="judge:n")))
     with pytest.raises(InputError, match="found judge:m, judge:n, rollout: name one"):
