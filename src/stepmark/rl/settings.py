@@ -28,7 +28,9 @@ class RL:
     max_tokens: int = 512
     """The longest completion."""
     prompt: Literal["chat", "text"] = "chat"
+    """Ask as the user's turn of a chat, or as plain text (base models)."""
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+    """What is said after the problem; "" for nothing."""
     split: str = "line"
     """How completions are cut into steps (`stepmark split`)."""
     learning_rate: float | None = None
@@ -66,6 +68,7 @@ class RL:
     save_every: int = 10
     """Updates between saved states."""
     seed: int = 0
+    """Of everything random."""
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -1,0 +1,319 @@
+"""`stepmark rl`: a policy trained with process rewards, and watched while it is."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from stepmark.cli.paths import checked_input
+from stepmark.cli.rl_flags import CreditFlags, ImplicitFlags, RunFlags, credit_of, implicit_of, watch_of
+from stepmark.cli.rl_run import Asked, begin, flat, is_done
+from stepmark.errors import MissingExtraError, UsageError
+from stepmark.rl.settings import RL
+from stepmark.store import atomic_write
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import PRM
+    from stepmark.problems.answers import Verifier
+    from stepmark.records import Problem
+    from stepmark.rl.actor import Actor
+    from stepmark.rl.monitor import History, Monitor
+    from stepmark.rl.online import OnlineImplicit
+    from stepmark.rl.watched import Watched
+
+STATE_FILE, REPORT_FILE = "state.pt", "report.html"
+_RUN, _RL, _CREDIT, _IMPLICIT = RunFlags(), RL(), CreditFlags(), ImplicitFlags()
+
+
+def rl_command(
+    file: str,
+    /,
+    *,
+    policy: str,
+    credit: str,
+    out: Path,
+    run: RunFlags = _RUN,
+    settings: Annotated[RL, Parameter(name="*")] = _RL,
+    method: CreditFlags = _CREDIT,
+    implicit: ImplicitFlags = _IMPLICIT,
+) -> int:
+    """Train a policy with outcome or process rewards, and watch it for reward hacking.
+
+    Interrupted or killed, the same command goes on from the last saved update to the same weights. OUT is a Hugging Face checkpoint of the last weights with
+    its card, history.jsonl, monitor.jsonl and report.html; OUT/best is the checkpoint with the best held-out accuracy before any alarm.
+
+    Args:
+        file: PROBLEMS, as JSON lines: {"problem" or "question", "answer"}.
+        policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
+        credit: outcome, process, min-form, progress, prime, papo, step-ppo, or "package.module:Class".
+        out: the folder of the run.
+        run: what is run with what.
+        settings: how the policy learns.
+        method: the credit method's settings.
+        implicit: the online implicit PRM.
+    """
+    checked_input(file)
+    _installed()
+    asked = Asked(
+        file=file,
+        policy=policy,
+        name=credit,
+        credit=credit_of(credit, method),
+        out=out,
+        run=run,
+        settings=settings,
+        implicit=implicit,
+        online=implicit_of(implicit, settings.token_budget),
+        watch=watch_of(run),
+    )
+    _check(asked)
+    problems, held_out, note = _split(file, run, settings.seed)
+    told = asked.told()
+    if is_done(out, told):
+        print(f"{out}: this run is done; its page is {out / REPORT_FILE}")
+        return 0
+    if note:
+        print(note, file=sys.stderr)
+    from stepmark.problems.answers import load_verifier
+
+    with closing(load_verifier(run.verifier, percent=run.percent)) as verifier:
+        actor, rows, history = _train(asked, problems, held_out, verifier, told)
+    _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
+    return 0
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what cannot work before anything is loaded."""
+    policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
+    if policy.startswith(("http://", "https://")):
+        raise UsageError(
+            f"--policy {policy}: a server's weights cannot be trained here; give a folder or a hub name"
+        )
+    needs = asked.credit.needs
+    if needs.steps and run.prm is None:
+        raise UsageError(
+            f"--credit {name} needs a PRM: add --prm default, a checkpoint's folder or hub name, a server's address, or package.module:factory"
+        )
+    if needs.tokens and online is None:
+        raise UsageError(
+            f"--credit {name} needs an implicit PRM: add --implicit, which starts one from the policy's weights"
+        )
+    if online is not None and not needs.tokens:
+        raise UsageError(f"--implicit rewards tokens, and --credit {name} reads none; take --credit prime")
+    if settings.keep_consistent is not None and run.prm is None:
+        raise UsageError("--keep-consistent needs a PRM, to tell what is consistent: add --prm")
+    if settings.kl_weight > 0 and run.no_reference:
+        raise UsageError("--kl-weight needs the starting policy, which --no-reference does not keep")
+    if run.prm is None:
+        for flag, given in (
+            ("--stop-on-hack", run.stop_on_hack),
+            ("--family", run.family is not None),
+            ("--tokenizer", run.tokenizer is not None),
+            ("--aggregate", run.aggregate is not None),
+        ):
+            if given:
+                raise UsageError(f"{flag} needs a PRM: add --prm")
+
+
+def _installed() -> None:
+    """Refuse at once, and not after hours of training, what lacks a package."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
+
+
+def _split(file: str, run: RunFlags, seed: int) -> tuple[list[Problem], list[Problem], str]:
+    """Problems to train on, problems to measure on, and what was left out.
+
+    Raises:
+        UsageError: no problems are left for one of them.
+    """
+    from stepmark.problems.sources import read_problems
+
+    every = list(read_problems(file))
+    if run.held_out.isdigit():
+        count = int(run.held_out)
+        if not 0 < count < len(every):
+            raise UsageError(
+                f"--held-out {count}: expected from 1 to under the {len(every):,} problems of {file}, or a file"
+            )
+        chosen = random.Random(f"{seed} held out").sample(range(len(every)), count)
+        held_out = [every[number] for number in sorted(chosen)]
+        rest = set(range(len(every))) - set(chosen)
+        every = [every[number] for number in sorted(rest)]
+    else:
+        held_out = list(read_problems(checked_input(run.held_out)))
+        if not held_out:
+            raise UsageError(f"--held-out {run.held_out}: expected problems, found none")
+    measured = {problem.text for problem in held_out}
+    kept = [problem for problem in every if problem.text not in measured]
+    if not kept:
+        raise UsageError(f"{file}: expected problems that are not held out, found none")
+    lost = len(every) - len(kept)
+    return kept, held_out, f"left out {lost:,} problems that are among the held-out ones" if lost else ""
+
+
+def _prm(run: RunFlags) -> PRM | None:
+    if run.prm is None:
+        return None
+    from stepmark.models.load import load_prm
+
+    return load_prm(run.prm, family=run.family, tokenizer=run.tokenizer, device=run.device)
+
+
+def _actor(asked: Asked) -> Actor:
+    from stepmark.rl.actor import Actor
+
+    return Actor.load(
+        asked.policy,
+        dtype=asked.dtype,
+        device=asked.run.device,
+        rank=asked.settings.rank,
+        reference=not asked.run.no_reference,
+        values=asked.credit.needs.values,
+        temperature=asked.settings.temperature,
+    )
+
+
+def _implicit(asked: Asked, actor: Actor) -> OnlineImplicit | None:
+    if asked.online is None:
+        return None
+    from stepmark.rl.actor import Actor
+    from stepmark.rl.online import OnlineImplicit
+
+    place = asked.implicit.implicit_model or asked.policy
+    model = Actor.load(
+        place,
+        dtype=asked.dtype,
+        device=asked.run.device,
+        rank=asked.settings.rank,
+        reference=True,
+        temperature=asked.settings.temperature,
+    )
+    if model.tokenizer.get_vocab() != actor.tokenizer.get_vocab():
+        raise UsageError(
+            f"--implicit-model {place}: expected the tokenizer of the policy {asked.policy}, because it rewards the policy's tokens; found another"
+        )
+    return OnlineImplicit(model, asked.online)
+
+
+def _train(
+    asked: Asked,
+    problems: Sequence[Problem],
+    held_out: Sequence[Problem],
+    verifier: Verifier,
+    told: Mapping[str, Any],
+) -> tuple[Actor, list[Watched], list[Mapping[str, Any]]]:
+    """Run to the end or to the alarm; the policy, the evaluations and the updates."""
+    from stepmark.cli.rl_display import Display
+    from stepmark.rl.monitor import History, Monitor
+    from stepmark.rl.trainer import Trainer
+
+    run, settings, out = asked.run, asked.settings, asked.out
+    prm, actor = _prm(run), _actor(asked)
+    token_rewards = _implicit(asked, actor)
+    begin(out, told)
+    monitor = Monitor(
+        actor,
+        out,
+        prm=prm,
+        implicit=token_rewards,
+        watch=asked.watch,
+        seed=settings.seed,
+        stop_on_hack=run.stop_on_hack,
+    )
+    history = History(out)
+    with Display(monitor, settings.updates) as display:
+        trainer = Trainer(
+            actor,
+            problems,
+            held_out,
+            verifier,
+            asked.credit,
+            settings,
+            out=out,
+            prm=prm,
+            token_rewards=token_rewards,
+            listeners=(history, monitor, display),
+        )
+        try:
+            # A run that was stopped by the alarm and then killed has nothing more to train.
+            trainer.run(until=monitor.alarmed if run.stop_on_hack else None)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command goes on from the last saved update") from None
+    _settle(monitor, history, trainer.done)
+    return actor, monitor.rows, list(history.lines.rows)
+
+
+def _settle(monitor: Monitor, history: History, done: int) -> None:
+    """Drop lines of updates that a killed run did and did not save."""
+    monitor.keep(done)
+    history.lines.keep(done)
+
+
+def _finish(
+    asked: Asked,
+    actor: Actor,
+    rows: Sequence[Watched],
+    history: Sequence[Mapping[str, Any]],
+    told: Mapping[str, Any],
+    training: str,
+) -> None:
+    """The checkpoint, the page, the cards; the last card says that the run is done."""
+    from stepmark.cli.rl_display import words
+    from stepmark.rl.card import CARD_FILE, PolicyCard, policy_card
+    from stepmark.rl.monitor import BEST
+    from stepmark.rl.report import rl_html
+
+    out = asked.out
+    actor.save(out)
+    settings = {name: str(value) for name, value in flat(told).items()}
+    title = f"{out.resolve().name}: {asked.policy} with {asked.name}"
+    with atomic_write(out / REPORT_FILE) as page:
+        page.writelines(
+            rl_html(
+                rows, history, settings, watch=asked.watch, title=title, facts=(f"Trained on {training}.",)
+            )
+        )
+    record = PolicyCard(
+        title=out.resolve().name,
+        base=asked.policy,
+        credit=asked.name,
+        rows=rows,
+        training=training,
+        held_out=f"{rows[-1].solutions:,} held-out problems",
+        settings=settings,
+        seed=told["settings"]["seed"],
+        made_with=_versions(),
+    )
+    best = next((row for row in reversed(rows) if row.best), None)
+    if best is not None:
+        upto = [row for row in rows if row.update <= best.update]
+        with atomic_write(out / BEST / CARD_FILE) as card:
+            card.write(policy_card(replace(record, title=f"{record.title}, the best checkpoint", rows=upto)))
+    with atomic_write(out / CARD_FILE) as card:
+        card.write(policy_card(record))
+    (out / STATE_FILE).unlink(missing_ok=True)
+    print(words(rows[-1]))
+    if best is not None and best.update != rows[-1].update:
+        print(f"best before an alarm: {words(best).removesuffix(' (best)')}, in {out / BEST}")
+    if rows[-1].alarmed is not None:
+        print(
+            f"alarm after update {rows[-1].alarmed:,}: read {out / REPORT_FILE} before you trust the PRM's return"
+        )
+    print(f"page: {out / REPORT_FILE}")
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("stepmark", "torch", "transformers")}

@@ -1,0 +1,142 @@
+"""One run of `stepmark rl` on disk: what it was asked, whether it is done, whether it may go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepmark.cli.rl_flags import ImplicitFlags, RunFlags
+from stepmark.errors import UsageError
+from stepmark.rl.settings import RL
+from stepmark.store import atomic_write, fingerprint
+
+if TYPE_CHECKING:
+    from stepmark.rl.credit.methods import Credit
+    from stepmark.rl.online import Implicit
+    from stepmark.rl.watched import Watch
+
+RUN_FILE = "run.json"
+_NO_RESULTS = ("save_every", "token_budget")
+"""Settings that change no result; a run may be continued with others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the command was asked for."""
+
+    file: str
+    """Of problems."""
+    policy: str
+    name: str
+    """The credit method's."""
+    credit: Credit
+    out: Path
+    run: RunFlags
+    settings: RL
+    implicit: ImplicitFlags
+    online: Implicit | None
+    """The implicit PRM's settings; None without one."""
+    watch: Watch
+
+    @property
+    def dtype(self) -> str:
+        """Of the policy: small updates vanish in bfloat16, unless adapters in float32 take them."""
+        return "float32" if self.run.dtype == "auto" and self.settings.rank is None else self.run.dtype
+
+    def told(self) -> dict[str, Any]:
+        """All that decides the result, as plain data."""
+        run, online = self.run, self.online
+        implicit = None
+        if online is not None:
+            implicit = {"model": self.implicit.implicit_model, **asdict(online)}
+            implicit.pop("token_budget")
+        body = {
+            "command": "rl",
+            "problems": _named(self.file),
+            "held_out": int(run.held_out) if run.held_out.isdigit() else _named(run.held_out),
+            "policy": self.policy,
+            "prm": run.prm,
+            "family": run.family,
+            "verifier": run.verifier,
+            "percent": run.percent,
+            "dtype": run.dtype,
+            "reference": not run.no_reference,
+            "credit": {"name": self.name, **asdict(self.credit)},  # type: ignore[call-overload]
+            "implicit": implicit,
+            "settings": {
+                key: value for key, value in asdict(self.settings).items() if key not in _NO_RESULTS
+            },
+            "watch": asdict(self.watch),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(body))
+        return plain
+
+
+def is_done(out: Path, told: Mapping[str, Any]) -> bool:
+    """Whether this very run is finished there.
+
+    Raises:
+        UsageError: OUT holds something else, or a run with other settings.
+    """
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise UsageError(f"--out {out}: expected a folder's name, found a file")
+    record = out / RUN_FILE
+    if not record.is_file():
+        if any(out.iterdir()):
+            raise UsageError(f"--out {out}: expected a new folder or that of a run, found other files in it")
+        return False
+    before = json.loads(record.read_text(encoding="utf-8"))
+    differing = _differences(before, told)
+    if differing:
+        raise UsageError(
+            f"--out {out} is of a run with other settings ({'; '.join(differing)}); take another folder, or those settings to go on"
+        )
+    return (out / "README.md").is_file()
+
+
+def begin(out: Path, told: Mapping[str, Any]) -> None:
+    """Make the folder and say in it what the run is.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot make this folder: {error}") from error
+    if not (out / RUN_FILE).is_file():
+        with atomic_write(out / RUN_FILE) as handle:
+            json.dump(told, handle, ensure_ascii=False, indent=2)
+            handle.write("\n")
+
+
+def flat(told: Mapping[str, Any], at: str = "") -> dict[str, object]:
+    """Settings by their names, such as `settings.seed`; those that are not set are left out."""
+    found: dict[str, object] = {}
+    for name, value in told.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{at}{name}.")
+        elif value is not None and name != "command":
+            found[f"{at}{name}"] = value
+    return found
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> list[str]:
+    found = []
+    for key in (*before, *(key for key in now if key not in before)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{at}{key}.")
+        elif old != new:
+            found.append(f"{at}{key}: {old!r} there, {new!r} here")
+    return found
+
+
+def _named(file: str) -> dict[str, Any]:
+    known = fingerprint(file)
+    return {"name": Path(file).name, "sha256": None if known is None else known.sha256}
