@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -45,10 +47,10 @@ def need(role: Role) -> Any:
     return Depends(check)
 
 
-def needed(app: FastAPI) -> dict[tuple[str, str], Role | None]:
+def needed(routers: Iterable[APIRouter]) -> dict[tuple[str, str], Role | None]:
     """The role that each route needs, by (method, path); None for those that anybody may ask."""
     found: dict[tuple[str, str], Role | None] = {}
-    for route in app.routes:
+    for route in chain.from_iterable(router.routes for router in routers):
         if isinstance(route, APIRoute):
             roles = [getattr(d.dependency, _ATTRIBUTE, None) for d in route.dependencies]
             for method in route.methods or ():

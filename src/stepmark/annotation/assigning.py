@@ -220,20 +220,43 @@ class Assigning:
 
         The screening set is not counted. Gold items are, among the expected ones too, so that they cannot be told by the count.
         """
-        screening = set(self._screening)
-        times = {item: s for item, s in self._seconds.get(account, {}).items() if item not in screening}
+        times = {k: s for k, s in self._seconds.get(account, {}).items() if k not in self._screening}
+        full, ahead = self._project.overlap, self._needing
+        mine = {k: one for k, one in self._mine.get(account, {}).items() if k in self.items}
+        begun = 0
+        for item, one in mine.items():
+            work = self.items[item].role == "work" and self._kept(item) < full
+            ahead -= work
+            begun += one.state == "reopened"
+            begun += one.state in ("open", "released") and (work or self.items[item].role == "gold")
+        ahead = max(ahead, 0)
+        of = len(times) + begun + ahead + self._gold_ahead(account, ahead)
+        return len(times), of, sum(times.values()) / len(times) if times else None
+
+    def _gold_ahead(self, account: int, work: int) -> int:
+        """How many gold items will be hidden among so many further items of work."""
         mine = self._mine.get(account, {})
-        held = [item for item, one in mine.items() if one.state in ("submitted", "reopened")]
-        full = self._project.overlap
-        left = self._needing - sum(
-            self.items[item].role == "work" and self._kept(item) < full for item in held if item in self.items
-        )
-        left += sum(one.state == "reopened" for one in mine.values())
-        gold = sum(item not in mine or mine[item].state in ("open", "released") for item in self._gold)
+        left = sum(item not in mine for item in self._gold)
+        if not left or not work:
+            return 0
         every = self._project.gold.every
-        left += min(gold, left // (every - 1) if every > 1 else gold)
-        mean = sum(times.values()) / len(times) if times else None
-        return len(times), len(times) + max(left, 0), mean
+        block, place = divmod(self._shown(account), every)
+        chosen = self._gold_place(account, block)
+        here = every - place - (chosen >= place)
+        if work <= here:
+            return int(place <= chosen < place + work)
+        blocks, rest = divmod(work - here - 1, every - 1)
+        last = self._gold_place(account, block + 1 + blocks)
+        return min(left, (chosen >= place) + blocks + (last <= rest))
+
+    def _gold_place(self, account: int, block: int) -> int:
+        """Where in a block of items the hidden gold one stands."""
+        chosen = random.Random(f"{self._project.seed}/{account}/{block}")
+        return chosen.randrange(self._project.gold.every)
+
+    def _shown(self, account: int) -> int:
+        mine = self._mine.get(account, {})
+        return len(mine) - sum(item in mine for item in self._screening)
 
     def _remember(self, one: Assignment) -> None:
         self._mine.setdefault(one.account, {})[one.item] = one
@@ -288,15 +311,10 @@ class Assigning:
         )
         if work is None:
             return None
-        if self._gold:
-            screening = set(self._screening)
-            shown = sum(item not in screening for item in mine)
-            block, place = divmod(shown, self._project.gold.every)
-            chosen = random.Random(f"{self._project.seed}/{account}/{block}").randrange(
-                self._project.gold.every
-            )
-            gold = next((item for item in self._gold if item not in mine), None)
-            if gold is not None and place == chosen:
+        gold = next((item for item in self._gold if item not in mine), None)
+        if gold is not None:
+            block, place = divmod(self._shown(account), self._project.gold.every)
+            if place == self._gold_place(account, block):
                 return self._lease_to(gold, account, now)
         return self._lease_to(work, account, now)
 

@@ -187,7 +187,7 @@ class Labelling:
         try:
             log.take(id, change, raw, seconds, now)
         except InputError as error:
-            raise Refused(400, error.message, field=error.field) from None
+            raise Refused(400, error.message, field=f"change.{error.field or 'kind'}") from None
         assignment = None if row is True else row
         if change.kind in ("submit", "reopen"):
             assignment = self._state(item, one, log, change.kind)

@@ -1,0 +1,305 @@
+"""Backup and restore, the command's other errands, and the start of a project."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import stat
+
+import pytest
+
+from annotation_worlds import an_item, database_url, postgres_url, serving
+from stepmark.annotation import tables
+from stepmark.annotation.backup import backup, restore
+from stepmark.annotation.database import Database
+from stepmark.annotation.project import Project
+from stepmark.annotation.starting import first_code, prepare
+from stepmark.cli import main
+from stepmark.errors import InputError, UsageError
+
+__all__ = ["database_url"]
+
+
+def everything(url):
+    with Database(str(url), create=False) as database, database.reading() as connection:
+        return {
+            table.name: sorted(map(tuple, connection.execute(table.select())), key=repr)
+            for table in tables.metadata.sorted_tables
+        }
+
+
+def labelled(url, *, while_running=None):
+    """A project with people and labels; `while_running(world)` is called before the server stops."""
+
+    async def story():
+        async with serving(url, [an_item("one"), an_item("two")]) as world:
+            ada = await world.join("ada")
+            await ada.next()
+            await ada.label("one", 1)
+            if while_running is not None:
+                await while_running(world, ada)
+
+    asyncio.run(story())
+
+
+def test_there_and_back(database_url, tmp_path):
+    labelled(database_url)
+    before = everything(database_url)
+    assert len(before["changes"]) == 2 and before["accounts"] and before["audit"]
+    copy = tmp_path / "copy.sqlite"
+    with Database(database_url) as database:
+        backup(database, copy)
+    assert everything(copy) == before
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith((".", "copy"))) == ["copy.sqlite"]
+    other = tmp_path / "restored.sqlite"
+    restore(copy, str(other))
+    assert everything(other) == before
+
+    async def on():
+        """The restored project goes on: the session holds, numbers go on where they were."""
+        async with serving(other) as world:
+            bob = await world.join("bob")
+            assert (await bob.next())["item"]["id"] == "two"
+            await bob.label("two", 0)
+
+    asyncio.run(on())
+
+
+def test_from_one_kind_to_the_other(tmp_path):
+    here, there = tmp_path / "a.sqlite", postgres_url()
+    labelled(here)
+    copy = tmp_path / "copy.sqlite"
+    with Database(str(here)) as database:
+        backup(database, copy)
+    restore(copy, there)
+    assert everything(there) == everything(here)
+
+    async def on():
+        async with serving(there) as world:
+            bob = await world.join("bob")  # a number that is taken would fail here
+            await bob.next()
+            await bob.label("two", 0)
+
+    asyncio.run(on())
+
+
+def test_a_backup_of_a_running_project_is_consistent(database_url, tmp_path):
+    async def tell(world, ada):
+        root = await world.join("root", "admin")
+        await ada.next(after="one")
+        stop = False
+
+        async def click():
+            version = 0
+            while not stop:
+                answer = await ada.change("two", version, "first_error", step=version % 3)
+                assert answer.status_code == 200
+                version += 1
+            return version
+
+        clicking = asyncio.create_task(click())
+        copies = []
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            answer = await root.get("/api/admin/backup")
+            assert answer.status_code == 200
+            copies.append(answer.content)
+        stop = True
+        last = await clicking
+        lengths = []
+        for number, content in enumerate(copies):
+            file = tmp_path / f"{number}.sqlite"
+            file.write_bytes(content)
+            rows = everything(file)["changes"]
+            versions = sorted(row[3] for row in rows if row[1] == "two")
+            assert versions == list(range(1, len(versions) + 1)), "a log without gaps"
+            lengths.append(len(versions))
+        assert lengths == sorted(lengths) and lengths[-1] <= last
+
+    labelled(database_url, while_running=tell)
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    here, there, copy = tmp_path / "a.sqlite", tmp_path / "b.sqlite", tmp_path / "copy.sqlite"
+    labelled(here)
+    labelled(there)
+    kept = everything(there)
+    with Database(str(here)) as database:
+        backup(database, copy)
+        with pytest.raises(UsageError, match="--force"):
+            backup(database, copy)
+        backup(database, copy, force=True)
+    with pytest.raises(UsageError, match="--force"):
+        restore(copy, str(there))
+    assert everything(there) == kept
+    restore(copy, str(there), force=True)
+    assert everything(there) == everything(here) != kept
+
+
+def test_a_backup_that_is_none(tmp_path):
+    for content in (b"", b"no database", b"SQLite format 3\x00" + b"\xff" * 4000):
+        file = tmp_path / "bad"
+        file.write_bytes(content)
+        with pytest.raises((InputError, UsageError)):
+            restore(file, str(tmp_path / "new.sqlite"))
+    with pytest.raises(InputError, match="no file"):
+        restore(tmp_path / "absent", str(tmp_path / "new.sqlite"))
+    sqlite3.connect(tmp_path / "other.sqlite").close()
+    other = tmp_path / "strange.sqlite"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE t (a)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(UsageError, match="none of its tables"):
+        restore(other, str(tmp_path / "new.sqlite"))
+
+
+def test_no_restore_under_a_running_server(database_url, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    labelled(database_url)
+    with Database(database_url) as database:
+        backup(database, copy)
+        with database.lock(), pytest.raises(UsageError, match="another stepmark serves"):
+            restore(copy, database_url, force=True)
+
+
+@pytest.fixture
+def project(tmp_path):
+    file = tmp_path / "items.jsonl"
+    rows = [{"id": f"i{k}", "problem": f"p{k}", "steps": ["a", "b"]} for k in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_errands_of_the_command(project, tmp_path, capsys):
+    base = ["annotate", str(project)]
+    database = project.with_suffix(".annotations.sqlite")
+    out = tmp_path / "out.jsonl"
+    assert main([*base, "--invite", "annotator"]) == 2
+    assert "found no file" in capsys.readouterr().err
+    assert not database.exists(), "an errand makes no project"
+    settings = Project(items=(project,))
+    with Database(str(database)) as opened:
+        assert prepare(settings, opened) == 3
+        assert first_code(opened) is not None
+    assert stat.S_IMODE(database.stat().st_mode) == 0o600
+    labelled_one(database)
+
+    assert main([*base, "--invite", "adjudicator", "--port", "9000"]) == 0
+    assert capsys.readouterr().out.startswith("http://127.0.0.1:9000/join#")
+    assert main([*base, "--export", "potato", "--out", str(out)]) == 0
+    row = {
+        "instance_id": "i0",
+        "annotator": "ada",
+        "mode": "first_error",
+        "steps": [{"index": 0, "reward": 1}, {"index": 1, "reward": -1}],
+    }
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [row]
+    assert main([*base, "--export", "potato", "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main([*base, "--mode", "per_step", "--export", "potato", "--out", str(out), "--force"]) == 2
+    assert "mode 'first_error'" in capsys.readouterr().err
+    assert main([*base, "--backup", str(tmp_path / "b")]) == 0
+    assert main([*base, "--restore", str(tmp_path / "b")]) == 2
+    assert main([*base, "--restore", str(tmp_path / "b"), "--force"]) == 0
+    with Database(str(database)) as opened, opened.reading() as connection:
+        actions = [
+            row.action for row in connection.execute(tables.audit.select().order_by(tables.audit.c.id))
+        ]
+    assert (
+        actions
+        == ["items", "invite", "invite", "join", "invite", "export", "backup", "restore"][: len(actions)]
+        or actions[-1] == "restore"
+    )
+
+
+def labelled_one(database):
+    async def story():
+        async with serving(database) as world:
+            ada = await world.join("ada")
+            item = (await ada.next())["item"]["id"]
+            await ada.label(item, 1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host", "0.0.0.0"], "--url"),
+        (["--host", "192.168.0.1", "--port", "1"], "--url"),
+        (["--url", "ftp://x"], "--url ftp://x"),
+        (["--url", "http://x/path"], "--url"),
+        (["--port", "0"], "--port 0"),
+        (["--export", "potato"], "go together"),
+        (["--backup", "a", "--restore", "b"], "one of them"),
+        (["--judge", "x"], "--suggest"),
+        (["--database", "mysql://x"], "mysql"),
+        (["--database", "/nowhere/at/all/x.sqlite"], "cannot be made"),
+        (["--allow-neutral"], "allow_neutral"),
+        (["--invite", "annotator", "--uses", "0"], "--uses"),
+    ],
+)  # fmt: skip
+def test_flags_that_cannot_work(project, capsys, words, said):
+    assert main(["annotate", str(project), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_starting_again_changes_nothing(project, database_url):
+    settings = Project(items=(project,))
+    with Database(database_url) as database:
+        prepare(settings, database)
+        with database.reading() as connection:
+            first = connection.execute(tables.items.select()).all()
+        prepare(settings, database)
+        with database.reading() as connection:
+            assert connection.execute(tables.items.select()).all() == first
+            assert len(connection.execute(tables.audit.select()).all()) == 1
+    labelled_one(database_url)
+    with Database(database_url) as database:
+        with pytest.raises(UsageError, match="put the settings back"):
+            prepare(Project(items=(project,), mode="per_step"), database)
+        project.write_text('{"id": "i0", "problem": "another", "steps": ["a", "b"]}\n')
+        with pytest.raises(InputError, match="another solution"):
+            prepare(settings, database)
+
+
+def test_labels_of_potato_are_taken_over_once(project, database_url, tmp_path):
+    folder = tmp_path / "annotation_output"
+    folder.mkdir()
+    inner = json.dumps(
+        {
+            "steps": [
+                {"index": 0, "reward": 1, "source": "human", "verified": True},
+                {"index": 1, "reward": -1, "source": "human", "verified": True},
+            ],
+            "mode": "first_error",
+        }
+    )
+    row = {
+        "instance_id": "i1",
+        "user_id": "eve",
+        "labels": {"step_rewards": {"step_rewards": inner}},
+        "spans": {},
+        "links": {},
+    }
+    (folder / "annotations.jsonl").write_text(json.dumps(row) + "\n")
+    settings = Project(items=(project,), resume=folder)
+    with Database(database_url) as database:
+        for _ in range(2):
+            prepare(settings, database)
+
+    async def story():
+        async with serving(database_url, project=settings) as world:
+            root = await world.join("root", "admin")
+            assert [(await root.next(after))["item"]["id"] for after in (None, "i0")] == ["i0", "i2"]
+            token = (await root.post("/api/admin/accounts", {"name": "eve", "new_token": True})).json()[
+                "token"
+            ]
+            client = world.stranger()
+            assert (await client.post("/api/login", json={"token": token})).status_code == 200
+            (mine,) = (await client.get("/api/mine")).json()
+            assert (mine["id"], mine["submitted"]) == ("i1", True)
+
+    asyncio.run(story())
