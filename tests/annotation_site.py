@@ -140,7 +140,7 @@ class Person:
         page.keyboard.press("Enter")
         token = page.get_by_label("Your token").input_value()
         page.get_by_role("button", name="Start").click()
-        page.wait_for_selector("#main > *:not(.gate)")
+        page.wait_for_selector(".step.here, .page, .nothing h1")
         return token
 
     def keys(self, *keys: str) -> None:
@@ -153,7 +153,7 @@ class Person:
         self.page.wait_for_selector(".step.here")
 
     def saved(self) -> None:
-        self.page.wait_for_function("document.querySelector('.saved')?.textContent === 'Saved'")
+        self.page.locator(".saved.good").wait_for()
 
     def states(self) -> list[str]:
         """What each step's card shows."""
@@ -182,6 +182,6 @@ def person(browser: Browser, site: Site, **settings: Any) -> Iterator[Person]:
     try:
         one = Person(site, context)
         yield one
-        assert one.trouble == []
+        assert one.trouble == [], one.trouble
     finally:
         context.close()

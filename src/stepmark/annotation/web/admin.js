@@ -1,7 +1,7 @@
 // The admin's pages of figures: progress of each annotator and of all, agreement, the audit log.
 
 import { ask } from "./api.js";
-import { digits, duration, make, moment, percent, table, visible } from "./dom.js";
+import { button, digits, duration, make, moment, percent, table, visible } from "./dom.js";
 import { ItemsPage } from "./items.js";
 import { PeoplePage } from "./people.js";
 
@@ -58,7 +58,7 @@ class ProgressPage {
           tile(duration(project.eta), "to go at the pace of the last day"),
         ),
         make("div", { class: "meter long", aria: { hidden: "true" } }, bar),
-        rows.length ? table("Annotators", heads, rows) : make("p", { class: "note" }, "Nobody has begun: invite people under “People”."),
+        rows.length ? table("Annotators", heads, rows) : make("p", {}, "Nobody has begun: ", make("a", { href: "#/people" }, "invite people"), " or ", make("a", { href: "#/label" }, "label yourself"), "."),
       ),
     );
   }
@@ -102,10 +102,17 @@ class AuditPage {
   }
 
   async open() {
-    const found = await ask("GET", "/api/admin/audit");
-    const lines = Array.isArray(found) ? found : (found.lines ?? found.entries ?? found.audit);
-    const rows = lines.map(({ at, account, action, detail }) => [moment(at), account ?? "–", action, make("code", {}, visible(typeof detail === "string" ? detail : JSON.stringify(detail)))]);
-    this.main.replaceChildren(page("Audit log", "Who did what, newest first. Labels are not here: each has its own log.", table("Audit log", ["When", "Who", "What", ["Details", "wide"]], rows)));
+    const { entries } = await ask("GET", "/api/admin/audit");
+    this.main.replaceChildren(page("Audit log", "Who did what, newest first. Labels are not here: each has its own log.", this.#table(entries)));
+  }
+
+  #table(entries) {
+    const rows = entries.map(({ at, account, action, detail }) => [moment(at), account ?? "–", action, make("code", {}, visible(JSON.stringify(detail)))]);
+    const older = button("Older", async () => {
+      const { entries: more } = await ask("GET", `/api/admin/audit?before=${entries.at(-1).id}`);
+      older.replaceWith(more.length ? this.#table(more) : make("p", { class: "note" }, "That is the beginning."));
+    });
+    return make("div", {}, table("Audit log", ["When", "Who", "What", ["Details", "wide"]], rows), make("p", { class: "row" }, entries.length ? older : "Nothing yet."));
   }
 }
 

@@ -68,16 +68,15 @@ export class DecidePage {
       this.main.replaceChildren(make("section", { class: "nothing" }, make("h1", {}, "This disagreement cannot be opened"), make("p", {}, visible(failure.message))));
       return;
     }
-    const view = found.view ?? found.item ?? found;
     this.found = found;
     this.answers = found.answers.map((answer, at) => ({ ...answer, letter: LETTERS[at] ?? String(at + 1) }));
-    this.draft = new Draft(view, this.me.project, this.me.name);
+    this.draft = new Draft(found, this.me.project, this.me.name);
     this.taken = null;
     const actions = { submit: () => this.#record(), differ: () => this.#differ() };
     for (const letter of "ABC") actions[`take${letter}`] = () => this.#take(this.answers.find((one) => one.letter === letter));
     this.board = new Board(this.draft, { when: ["deciding"], actions, aside: (step) => this.#beside(step), painted: () => this.#paint() });
     this.counts = make("div", { class: "counts" });
-    this.reason = make("input", { placeholder: "Why (recorded with the decision)", aria: { label: "Reason" }, maxLength: 2000, value: found.decision?.reason ?? "" });
+    this.reason = make("input", { placeholder: "Why (recorded with the decision)", aria: { label: "Reason" }, maxLength: 4000, value: found.decision?.reason ?? "" });
     this.done = button(["Record ", make("kbd", { aria: { hidden: "true" } }, "s")], () => this.#record(), { class: "strong" });
     this.clean =
       this.me.project.mode === "first_error"
@@ -95,8 +94,8 @@ export class DecidePage {
   #answers() {
     const rows = this.answers.map((answer) => {
       const { marks, letter } = answer;
-      const notes = (marks.notes ?? answer.notes ?? []).filter(([step]) => step === null).map(([, text]) => text);
-      const said = [wordsOf(marks), (marks.unsure ?? []).includes(null) && "unsure", ...notes].filter(Boolean).join(" · ");
+      const notes = marks.notes.filter(([step]) => step === null).map(([, text]) => text);
+      const said = [wordsOf(marks), marks.unsure.includes(null) && "unsure", ...notes].filter(Boolean).join(" · ");
       const name = answer.account === letter ? letter : `${letter} ${answer.account}`;
       return [make("b", {}, visible(name)), said, answer.seconds ? duration(answer.seconds) : "", button("Take", () => this.#take(answer), { class: "small", title: `Take over what ${letter} says (Shift+${letter.toLowerCase()})` })];
     });
@@ -106,12 +105,12 @@ export class DecidePage {
   }
 
   #beside(step) {
-    const ratings = this.answers.map(({ marks }) => marks.ratings?.[step] ?? null);
+    const ratings = this.answers.map(({ marks }) => marks.ratings[step]);
     const differ = this.#differs(step);
-    const chips = this.answers.map(({ letter, marks, notes }, at) => {
-      const type = (marks.error_types ?? []).find(([place]) => place === step)?.[1];
-      const note = (marks.notes ?? notes ?? []).find(([place]) => place === step)?.[1];
-      const unsure = (marks.unsure ?? []).includes(step);
+    const chips = this.answers.map(({ letter, marks }, at) => {
+      const type = marks.error_types.find(([place]) => place === step)?.[1];
+      const note = marks.notes.find(([place]) => place === step)?.[1];
+      const unsure = marks.unsure.includes(step);
       const words = [type, unsure && "unsure"].filter(Boolean).join(", ");
       return [
         make("span", { class: `says ${KINDS[ratings[at]]}` }, `${letter} `, make("b", {}, SIGNS[ratings[at]]), words ? ` ${visible(words)}` : ""),
@@ -122,9 +121,7 @@ export class DecidePage {
   }
 
   #differs(step) {
-    if (this.found.differing) return this.found.differing.includes(step);
-    const said = new Set(this.answers.map(({ marks }) => marks.ratings?.[step] ?? null).filter((rating) => rating !== null));
-    return said.size > 1;
+    return this.found.differing.includes(step);
   }
 
   #differ(from = this.board.list.current + 1) {
@@ -142,7 +139,7 @@ export class DecidePage {
     const changes = [{ kind: "reset" }];
     if (this.me.project.mode === "first_error") changes.push({ kind: "first_error", step: marks.first_error ?? null });
     else for (const [step, rating] of marks.ratings.entries()) if (rating !== null) changes.push({ kind: "rate", step, rating });
-    for (const [step, text] of marks.error_types ?? []) changes.push({ kind: "error_type", step, text });
+    for (const [step, text] of marks.error_types) changes.push({ kind: "error_type", step, text });
     for (const change of changes) this.draft.do(change);
     this.taken = answer;
     this.board.paint();
@@ -182,7 +179,7 @@ export class DecidePage {
     this.draft.forget();
     say("Decision recorded", { shown: true });
     const { disputes } = await ask("GET", "/api/disputes");
-    const next = disputes.find((one) => one.item !== this.draft.id && one.state !== "decided" && !one.decided);
+    const next = disputes.find((one) => one.item !== this.draft.id && one.state !== "decided");
     location.hash = next ? disputePath(next.item) : "#/disputes";
   }
 }

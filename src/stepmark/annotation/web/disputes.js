@@ -7,10 +7,6 @@ const STATES = { open: ["odd", "open"], reopened: ["odd", "an answer changed sin
 
 export const disputePath = (item) => `#/dispute/${encodeURIComponent(item)}`;
 
-export function stateOf({ state, decided }) {
-  return STATES[state ?? (decided ? "decided" : "open")] ?? STATES.open;
-}
-
 export class DisputesPage {
   item = null;
 
@@ -20,11 +16,11 @@ export class DisputesPage {
 
   async open() {
     const { disputes, total } = await ask("GET", "/api/disputes");
-    const open = disputes.filter((one) => stateOf(one)[1] !== "decided");
+    const open = disputes.filter((one) => one.state !== "decided");
     const rows = disputes.map((one) => {
       const bar = make("i");
       bar.style.width = percent(one.severity);
-      const [kind, words] = stateOf(one);
+      const [kind, words] = STATES[one.state];
       return [
         make("a", { href: disputePath(one.item) }, visible(one.title || one.item)),
         make("span", { class: "severity" }, make("span", { class: "meter bad", aria: { hidden: "true" } }, bar), one.severity.toFixed(2)),

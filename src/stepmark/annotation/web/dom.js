@@ -92,6 +92,22 @@ export function dialog(title, ...content) {
   return one;
 }
 
+/** A text to be taken away, with a button that copies it. */
+export function copied(text, label) {
+  const shown = make("input", { readOnly: true, value: text, class: "token", aria: { label } });
+  const copy = button("Copy", async () => {
+    shown.select();
+    try {
+      await navigator.clipboard.writeText(text);
+      copy.textContent = "Copied";
+    } catch {
+      // Not allowed, or not https: the reader's own keys still do it.
+      copy.textContent = "Selected: press Ctrl+C";
+    }
+  });
+  return make("div", { class: "row" }, shown, copy);
+}
+
 /** Rows of cells under a head, for narrow windows inside an own scrolling box. `heads`: strings, or [string, class]. */
 export function table(caption, heads, rows) {
   const named = heads.map((head) => (Array.isArray(head) ? head : [head, ""]));

@@ -44,7 +44,7 @@ export class ItemsPage {
   }
 
   #upload() {
-    const file = make("input", { type: "file", required: true, accept: ".jsonl,.json,.gz,.csv,.parquet" });
+    const file = make("input", { type: "file", required: true, accept: ".jsonl,.json,.gz" });
     const said = make("p", { class: "trouble", attr: { role: "status" } });
     const send = make("button", { class: "strong" }, "Add");
     const form = make("form", { class: "form" }, make("label", {}, "File", file), send);
@@ -58,7 +58,7 @@ export class ItemsPage {
       send.disabled = false;
       if (answer === null) return;
       said.className = "trouble good";
-      said.textContent = `${count(answer.items ?? answer.changed ?? answer.added ?? 0, "item")} new or changed, from ${visible(chosen.name)}.`;
+      said.textContent = `${count(answer.items, "item")} in ${visible(chosen.name)}, ${answer.changed} of them new or changed.`;
       form.reset();
     });
     return make("div", {}, form, said);

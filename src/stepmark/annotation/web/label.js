@@ -44,6 +44,7 @@ export class LabelPage {
   }
 
   #show(answer) {
+    this.stop();
     this.#work = new Work(answer, this.me.project, this.outbox, this.clock);
     const id = this.#work.id;
     if (this.#seen.at(-1) !== id) this.#seen.push(id);

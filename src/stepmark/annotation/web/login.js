@@ -1,7 +1,7 @@
 // Joining by an invitation, logging in by a token, and logging in again when a session has ended.
 
 import { Failure, call } from "./api.js";
-import { button, dialog, make, visible } from "./dom.js";
+import { button, copied, dialog, make, visible } from "./dom.js";
 
 function field(label, props) {
   const one = make("input", { required: true, ...props });
@@ -55,7 +55,7 @@ export function joinPage(main) {
   const code = decodeURIComponent(location.hash.slice(1));
   history.replaceState(null, "", "/join");
   const [codeLabel, codeField] = field("Invitation code", { value: code, autocomplete: "off", spellcheck: false });
-  const [nameLabel, name] = field("Your name", { autocomplete: "nickname", maxLength: 64 });
+  const [nameLabel, name] = field("Your name", { autocomplete: "nickname", maxLength: 60 });
   const send = async () => joined(main, await call("POST", "/api/join", { code: codeField.value.trim(), name: name.value.trim() }));
   codeLabel.hidden = Boolean(code);
   main.replaceChildren(
@@ -65,21 +65,11 @@ export function joinPage(main) {
 }
 
 function joined(main, { name, role, token }) {
-  const shown = make("input", { readOnly: true, value: token, class: "token", aria: { label: "Your token" } });
-  const copy = button("Copy", async () => {
-    shown.select();
-    try {
-      await navigator.clipboard.writeText(token);
-      copy.textContent = "Copied";
-    } catch {
-      copy.textContent = "Selected: press Ctrl+C";
-    }
-  });
   main.replaceChildren(
     page(
       `Welcome, ${visible(name)}`,
       make("p", {}, `You are in as ${role}. This is your token. Keep it: it lets you in from another browser, and it is shown only now.`),
-      make("div", { class: "row" }, shown, copy),
+      copied(token, "Your token"),
       button("Start", () => location.replace("/"), { class: "strong" }),
     ),
   );

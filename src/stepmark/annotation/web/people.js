@@ -1,7 +1,7 @@
 // Who takes part: accounts, and links that invite.
 
 import { Failure, ask, call } from "./api.js";
-import { button, make, moment, table, visible } from "./dom.js";
+import { button, copied, dialog, make, moment, table, visible } from "./dom.js";
 
 const ROLES = ["annotator", "adjudicator", "admin"];
 
@@ -26,10 +26,9 @@ export class PeoplePage {
   }
 
   async open() {
-    const found = await ask("GET", "/api/admin/accounts");
-    const accounts = Array.isArray(found) ? found : found.accounts;
+    const accounts = await ask("GET", "/api/admin/accounts");
     this.said = make("p", { class: "trouble", attr: { role: "status" } });
-    const rows = accounts.map((one) => [make("b", {}, visible(one.name)), one.role, one.disabled ? make("span", { class: "chip bad" }, "shut out") : make("span", { class: "chip good" }, "active"), moment(one.created), this.#can(one)]);
+    const rows = accounts.map((one) => [make("b", {}, visible(one.name)), this.#role(one), one.disabled ? make("span", { class: "chip bad" }, "shut out") : make("span", { class: "chip good" }, "active"), moment(one.created), this.#can(one)]);
     this.main.replaceChildren(
       make(
         "section",
@@ -45,15 +44,25 @@ export class PeoplePage {
     );
   }
 
+  #role(one) {
+    if (one.name === this.me.name) return one.role;
+    const pick = ({ target }) => this.#change({ name: one.name, role: target.value });
+    return make("select", { aria: { label: `Role of ${one.name}` }, on: { change: pick } }, ROLES.map((role) => make("option", { value: role, selected: role === one.role }, role)));
+  }
+
   #can(one) {
     if (one.name === this.me.name) return make("span", { class: "note" }, "you");
     const words = one.disabled ? "Let in again" : "Shut out";
-    return button(words, () => this.#change({ name: one.name, disabled: !one.disabled }), { class: one.disabled ? "small" : "small bad" });
+    const shut = button(words, () => this.#change({ name: one.name, disabled: !one.disabled }), { class: one.disabled ? "small" : "small bad" });
+    const renew = button("New token", () => this.#change({ name: one.name, new_token: true }), { class: "small", title: "In the place of a lost one, which no longer works then" });
+    return make("span", { class: "row" }, renew, shut);
   }
 
   async #change(body) {
     const done = await tried(this.said, () => call("POST", "/api/admin/accounts", body));
-    if (done !== null) await this.open();
+    if (done === null) return;
+    await this.open();
+    if (done.token) dialog(`New token of ${visible(done.name)}`, make("p", {}, "Give it to them alone. It is shown only now."), copied(done.token, "New token"));
   }
 
   #invite() {
@@ -75,18 +84,7 @@ export class PeoplePage {
       const body = { role: role.value, uses: Number(uses.value), hours: Number(hours.value) };
       const answer = await tried(said, () => call("POST", "/api/admin/invitations", body));
       if (answer === null) return;
-      const link = make("input", { readOnly: true, value: new URL(answer.link, location.href).href, aria: { label: "Invitation link" } });
-      const copy = button("Copy", async () => {
-        link.select();
-        try {
-          await navigator.clipboard.writeText(link.value);
-          copy.textContent = "Copied";
-        } catch {
-          copy.textContent = "Selected: press Ctrl+C";
-        }
-      });
-      made.replaceChildren(link, copy);
-      link.select();
+      made.replaceChildren(copied(answer.link, "Invitation link"));
     });
     return make("div", {}, form, made, said);
   }

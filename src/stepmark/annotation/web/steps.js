@@ -37,7 +37,9 @@ export class StepList {
     this.element = make("div", { class: `steps ${project.mode}`, attr: { role: "region" }, aria: { label: "Steps" } });
     const rows = rowsOf(view, project.inline_with_trace);
     for (let at = 0; at < rows.length; at += BOX) this.#box(rows.slice(at, at + BOX));
-    for (const event of ["pointerdown", "focusin"]) this.element.addEventListener(event, ({ target }) => this.#touched(target));
+    // Not when the finger comes down: what then becomes current may move, and the click would land on something else.
+    this.element.addEventListener("click", ({ target }) => this.#touched(target));
+    this.element.addEventListener("focusin", ({ target }) => target.matches(":focus-visible") && this.#touched(target));
   }
 
   #box(rows) {
@@ -132,6 +134,7 @@ export class StepList {
     const before = this.current;
     this.current = Math.max(0, Math.min(this.count - 1, step));
     const card = this.card(this.current);
+    const top = scroll ? null : card.getBoundingClientRect().top;
     if (before !== this.current) {
       if (before !== null) this.#paintOne(before, this.state(before));
       this.#paintOne(this.current, this.state(this.current));
@@ -139,6 +142,8 @@ export class StepList {
     }
     if (focus) card.focus({ preventScroll: true });
     if (scroll) show(card);
+    // What was touched stays where it is, whatever the other card took or gave.
+    else scrollBy({ top: card.getBoundingClientRect().top - top, behavior: "instant" });
   }
 
   /** Where words about a step are written. */

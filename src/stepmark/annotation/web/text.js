@@ -39,7 +39,8 @@ export function prose(text, kind = "txt") {
   return fill(make("div", { class: kind }), text);
 }
 
-const SETTINGS = { throwOnError: false, trust: false, strict: "ignore", errorColor: "inherit", maxExpand: 200, maxSize: 20 };
+// Not `throwOnError: false`: KaTeX would write its error with a style attribute, which the page's security policy refuses.
+const SETTINGS = { throwOnError: true, trust: false, strict: "ignore", maxExpand: 200, maxSize: 20 };
 
 const near = new IntersectionObserver(
   (seen) => {
@@ -60,5 +61,6 @@ function render(formula) {
     globalThis.katex.render(source, formula, { ...SETTINGS, macros: {}, displayMode: formula.classList.contains("tex-d") });
   } catch {
     formula.textContent = source;
+    formula.classList.add("katex-error");
   }
 }
