@@ -126,6 +126,11 @@ def test_prompts_of_one_token_and_of_equal_texts(model, tokenizer):
             ]
 
 
+def test_half_precision_is_no_reason_to_keep_nothing(tokenizer):
+    model = tiny_model(tokenizer, context=400).bfloat16()
+    assert why_not(model) == ""
+
+
 def test_models_whose_layers_keep_no_keys_say_why(tokenizer):
     from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig
 

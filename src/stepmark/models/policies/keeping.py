@@ -22,7 +22,8 @@ from stepmark.models.prefixes import Known, PrefixCache
 from stepmark.models.tree import Ints, pack
 
 _PROBE = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8])
-"""Two texts that part after three tokens."""
+"""Two texts that part after three tokens, counted from the middle of the vocabulary: the first tokens are for control, and few models
+have learnt what follows them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -141,9 +142,10 @@ def why_not(model: Any) -> str:
     try:
         with torch.inference_mode():
             trial = PrefixCache([_Decoder(model)], capacity=32, states=False)
-            texts = [np.asarray(ids, dtype=np.int64) for ids in _PROBE]
+            middle = int(model.get_input_embeddings().weight.shape[0]) // 2
+            texts = [middle + np.asarray(ids, dtype=np.int64) for ids in _PROBE]
             held = trial.hold([Known(ids=ids) for ids in texts])
-            apart = 0.0
+            apart = np.zeros(len(layers))
             for ids, slots in zip(texts, held.slots, strict=True):
                 tokens = torch.from_numpy(ids)[None].to(model.device)
                 own = model(input_ids=tokens, use_cache=True).past_key_values.layers
@@ -152,11 +154,13 @@ def why_not(model: Any) -> str:
                     return "its attention does not take a plan"
                 for number, layer in enumerate(own):
                     for mine, other in zip(ours[number], (layer.keys, layer.values), strict=True):
-                        apart = max(apart, float((mine - other).float().norm() / other.float().norm()))
+                        gap = float((mine - other).float().norm() / other.float().norm())
+                        apart[number] = max(apart[number], gap)
     except Exception as error:  # whatever an architecture makes of arguments that it does not know
         return f"its attention does not take a plan ({type(error).__name__})"
-    # Another mask gives other keys altogether; rounding does not.
-    if not apart < (1e-3 if model.dtype == torch.float32 else 0.1):
+    # Another mask in one layer gives other keys altogether in the next; rounding gives almost the same, and adds up over the layers.
+    first, most = (1e-3, 1e-3) if model.dtype == torch.float32 else (0.03, 0.3)
+    if not (apart[:2].max() < first and apart.max() < most):
         return "its keys and values depend on more than the plan says"
     return ""
 
