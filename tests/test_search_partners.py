@@ -339,7 +339,7 @@ def test_replies_of_older_stores_are_read_and_tell_no_prompts():
     class Older(MemoryReplies):
         def get(self, keys):
             text = '{"text": "so 7", "finish": "end", "tokens": 3, "logprob": null}'
-            return {key: text for key in keys}
+            return dict.fromkeys(keys, text)
 
     policy = steps_policy(lambda request, number: pytest.fail("asked for what is recorded"))
     found = find(policy, None, Greedy(), store=Older())

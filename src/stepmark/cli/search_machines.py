@@ -143,7 +143,7 @@ class Machines:
         """As the flags say, else of the models in this process."""
         from stepmark.models.sizes import weights_of
 
-        found = []
+        found: list[ModelSize | None] = []
         for given, machine in (
             (options.policy_parameters, self.policy),
             (options.prm_parameters, self.prm),
