@@ -70,13 +70,16 @@ def whole_solutions(file: Path, *, each: int, lines: int = 6, seed: int = 0) -> 
 
 
 def branches(
-    file: Path, *, each: int, fits: Callable[[Example], bool] = lambda row: True
+    file: Path, *, each: int, most: int | None = None, fits: Callable[[Example], bool] = lambda row: True
 ) -> Iterator[list[Example]]:
-    """For each problem of PRM800K with at least so many rated completions that fit, the first `each` of them, each trained at its last
-    step alone."""
-    for _, rows in groupby(read_labelled(str(file)), key=lambda row: row.solution.problem.text):
+    """For each problem of PRM800K with `each` to `most` rated completions, the first `each` of them that fit, each trained at its last step
+    alone. The fewer are left out, the more a group is what the data set has of a problem."""
+    for _, lines in groupby(read_labelled(str(file)), key=lambda row: row.solution.problem.text):
+        rows = list(lines)
+        if len(rows) < each:
+            continue
         found = [e for e in examples(rows) if e.targets[-1] is not None and not any(e.targets[:-1])]
-        if len(found) >= each:
+        if each <= len(found) and (most is None or len(found) <= most):
             short = list(islice(filter(fits, found), each))
             if len(short) == each:
                 yield short
