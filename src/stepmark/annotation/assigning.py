@@ -6,6 +6,7 @@ holds one for good. So two annotators never share a place by accident, and an it
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Assigning:
         self._mine: dict[int, dict[str, Assignment]] = {}
         self._takers: dict[str, dict[int, Assignment]] = {}
         self._orders: Mapping[str, float] = {}
+        self._full: dict[str, float] = {}
         self._needing = 0
         self._screened: dict[int, dict[str, bool]] = {}
         self._seconds: dict[int, dict[str, float]] = {}
@@ -144,6 +146,7 @@ class Assigning:
         left = mine.get(after) if after is not None else None
         if left is not None and left.state == "open":
             left.state = "released"
+            self._full.pop(left.item, None)
             touched.append(left)
         for one in mine.values():
             if one is not left and one.state == "open" and self._renew(one, now, touched):
@@ -281,8 +284,13 @@ class Assigning:
         takers = self._takers.get(item)
         if not takers:
             return True
-        places = sum(one.holds(now) for other, one in takers.items() if other != account)
-        return places < self._project.overlap
+        held = [one for other, one in takers.items() if other != account and one.holds(now)]
+        if len(held) < self._project.overlap:
+            return True
+        if account not in takers:
+            # Leases only grow longer, or are given back (`next`), so that nobody needs to look before the first may end.
+            self._full[item] = min((one.until for one in held if one.state == "open"), default=math.inf)
+        return False
 
     def _renew(self, one: Assignment, now: float, touched: list[Assignment]) -> bool:
         late = one.state != "open" or one.until <= now
@@ -307,7 +315,12 @@ class Assigning:
     def _new(self, account: int, now: float) -> Assignment | None:
         mine = self._mine[account]
         work = next(
-            (item for item in self._work if item not in mine and self._free(item, account, now)), None
+            (
+                item
+                for item in self._work
+                if self._full.get(item, 0.0) <= now and item not in mine and self._free(item, account, now)
+            ),
+            None,
         )
         if work is None:
             return None

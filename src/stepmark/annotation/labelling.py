@@ -13,15 +13,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
 from stepmark.annotation.comparing import agrees
-from stepmark.annotation.marks import Change, Folding, Marks
+from stepmark.annotation.marks import Change, ChangeKind, Folding, Marks
 from stepmark.annotation.project import check_change
 from stepmark.annotation.refusals import Refused
-from stepmark.annotation.wire import change_data, read_change
+from stepmark.annotation.wire import read_change
 from stepmark.errors import InputError, StepmarkError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ MOST_LOGS = 20_000
 MOST_CHANGES = 20_000
 """Changes in one log: more than anybody clicks, less than hurts to read."""
 
+_KINDS = frozenset(get_args(ChangeKind))
+_FIELDS = frozenset({"kind", "step", "rating", "text", "on"})
 _ID = re.compile(r"[0-9A-Za-z_-]{8,64}")
 
 
@@ -209,15 +211,17 @@ class Labelling:
     def _change(self, data: Any) -> tuple[Change, str]:
         if not isinstance(data, dict):
             raise Refused(400, f"expected an object, found {_kind(data)}", field="change")
-        try:
-            change = read_change(data)
-        except InputError as error:
-            raise Refused(400, error.message, field=f"change.{error.field}") from None
+        change = _plain(data)
+        if change is None:
+            try:
+                change = read_change(data)
+            except InputError as error:
+                raise Refused(400, error.message, field=f"change.{error.field}") from None
         try:
             check_change(self._project, change)
         except StepmarkError as error:
             raise Refused(400, str(error), field="change.text") from None
-        return change, json.dumps(change_data(change))
+        return change, json.dumps({key: value for key, value in data.items() if value is not None})
 
     def _allowed(self, item: ItemFacts, one: Assignment, log: Log, change: Change) -> None:
         if item.role == "screening" and one.state == "submitted":
@@ -290,6 +294,23 @@ class Labelling:
 def entries_data(log: Log) -> list[dict[str, Any]]:
     """A log as the page reads it."""
     return [{"id": entry.id, **json.loads(entry.data)} for entry in log.entries]
+
+
+def _plain(data: dict[str, Any]) -> Change | None:
+    """As `read_change`, at a tenth of its cost; None for what that shall refuse in words."""
+    kind, step, rating = data.get("kind"), data.get("step"), data.get("rating")
+    text, on = data.get("text"), data.get("on")
+    if (
+        type(kind) is str
+        and kind in _KINDS
+        and data.keys() <= _FIELDS
+        and (step is None or type(step) is int)
+        and (rating is None or (type(rating) is int and -1 <= rating <= 1))
+        and (text is None or type(text) is str)
+        and (on is None or type(on) is bool)
+    ):
+        return Change(kind=kind, step=step, rating=rating, text=text, on=on)  # type: ignore[arg-type]
+    return None
 
 
 def _unverified(item: ItemFacts, marks: Marks) -> list[int]:

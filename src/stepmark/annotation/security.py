@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -234,7 +235,7 @@ class Guard:
                 raise Refused(403, "this request comes from another site's page")
             # Logging in and joining have no session to be forged; their answer is of no use to another site.
             if path not in PUBLIC and (
-                session is None or csrf is None or not _same(csrf, session.csrf.encode())
+                session is None or csrf is None or not compare_digest(csrf, session.csrf.encode())
             ):
                 raise Refused(
                     403, "expected the header X-CSRF-Token with the value that /api/me gives; reload the page"
@@ -259,12 +260,6 @@ class Guard:
 def too_large(limit: int) -> Refused:
     """The body is over its limit."""
     return Refused(413, f"expected at most {limit} bytes, found more; send less at once")
-
-
-def _same(a: bytes, b: bytes) -> bool:
-    from hmac import compare_digest
-
-    return compare_digest(a, b)
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
