@@ -224,7 +224,7 @@ def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) 
             ann.page.wait_for_url(lambda url: not url.endswith("/one"))
         page.get_by_role("link", name="Progress").click()
         page.get_by_role("cell", name="Ann").wait_for()
-        for name, words in (("Agreement", "Krippendorff"), ("Audit log", "upload"), ("People", "annotator")):
+        for name, words in (("Agreement", "Krippendorff"), ("Audit log", "upload"), ("People", "Accounts")):
             page.get_by_role("link", name=name).first.click()
             page.locator("main").get_by_text(words).first.wait_for(timeout=PATIENCE)
         page.get_by_role("link", name="Items and export").click()

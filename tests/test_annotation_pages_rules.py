@@ -95,7 +95,7 @@ def folded(log: dict[str, Any]) -> list[Any]:
 
 def test_the_page_folds_random_logs_as_python_does(tmp_path: Path) -> None:
     rng = random.Random(7)
-    logs = [a_log(rng) for _ in range(800)]
+    logs = [a_log(rng) for _ in range(500)]
     code = """
 import { Folding, Refused } from "./fold.js";
 const made = given.map(({ mode, steps, allow_neutral, changes }) => {
@@ -114,8 +114,8 @@ const made = given.map(({ mode, steps, allow_neutral, changes }) => {
         taken += sum(one is not None for one in ours)
         refused += sum(one is None for one in ours)
     # Both kinds must have been played in numbers, or the comparison says nothing.
-    assert taken > 3000
-    assert refused > 1000
+    assert taken > 2000
+    assert refused > 600
 
 
 TEXTS = [

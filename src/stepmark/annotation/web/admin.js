@@ -20,6 +20,8 @@ function ranged(interval, show) {
   return show(interval.value) + range;
 }
 
+const PAGE = 200; // lines of the audit log at once, as the server sends them
+
 const two = (value) => digits(value, 2);
 
 class ProgressPage {
@@ -112,7 +114,7 @@ class AuditPage {
       const { entries: more } = await ask("GET", `/api/admin/audit?before=${entries.at(-1).id}`);
       older.replaceWith(more.length ? this.#table(more) : make("p", { class: "note" }, "That is the beginning."));
     });
-    return make("div", {}, table("Audit log", ["When", "Who", "What", ["Details", "wide"]], rows), make("p", { class: "row" }, entries.length ? older : "Nothing yet."));
+    return make("div", {}, table("Audit log", ["When", "Who", "What", ["Details", "wide"]], rows), make("p", { class: "row" }, entries.length < PAGE ? "" : older));
   }
 }
 

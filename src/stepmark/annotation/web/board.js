@@ -251,7 +251,7 @@ export class Board {
     const note = folding.note(null);
     this.whole.replaceChildren(
       make("span", { class: "label" }, "The whole solution"),
-      small("Unsure", "unsureAll", folding.unsure(null), "Unsure of the whole solution (Shift+u)"),
+      ...(this.work.isFinal ? [] : [small("Unsure", "unsureAll", folding.unsure(null), "Unsure of the whole solution (Shift+u)")]),
       small("Note", "noteAll", false, "Note on the whole solution (Shift+m)"),
       ...(note ? [button(visible(note), () => this.actions.noteAll({}), { class: "written", disabled: folding.submitted })] : []),
     );

@@ -104,7 +104,7 @@ export class Card {
       make(
         "div",
         { class: "tools" },
-        small("Unsure", "unsure", folding.unsure(step), "Unsure of this step (u)"),
+        list.work.isFinal ? null : small("Unsure", "unsure", folding.unsure(step), "Unsure of this step (u)"),
         note ? null : small("Note", "note", false, "Note on this step (m)"),
         project.error_types.length && folding.rating(step) === -1 ? small(visible(type ?? "Error type"), "type", type, "Type of the error (t)") : null,
       ),

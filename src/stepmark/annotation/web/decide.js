@@ -15,6 +15,7 @@ const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 class Draft {
   suggestions = null;
   helped = false;
+  isFinal = true; // a decision is not unsure
   unverified = [];
 
   constructor(view, project, account) {
@@ -133,6 +134,7 @@ export class DecidePage {
     return say("They differ on no single step.", { shown: true });
   }
 
+  /** The draft becomes what an annotator says. */
   #take(answer) {
     if (!answer) return;
     const { marks, letter } = answer;

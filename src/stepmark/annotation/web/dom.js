@@ -49,6 +49,7 @@ export function digits(value, places = 2) {
 /** Seconds for people: "45 s", "3 min 5 s", "2 h 10 min", "4 d 3 h". */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 1) return "<1 s";
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;

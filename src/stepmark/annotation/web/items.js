@@ -27,7 +27,7 @@ export class ItemsPage {
         { class: "page" },
         make("h1", {}, "Items and export"),
         make("h2", {}, "Add items"),
-        make("p", { class: "note" }, "A file in any format that `stepmark convert` reads, plain solutions, or agents' traces. Items that are there already stay as they are."),
+        make("p", { class: "note" }, "A file in any format that stepmark convert reads, plain solutions, or agents' traces. Items that are there already stay as they are."),
         this.#upload(),
         make("h2", {}, "Export"),
         make("p", { class: "note" }, "What is submitted and decided, as it is now."),

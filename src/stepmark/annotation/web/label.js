@@ -144,7 +144,8 @@ export class LabelPage {
     const work = this.#work;
     const { id } = work;
     if (isFresh) await this.#sent(id);
-    if (this.#work !== work || work.clashing.length || this.outbox.held(id)) return;
+    // While the server was away the annotator may have opened it again.
+    if (this.#work !== work || !work.folding.submitted || work.clashing.length || this.outbox.held(id)) return;
     if (isFresh && this.me.project.help.show === "after" && !work.helped) {
       const answer = await ask("GET", itemPath(id));
       if (this.#work !== work) return;

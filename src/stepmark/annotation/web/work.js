@@ -31,6 +31,8 @@ export class Clock {
 }
 
 export class Work {
+  isFinal = false;
+
   constructor(answer, project, outbox, clock) {
     this.view = answer.item;
     this.id = answer.item.id;
