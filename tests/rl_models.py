@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+
+from stepmark.models.prm import Ledger
 from stepmark.models.scripted import ScriptedPRM
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 
 def wordy() -> ScriptedPRM:
@@ -15,3 +21,36 @@ def margin() -> ScriptedPRM:
     return ScriptedPRM(
         lambda _problem, steps: 1 - 2 / (1 + len(steps[-1]) / 10), name="margin", score_kind="margin"
     )
+
+
+class _Mortal:
+    """As `wordy`; the process is killed when it is asked for the time that $DIES_AT names."""
+
+    name = "mortal"
+    score_kind: ScoreKind = "probability"
+    default_aggregate = "min"
+    default_threshold: float | None = 0.5
+
+    def __init__(self) -> None:
+        self._prm = wordy()
+        self._asked = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._prm.ledger
+
+    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+        return self._prm.score(problem, steps)
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        self._asked += 1
+        if os.environ.get("DIES_AT") == str(self._asked):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._prm.score_many(solutions, keep_going=keep_going)
+
+
+def mortal() -> _Mortal:
+    """May be killed."""
+    return _Mortal()

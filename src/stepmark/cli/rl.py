@@ -215,12 +215,15 @@ def _train(
 ) -> tuple[Actor, list[Watched], list[Mapping[str, Any]]]:
     """Run to the end or to the alarm; the policy, the evaluations and the updates."""
     from stepmark.cli.rl_display import Display
+    from stepmark.models.backbone import quiet_loading
     from stepmark.rl.monitor import History, Monitor
     from stepmark.rl.trainer import Trainer
 
     run, settings, out = asked.run, asked.settings, asked.out
-    prm, actor = _prm(run), _actor(asked)
-    token_rewards = _implicit(asked, actor)
+    prm = _prm(run)
+    with quiet_loading():
+        actor = _actor(asked)
+        token_rewards = _implicit(asked, actor)
     begin(out, told)
     monitor = Monitor(
         actor,
@@ -270,12 +273,14 @@ def _finish(
 ) -> None:
     """The checkpoint, the page, the cards; the last card says that the run is done."""
     from stepmark.cli.rl_display import words
+    from stepmark.models.backbone import quiet_loading
     from stepmark.rl.card import CARD_FILE, PolicyCard, policy_card
     from stepmark.rl.monitor import BEST
     from stepmark.rl.report import rl_html
 
     out = asked.out
-    actor.save(out)
+    with quiet_loading():
+        actor.save(out)
     settings = {name: str(value) for name, value in flat(told).items()}
     title = f"{out.resolve().name}: {asked.policy} with {asked.name}"
     with atomic_write(out / REPORT_FILE) as page:

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import torch
 
+from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
 from stepmark.records import read_record, to_data
 from stepmark.rl.actor import Actor, padded, passes, rows_of
@@ -193,7 +194,8 @@ class Monitor:
         )
         for leftover in (draft, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        self.actor.save(draft)
+        with quiet_loading():
+            self.actor.save(draft)
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)

@@ -11,7 +11,7 @@ from stepmark.rl.report_examples import examples
 from stepmark.rl.report_plots import crossed, judgement, learning, overview, probes, written
 from stepmark.rl.watched import Watch, Watched
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
-from stepmark.show.tables import ABSENT, interval_text
+from stepmark.show.tables import ABSENT
 
 
 def rl_html(
@@ -98,7 +98,6 @@ def _verdict(rows: Sequence[Watched]) -> str:
 
 def _tiles(rows: Sequence[Watched]) -> tuple[Tile, ...]:
     first, last = rows[0], rows[-1]
-    best = next((row for row in reversed(rows) if row.best), None)
     tiles = [
         Tile(
             label="Alarm",
@@ -106,19 +105,10 @@ def _tiles(rows: Sequence[Watched]) -> tuple[Tile, ...]:
             detail=alarm_words(rows),
             sort="bad" if last.alarmed is not None else "good" if last.cusum is not None else "",
         ),
-        _tile("Accuracy (%)", last.accuracy, first.accuracy, scale=100),
+        _tile("Accuracy (%)", last.accuracy, first.accuracy, scale=100, more=_best(rows)),
     ]
-    if best is not None:
-        tiles.append(
-            Tile(
-                label="Best accuracy before an alarm (%)",
-                value=_number(best.accuracy, 100),
-                detail=f"after update {best.update:,}",
-            )
-        )
     for label, name, scale in (
         ("PRM return, mean step", "step_return", 1),
-        ("PRM return, solution", "solution_return", 1),
         ("AUC (%)", "auc", 100),
         ("KL, nats a token", "divergence", 1),
     ):
@@ -136,17 +126,26 @@ def _tiles(rows: Sequence[Watched]) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _tile(label: str, now: Interval, before: Interval | None, *, scale: float) -> Tile:
-    _, _, interval = interval_text(now.value, now.low, now.high, scale, 1 if scale == 100 else 3).partition(
-        " "
+def _best(rows: Sequence[Watched]) -> str:
+    best = next((row for row in reversed(rows) if row.best), None)
+    if best is None or best.update == rows[-1].update:
+        return ""
+    return f"best before an alarm {_number(best.accuracy, 100)}, after update {best.update:,}"
+
+
+def _tile(label: str, now: Interval, before: Interval | None, *, scale: float, more: str = "") -> Tile:
+    ends = (
+        ""
+        if now.low is None or now.high is None
+        else f"{_shown(now.low, scale)} to {_shown(now.high, scale)}"
     )
     began = "" if before is None or before.value is None else f"at the start {_number(before, scale)}"
-    return Tile(
-        label=label, value=_number(now, scale), detail="\n".join(filter(None, (interval.strip("[]"), began)))
-    )
+    return Tile(label=label, value=_number(now, scale), detail="\n".join(filter(None, (ends, began, more))))
 
 
 def _number(one: Interval, scale: float) -> str:
-    if one.value is None:
-        return ABSENT
-    return f"{one.value * scale:.1f}" if scale == 100 else f"{one.value:.3g}"
+    return ABSENT if one.value is None else _shown(one.value, scale)
+
+
+def _shown(value: float, scale: float) -> str:
+    return f"{value * scale:.1f}" if scale == 100 else f"{value:.3g}"

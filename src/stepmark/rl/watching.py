@@ -228,6 +228,8 @@ def _probes(
         for one, mark in zip(rated, marks, strict=True)
         if mark is not None
     ]
+    if not watch.probes:
+        return {}
     count = min(watch.probes, len(there))
     chosen = [at * len(there) // count for at in range(count)]
     how = watch.aggregate or prm.default_aggregate

@@ -1,0 +1,241 @@
+"""`stepmark rl`: what it writes, killed and gone on with, stopped at an alarm, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("matplotlib")
+from stepmark.cli import main  # noqa: E402
+from stepmark.cli.rl_display import Display, clock_face  # noqa: E402
+from stepmark.cli.rl_flags import FIELD_OF, NOT_HERE, CreditFlags, ImplicitFlags, credit_of  # noqa: E402
+from stepmark.errors import UsageError  # noqa: E402
+from stepmark.models.policies.local import LocalPolicy  # noqa: E402
+from stepmark.rl.credit.methods import CREDITS  # noqa: E402
+from stepmark.rl.monitor import read_lines, read_watched  # noqa: E402
+from stepmark.rl.online import Implicit  # noqa: E402
+from stepmark.rl.trainer import Update  # noqa: E402
+from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
+
+torch.set_num_threads(1)
+TESTS = Path(__file__).parent
+SMALL = {
+    "--updates": "2", "--problems": "2", "--group": "3", "--max-tokens": "6", "--prompt": "text", "--instruction": "",
+    "--learning-rate": "1e-2", "--warmup": "0", "--evaluate-every": "1", "--save-every": "1", "--probes": "0",
+    "--held-out": "3", "--verifier": "text",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policy")
+    words = tiny_tokenizer()
+    tiny_model(words).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Plots take seconds, and are tested elsewhere."""
+    monkeypatch.setattr("stepmark.rl.report.rl_html", lambda *_arguments, **_more: iter(("",)))
+
+
+def problems(tmp_path, texts=("a", "b c", "what is it", "2 + 3", "yes", "no"), name="problems.jsonl"):
+    file = tmp_path / name
+    file.write_text(
+        "".join(json.dumps({"problem": text, "answer": "e", "id": text}) + "\n" for text in texts)
+    )
+    return file
+
+
+def words(file, policy, out, credit="process", prm="rl_models:wordy", **more):
+    flags = SMALL | {f"--{name.replace('_', '-')}": str(value) for name, value in more.items()}
+    asked = ["rl", str(file), "--policy", str(policy), "--credit", credit, "--out", str(out)]
+    asked += [] if prm is None else ["--prm", prm]
+    return asked + [f"{name}={value}" for name, value in flags.items()]
+
+
+def test_killed_with_a_signal_it_goes_on_to_the_same_weights(tmp_path, policy, capsys, no_page) -> None:
+    file, whole, parts = problems(tmp_path), tmp_path / "whole", tmp_path / "parts"
+    assert main(words(file, policy, whole, prm="rl_models:mortal")) == 0
+    said = capsys.readouterr()
+    assert "after update 2, held out: accuracy 0.000" in said.out
+    assert "update 2 of 2" in said.err
+    # Asked at the first evaluation, then at an update and an evaluation by turns: the fifth time it dies at the evaluation after update 2, which is in the
+    # history and not in the state.
+    code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
+    env = os.environ | {"PYTHONPATH": str(TESTS), "DIES_AT": "5", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *words(file, policy, parts, prm="rl_models:mortal")]
+    killed = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert [row["update"] for row in read_lines(parts / "history.jsonl")] == [1, 2]
+    assert [row.update for row in read_watched(parts / "monitor.jsonl")] == [0, 1]
+    assert (parts / "state.pt").is_file()
+    assert main(words(file, policy, parts, prm="rl_models:mortal")) == 0
+    for name in ("model.safetensors", "history.jsonl", "monitor.jsonl", "run.json", "best/model.safetensors"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+    start = LocalPolicy.load(str(policy)).identity
+    assert LocalPolicy.load(str(parts)).identity != start  # it has learnt
+    assert not (parts / "state.pt").exists()
+    capsys.readouterr()
+    # Done is done; other settings are another run.
+    before = (parts / "model.safetensors").stat().st_mtime_ns
+    assert main(words(file, policy, parts, prm="rl_models:mortal")) == 0
+    assert "this run is done" in capsys.readouterr().out
+    assert (parts / "model.safetensors").stat().st_mtime_ns == before
+    assert main(words(file, policy, parts, prm="rl_models:mortal", group=4)) == 2
+    assert "settings.group: 3 there, 4 here" in capsys.readouterr().err
+
+
+def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
+    file, out = problems(tmp_path), tmp_path / "out"
+    assert main(words(file, policy, out, updates=1, probes=2, seed=3)) == 0
+    card = (out / "README.md").read_text()
+    for part in (
+        "| accuracy | 0 [0, 0.5615] |",
+        "Trained on 3 problems of problems.jsonl",
+        "3 held-out problems",
+        "`credit.process_weight` | 1.0",
+        "Seed: 3.",
+    ):
+        assert part in card, part
+    assert "the best checkpoint" in (out / "best" / "README.md").read_text()
+    assert "Accuracy and PRM return" in (out / "report.html").read_text()
+    rows = read_watched(out / "monitor.jsonl")
+    assert [row.update for row in rows] == [0, 1]
+    assert rows[0].divergence.value == pytest.approx(0, abs=1e-6)
+    assert rows[1].divergence.value > 0
+    assert rows[1].probes["empty"].count == 2
+    assert "best before an alarm" in capsys.readouterr().out
+
+
+def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, policy, no_page) -> None:
+    file, out = problems(tmp_path), tmp_path / "out"
+    more = words(file, policy, out, credit="prime", prm=None, updates=1, implicit_learning_rate="1e-3")
+    assert main([*more, "--implicit", "--no-reference", "--no-normalise"]) == 0
+    told = json.loads((out / "run.json").read_text())
+    assert told["credit"] == {
+        "name": "prime",
+        "form": "paper",
+        "gamma": 1.0,
+        "process_weight": 1.0,
+        "outcome_weight": 1.0,
+        "normalise": False,
+    }
+    assert told["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
+    row = read_watched(out / "monitor.jsonl")[-1]
+    assert (row.kind, row.divergence, row.cusum) == ("log-ratio", None, None)
+
+
+def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_page) -> None:
+    # Any gap at all is an alarm here.
+    file, out = problems(tmp_path), tmp_path / "out"
+    more = words(file, policy, out, updates=6, slack=0, limit=0, group=6, learning_rate="5e-2")
+    assert main([*more, "--stop-on-hack"]) == 0
+    said = capsys.readouterr()
+    rows = read_watched(out / "monitor.jsonl")
+    assert rows[-1].alarmed == rows[-1].update < 6
+    assert f"ALARM after update {rows[-1].update}" in said.err
+    assert f"alarm after update {rows[-1].update}" in said.out
+    assert f"Alarm after update {rows[-1].update}" in (out / "README.md").read_text()
+    assert (out / "best" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        ({"prm": None}, [], "--credit process needs a PRM: add --prm"),
+        ({"credit": "prime", "prm": None}, [], "add --implicit"),
+        ({"credit": "outcome"}, ["--implicit"], "take --credit prime"),
+        ({"credit": "outcome", "prm": None}, ["--stop-on-hack"], "--stop-on-hack needs a PRM"),
+        ({"credit": "outcome", "prm": None}, ["--aggregate", "min"], "--aggregate needs a PRM"),
+        ({"credit": "grpo"}, [], "no credit method 'grpo'"),
+        ({}, ["--alpha", "2"], "--alpha is not a setting of --credit process"),
+        (
+            {"credit": "min-form"},
+            ["--shaping", "clip"],
+            "--baseline, --centre, --min-temperature, --outcome-weight",
+        ),
+        ({}, ["--implicit-beta", "2"], "add --implicit"),
+        ({}, ["--kl-weight", "1", "--no-reference"], "--no-reference does not keep"),
+        ({"group": 0}, [], "group must be at least 1"),
+        ({"held_out": 6}, [], "--held-out 6: expected from 1 to under the 6 problems"),
+        ({"held_out": "nowhere.jsonl"}, [], "nowhere.jsonl"),
+        ({"policy": "http://localhost:1/v1#x"}, [], "a server's weights"),
+        ({"policy": "/nowhere"}, [], "/nowhere"),
+        ({"file": "missing.jsonl"}, [], "missing.jsonl"),
+        ({"verifier": "oracle"}, [], "oracle"),
+        ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
+        ({"limit": -1}, [], "limit must be at least 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_there_is_a_run(
+    tmp_path, policy, capsys, change, more, said
+) -> None:
+    asked = {"file": problems(tmp_path), "policy": policy} | change
+    out = tmp_path / "out"
+    assert main([*words(asked.pop("file"), asked.pop("policy"), out, **asked), *more]) == 2
+    assert said in capsys.readouterr().err
+    assert not (out / "history.jsonl").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, policy, capsys) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    assert main(words(problems(tmp_path), policy, out)) == 2
+    assert "found other files" in capsys.readouterr().err
+    assert [one.name for one in out.iterdir()] == ["thesis.txt"]
+    assert main(words(problems(tmp_path), policy, out / "thesis.txt")) == 2
+    assert "found a file" in capsys.readouterr().err
+
+
+def test_held_out_problems_are_not_trained_on(tmp_path, policy, capsys, no_page) -> None:
+    file, other = problems(tmp_path), problems(tmp_path, ("a", "new"), "other.jsonl")
+    out = tmp_path / "out"
+    assert main(words(file, policy, out, updates=1, held_out=other)) == 0
+    assert "left out 1 problems that are among the held-out ones" in capsys.readouterr().err
+    assert "Trained on 5 problems" in (out / "README.md").read_text()
+    assert main(words(other, policy, tmp_path / "none", held_out=other)) == 2
+    assert "not held out, found none" in capsys.readouterr().err
+
+
+def test_every_setting_of_every_method_is_a_flag() -> None:
+    flags = {FIELD_OF.get(field.name, field.name) for field in dataclasses.fields(CreditFlags)}
+    settings = {field.name for name in CREDITS for field in dataclasses.fields(CREDITS.load(name))}
+    assert flags == settings - NOT_HERE
+    implicit = {field.name.removeprefix("implicit_") for field in dataclasses.fields(ImplicitFlags)}
+    # The budget of tokens is the run's.
+    assert implicit - {"implicit", "model"} == {field.name for field in dataclasses.fields(Implicit)} - {
+        "token_budget"
+    }
+    for field in dataclasses.fields(Implicit):
+        if field.name != "token_budget":
+            assert getattr(ImplicitFlags(), f"implicit_{field.name}") == field.default
+
+
+def test_a_methods_settings_are_its_own() -> None:
+    found = credit_of("min-form", CreditFlags(min_temperature=0.5, centre=False))
+    assert (found.temperature, found.centre, found.baseline) == (0.5, False, "token")
+    with pytest.raises(UsageError, match="expected a dataclass"):
+        credit_of("rl_models:wordy", CreditFlags())
+
+
+def test_the_time_that_is_left() -> None:
+    now = [0.0]
+    display = Display(None, 10, clock=lambda: now[0])
+    now[0] = 30.0
+    display.updated(Update(number=5, rollouts=1, figures={"accuracy": 0.25, "reward": None, "kl": 0.5}))
+    # It went on at update 5 of an earlier run, so one update took 30 s, and five are left.
+    assert display.line() == "update 5 of 10, accuracy 0.250, KL 0.500, 2:30 left"
+    assert (clock_face(3725), clock_face(59.6)) == ("1:02:05", "1:00")

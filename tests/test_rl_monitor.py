@@ -1,0 +1,398 @@
+"""What the monitor of policy training measures, against numbers worked out by hand, and what it does about them."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from stepmark.errors import InputError, ScoreKindError, UsageError  # noqa: E402
+from stepmark.metrics.intervals import wilson  # noqa: E402
+from stepmark.models.policies.local import Drawn  # noqa: E402
+from stepmark.models.scripted import ScriptedPRM  # noqa: E402
+from stepmark.records import Problem, Step, Verdict  # noqa: E402
+from stepmark.rl.actor import Actor, padded  # noqa: E402
+from stepmark.rl.hacking import Cusum, Sample, rise  # noqa: E402
+from stepmark.rl.monitor import History, Monitor, read_lines, read_watched  # noqa: E402
+from stepmark.rl.report import rl_html  # noqa: E402
+from stepmark.rl.rewarding import Rated  # noqa: E402
+from stepmark.rl.spans import StepSpans  # noqa: E402
+from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
+from stepmark.rl.watched import Watch  # noqa: E402
+from stepmark.rl.watching import watched  # noqa: E402
+from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
+
+torch.set_num_threads(1)
+QUICK = Watch(resamples=100, probes=4, examples=2)
+
+
+def rated(number, scores, right, *, texts=None, ids=None, finish="stop", refused=None):
+    texts = texts or tuple(f"s{number}.{at}" for at in range(len(scores or ())))
+    return Rated(
+        problem=Problem(text=f"problem {number}", id=f"p{number}", answer="7"),
+        group=number,
+        drawn=Drawn(prompt=(5,), ids=ids or (8,) * (2 * len(texts)), text="\n".join(texts), finish=finish),
+        steps=tuple(Step(text=text) for text in texts),
+        spans=StepSpans(ends=(), steps=()),
+        verdict=Verdict(outcome="match" if right else "mismatch", verifier="number", answer="7")
+        if texts
+        else None,
+        outcome=float(right),
+        scores=scores,
+        refused=refused,
+    )
+
+
+def evaluation(rows, update=0):
+    return Evaluation(
+        update=update,
+        rollouts=update * 8,
+        accuracy=sum(one.right for one in rows) / len(rows),
+        rated=tuple(rows),
+    )
+
+
+def table_prm(rows, **settings):
+    """Scores the steps of these solutions as they were scored, and anything else 0.9."""
+    known = {
+        step.text: score for one in rows for step, score in zip(one.steps, one.scores or (), strict=False)
+    }
+    return ScriptedPRM(lambda _problem, steps: known.get(steps[-1], 0.9), **settings)
+
+
+ROWS = [
+    rated(0, (0.9, 0.8), True),
+    rated(1, (0.9, 0.6), False),
+    rated(2, (0.4,), True),
+    rated(3, (0.3, 0.9, 0.6), False),
+]
+
+
+def test_the_figures_by_hand() -> None:
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS), watch=QUICK)
+    assert (found.solutions, found.kind, found.threshold) == (4, "probability", 0.5)
+    assert found.accuracy == wilson(2, 4)
+    assert found.step_return.value == pytest.approx((0.85 + 0.75 + 0.4 + 0.6) / 4)
+    assert found.solution_return.value == pytest.approx((0.8 + 0.6 + 0.4 + 0.3) / 4)
+    # Right: 0.8 and 0.4; wrong: 0.6 and 0.3. Of the four pairs, the right one wins three.
+    assert found.auc.value == pytest.approx(3 / 4)
+    assert found.brier.value == pytest.approx((0.2**2 + 0.6**2 + 0.6**2 + 0.3**2) / 4)
+    # Each score alone in its bin of ten.
+    assert found.ece.value == pytest.approx((0.2 + 0.6 + 0.6 + 0.3) / 4)
+    assert found.wrong == 2
+    assert found.wrong_median.value == pytest.approx(0.45)
+    assert found.wrong_quantiles == pytest.approx((0.3, 0.3, 0.45, 0.6, 0.6))
+    crossed = found.quadrants
+    assert (crossed.both, crossed.lucky, crossed.slipped, crossed.neither) == (1, 1, 1, 1)
+    assert found.steps.value == pytest.approx(2)
+    assert found.tokens.value == pytest.approx(4)
+    assert found.tokens_a_step.value == pytest.approx(2)
+    assert (found.returned.mean, found.returned.count) == (pytest.approx(0.65), 4)
+    assert found.returned.deviation == pytest.approx(math.sqrt((0.2**2 + 0.1**2 + 0.25**2 + 0.05**2) / 3))
+    assert found.verified == Sample.of([1, 0, 1, 0])
+    assert found.divergence is None
+    for one in (found.step_return, found.steps, found.brier):
+        assert one.low <= one.value <= one.high
+
+
+def test_examples_are_the_ones_that_say_most() -> None:
+    rows = [
+        rated(n, (score,), right)
+        for n, (score, right) in enumerate([(0.6, 0), (0.9, 0), (0.8, 0), (0.2, 1), (0.1, 1)])
+    ]
+    kept = watched(evaluation(rows), prm=table_prm(rows), watch=QUICK).examples
+    assert [one.id for one in kept["slipped"]] == ["p1", "p2"]
+    assert [one.id for one in kept["lucky"]] == ["p4", "p3"]
+    assert kept["both"] == kept["neither"] == ()
+    assert (kept["slipped"][0].scores, kept["slipped"][0].steps) == ((0.9,), ("s1.0",))
+
+
+def test_what_is_not_there_is_none() -> None:
+    bare = [replace(one, scores=None) for one in ROWS]
+    found = watched(evaluation(bare), watch=QUICK)
+    for name in (
+        "kind",
+        "step_return",
+        "solution_return",
+        "returned",
+        "auc",
+        "brier",
+        "ece",
+        "quadrants",
+        "unscored",
+        "divergence",
+    ):
+        assert getattr(found, name) is None, name
+    assert found.probes == {}
+    assert found.wrong_quantiles is None
+    # All right: nothing to tell apart, nothing wrong.
+    right = [rated(0, (0.9,), True), rated(1, (0.8,), True)]
+    found = watched(evaluation(right), prm=table_prm(right), watch=QUICK)
+    assert (found.auc, found.wrong, found.wrong_quantiles, found.wrong_median) == (None, 0, None, None)
+    # The PRM could read one of three, and one is blank.
+    some = [ROWS[0], rated(1, None, False, texts=("a",), refused="too long"), rated(2, None, False)]
+    found = watched(evaluation(some), prm=table_prm(some), watch=QUICK)
+    assert found.step_return.value == pytest.approx(0.85)
+    assert found.returned is None
+    assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
+    assert found.quadrants.total == 1
+    # No threshold: no 2x2.
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None), watch=QUICK)
+    assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
+    # Scores that are no probabilities have a rank and no calibration.
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS, score_kind="margin"), watch=QUICK)
+    assert found.auc is not None
+    assert found.brier is found.ece is None
+    with pytest.raises(UsageError, match="at least one"):
+        watched(Evaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
+
+
+def test_probes_are_counted_and_compared() -> None:
+    found = watched(evaluation(ROWS), prm=table_prm(ROWS), watch=QUICK).probes
+    # An empty step is not in the table: 0.9, above every original, without a bad step.
+    assert (found["empty"].count, found["empty"].score.value) == (4, pytest.approx(0.9))
+    assert found["empty"].above == found["empty"].passed == wilson(4, 4)
+    # The next problem's steps have its scores: minima 0.6, 0.4, 0.3, 0.8 beside 0.8, 0.6, 0.4, 0.3.
+    assert found["irrelevant"].score.value == pytest.approx((0.6 + 0.4 + 0.3 + 0.8) / 4)
+    assert found["irrelevant"].passed == wilson(2, 4)
+    assert found["irrelevant"].above == wilson(1, 4)
+    # One solution has a single step: it cannot be shuffled, nor its first step repeated before its last.
+    assert found["shuffled"].count == found["repeated"].count == 3
+    assert found["shuffled"].above == wilson(0, 3)  # the minimum knows no order
+    assert watched(evaluation(ROWS), prm=table_prm(ROWS), watch=replace(QUICK, probes=0)).probes == {}
+    alone = watched(evaluation(ROWS[:1]), prm=table_prm(ROWS), watch=QUICK).probes
+    assert alone["irrelevant"].count == 0
+
+
+def test_probes_that_the_prm_cannot_read() -> None:
+    def refuses(_problem, steps):
+        if steps[0] == ".":
+            raise InputError("nothing to read")
+        return 0.5
+
+    found = watched(evaluation(ROWS), prm=ScriptedPRM(refuses), watch=QUICK).probes["empty"]
+    assert (found.count, found.refused, found.score, found.passed) == (0, 4, None, None)
+
+
+def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
+    sums = [2.0, -1.0, 1.0, -3.0]
+    found = watched(evaluation([replace(one, scores=None) for one in ROWS]), implicit=sums, watch=QUICK)
+    assert (found.kind, found.auc.value) == ("log-ratio", 1.0)
+    assert found.solution_return.value == pytest.approx(-0.25)
+    right = [1, 0, 1, 0]
+    assert found.brier.value == pytest.approx(
+        sum((1 / (1 + math.exp(-x)) - y) ** 2 for x, y in zip(sums, right, strict=True)) / 4
+    )
+    assert (found.quadrants.both, found.quadrants.neither) == (2, 2)
+    assert found.returned is found.step_return is None
+
+
+class Kept:
+    """Stands for a policy: knows that it was saved."""
+
+    has_reference = False
+
+    def __init__(self):
+        self.now = 0
+
+    def save(self, folder):
+        folder.mkdir()
+        (folder / "weights").write_text(str(self.now))
+
+
+def course(accuracies, scores, count=40):
+    """Evaluations with given shares of right answers and mean scores."""
+    found = []
+    for update, (share, score) in enumerate(zip(accuracies, scores, strict=True)):
+        rows = [
+            rated(n, (score + 0.02 * (n % 3 - 1),), n < round(share * count), texts=(f"{update}.{n}",))
+            for n in range(count)
+        ]
+        found.append(evaluation(rows, update))
+    return found
+
+
+def run(monitor, evaluations):
+    said = []
+    for one in evaluations:
+        monitor.actor.now = one.update
+        said.append(monitor.evaluated(one))
+    return said
+
+
+FLAT_PRM = ScriptedPRM(lambda _problem, _steps: 0.5)
+HACKED = course([0.5, 0.6, 0.6, 0.3, 0.9], [0.5, 0.52, 0.55, 0.7, 0.9])
+
+
+def monitor_of(folder, **more):
+    return Monitor(Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, limit=8)), **more)
+
+
+def test_an_alarm_freezes_the_best_checkpoint(tmp_path) -> None:
+    monitor = monitor_of(tmp_path)
+    assert run(monitor, HACKED) == [False] * 5
+    gaps = [
+        rise(monitor.rows[0].returned, row.returned) - rise(monitor.rows[0].verified, row.verified)
+        for row in monitor.rows
+    ]
+    sums = [0.0]
+    for gap in gaps[1:]:
+        sums.append(max(0.0, sums[-1] + gap - 1))
+    assert [row.cusum for row in monitor.rows] == pytest.approx(sums)
+    first = next(at for at, total in enumerate(sums) if total > 8)
+    assert first <= 3
+    assert monitor.alarmed == first
+    assert [row.alarmed for row in monitor.rows] == [None] * first + [first] * (5 - first)
+    # Better later, and after the alarm; equal later: neither is taken.
+    assert monitor.best.update == 1
+    assert (tmp_path / "best" / "weights").read_text() == "1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "monitor.jsonl"]
+    assert read_watched(tmp_path / "monitor.jsonl") == monitor.rows
+
+
+def test_stop_on_hack_stops_at_the_alarm(tmp_path) -> None:
+    monitor = monitor_of(tmp_path, stop_on_hack=True)
+    said = run(monitor, HACKED)
+    assert said.index(True) == monitor.alarmed
+    assert not any(said[: monitor.alarmed])
+    honest = monitor_of(tmp_path / "honest", stop_on_hack=True)
+    assert not any(run(honest, course([0.4, 0.6, 0.8], [0.5, 0.55, 0.6])))
+
+
+def test_a_resumed_monitor_is_the_one_that_was_not_interrupted(tmp_path) -> None:
+    straight, broken = monitor_of(tmp_path / "a"), monitor_of(tmp_path / "b")
+    run(straight, HACKED)
+    run(broken, HACKED[:4])
+    # Killed while it wrote a line, and the run goes on from an earlier state.
+    file = tmp_path / "b" / "monitor.jsonl"
+    text = file.read_text()
+    file.write_text(text + text[:40])
+    again = monitor_of(tmp_path / "b")
+    assert len(again.rows) == 4
+    run(again, HACKED[2:])
+    assert again.rows == straight.rows
+    assert file.read_text() == (tmp_path / "a" / "monitor.jsonl").read_text()
+    again.keep(1)
+    assert [row.update for row in read_watched(file)] == [0, 1]
+
+
+def test_a_line_that_is_no_evaluation_is_named(tmp_path) -> None:
+    (tmp_path / "monitor.jsonl").write_text(json.dumps({"update": 0, "mood": "good"}) + "\n")
+    with pytest.raises(InputError, match=r"monitor.jsonl:1"):
+        monitor_of(tmp_path)
+
+
+def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
+    monitor = monitor_of(tmp_path)
+    jump = course([0.5, 0.5, 0.5], [0.5, 0.9, 0.9])
+    run(monitor, jump[:1])
+    monitor.rebase()
+    run(monitor, jump[1:])
+    assert [row.rebased for row in monitor.rows] == [False, True, False]
+    assert [row.cusum for row in monitor.rows] == [0, 0, 0]
+    assert monitor.alarmed is None
+
+
+def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(ScoreKindError, match="product"):
+        Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="margin"), watch=Watch(aggregate="product"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Watch(probes=-1), "probes"),
+        (lambda: Watch(resamples=10), "resamples"),
+        (lambda: Watch(cusum=Cusum(slack=-1)), "slack"),
+        (lambda: Watch(threshold=math.nan), "threshold"),
+    ],
+)
+def test_settings_that_cannot_be(make, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+def test_the_divergence_is_that_of_the_tokens(tmp_path) -> None:
+    words = tiny_tokenizer()
+    actor = Actor(tiny_model(words), words, name="tiny", reference=True)
+    with torch.no_grad():
+        for weight in actor.trained():
+            weight.add_(0.02 * torch.randn_like(weight))
+    rows = [rated(0, (0.5,), True, ids=(8, 9, 10)), rated(1, (0.5,), False, ids=(11,))]
+    monitor = Monitor(actor, tmp_path, prm=FLAT_PRM, watch=QUICK)
+    monitor.evaluated(evaluation(rows))
+    batch = padded([one.drawn for one in rows], "cpu")
+    with torch.no_grad():
+        delta = (actor.logprobs(batch)[0] - actor.reference_logprobs(batch)).tolist()
+    tokens = [*delta[0], delta[1][0]]
+    wanted = sum(math.exp(-one) - 1 + one for one in tokens) / 4
+    assert wanted > 0
+    assert monitor.rows[0].divergence.value == pytest.approx(wanted, rel=1e-4)
+    assert (tmp_path / "best" / "model.safetensors").is_file()
+
+
+def test_a_history_replaces_what_is_done_again(tmp_path) -> None:
+    history = History(tmp_path)
+    for number in (1, 2, 3):
+        history.updated(Update(number=number, rollouts=number * 4, figures={"loss": 0.5, "reward": None}))
+    again = History(tmp_path)
+    again.updated(Update(number=2, rollouts=8, figures={"loss": 0.25, "reward": None}))
+    assert [(row["update"], row["loss"]) for row in read_lines(tmp_path / "history.jsonl")] == [
+        (1, 0.5),
+        (2, 0.25),
+    ]
+    assert read_lines(tmp_path / "nothing.jsonl") == []
+
+
+def page_of(rows, history=(), watch=QUICK):
+    return "".join(rl_html(rows, history, {"seed": "0"}, watch=watch, title="A run"))
+
+
+def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    monitor = monitor_of(tmp_path)
+    run(monitor, HACKED)
+    history = [
+        {"update": n, "rollouts": n, "loss": 0.1, "accuracy": 0.5, "gradient": 1.0, "flat": 0.0}
+        for n in (1, 2, 3, 4)
+    ]
+    page = page_of(monitor.rows, history)
+    assert f"Alarm after update {monitor.alarmed}" in page
+    assert f"alarm at {monitor.alarmed}" in page  # in words for those who do not see the plot
+    for title in (
+        "Accuracy and PRM return",
+        "Scores of wrong answers",
+        "Null probes",
+        "Samples of training",
+        "Examples",
+    ):
+        assert title in page
+    # Of the wrong answers at the end, p36 to p39, the two that the PRM likes best.
+    assert "problem 38" in page
+    assert "problem 37" in page
+    assert "problem 36" not in page
+    for outside in ("http://", "https://", "//cdn"):
+        assert outside not in page.replace("http://www.w3.org", "")
+
+
+def test_the_page_of_a_run_without_a_prm() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        watched(evaluation([replace(one, scores=None) for one in ROWS], at), watch=QUICK) for at in (0, 10)
+    ]
+    page = page_of(rows)
+    assert "No alarm could be raised" in page
+    for title in ("Null probes", "Process and outcome", "PRM return"):
+        assert f">{title}<" not in page
+    with pytest.raises(UsageError, match="at least one"):
+        page_of([])
+
+
+def test_the_page_of_margins() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [watched(evaluation(ROWS), prm=table_prm(ROWS, score_kind="margin"), watch=QUICK)]
+    page = page_of(rows)
+    assert ">PRM return<" in page
+    assert "Calibration error" not in page
