@@ -38,7 +38,7 @@ _ENOUGH = 0.9
 """Of a budget: a size that spends so much is large enough."""
 _CUT = 0.5
 """Share of searches that the budget may cut short; a size that has more cut short is too large."""
-_TRIALS = 4
+_TRIALS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,8 +147,15 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
     """
     _check(problems, arena)
     named = entrants(settings.methods, settings.shape)
+    some = _evenly(problems, max(1, settings.pilot))
+    sampled = {}
+    if any(entrant.fit == "round" for entrant in named):
+        best = next(entrant for entrant in named if entrant.name == "best-of-n")
+        for budget in settings.budgets:
+            mean = _mean_run(some, search_of(best, 1, budget, 0, settings, arena), settings, arena)
+            sampled[budget] = mean.solutions
     fits = tuple(
-        _fitted(entrant, budget, name, problems, settings, arena)
+        _fitted(entrant, budget, name, some, sampled.get(budget, 1.0), settings, arena)
         for entrant in named
         for budget, name in zip(settings.budgets, settings.names, strict=True)
     )
@@ -241,36 +248,41 @@ def _fitted(
     entrant: Entrant,
     budget: float,
     name: str,
-    problems: Sequence[Problem],
+    some: Sequence[Problem],
+    solutions: float,
     settings: Contest,
     arena: Arena,
 ) -> Fitted:
     """The size at which a method spends a budget.
 
     A size is enlarged in proportion to what it leaves unspent until the pilot spends 90 % of the budget on average. Of methods that are
-    worse off when they are cut short, one that has more than half of its searches ended by the budget is too large: the size before is
-    taken.
+    worse off when they are cut short, one that has more than half of its searches ended by the budget is too large, and so is one that
+    spends no more than a smaller one: the middle between that and the largest good size is tried next.
     """
     if entrant.fit == "none":
         return Fitted(method=entrant.name, budget=name, size=1, spent=None, cut=None, tried=0)
-    some = _evenly(problems, max(1, settings.pilot))
-    baseline = next(one for one in entrants((), settings.shape) if one.name == "best-of-n")
-    sampled = _mean_run(some, search_of(baseline, 1, budget, 0, settings, arena), settings, arena)
-    size = starting_size(entrant, sampled.solutions)
-    best, measured = size, None
+    size = best = starting_size(entrant, solutions)
+    measured: _Mean | None = None
+    too_large: int | None = None
     tried = 0
     while settings.pilot and tried < _TRIALS:
         tried += 1
         arena.tell(f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {len(some)} problems")
         now = _mean_run(some, search_of(entrant, size, budget, 0, settings, arena), settings, arena)
-        if measured is not None and entrant.fit == "round" and now.cut > _CUT:
+        cut = entrant.fit == "round" and now.cut > _CUT
+        if measured is not None and (cut or now.spent <= measured.spent):
+            too_large = size
+        else:
+            best, measured = size, now
+            if now.spent >= _ENOUGH * budget or cut:
+                break
+        if too_large is None:
+            size = max(size + 1, round(size * min(2.0, budget / max(now.spent, 1e-9))))
+        else:
+            size = (best + too_large) // 2
+        # Of a beam, sizes between two multiples of k are one search.
+        if entrant.sized(size) == entrant.sized(best):
             break
-        if measured is not None and now.spent <= measured.spent:
-            break  # a larger size spends no more: that is all the method can spend
-        best, measured = size, now
-        if now.spent >= _ENOUGH * budget or now.cut > _CUT:
-            break
-        size = max(size + 1, round(size * min(2.0, budget / max(now.spent, 1e-9))))
     return Fitted(
         method=entrant.name,
         budget=name,

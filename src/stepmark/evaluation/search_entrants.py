@@ -84,8 +84,6 @@ class Entrant:
     fit: Fit = "none"
     least: int = 1
     """The smallest size that is tried."""
-    scored: bool = True
-    """Whether it asks a PRM."""
 
 
 def _beam(shape: Shape, size: int) -> Searching:
@@ -162,7 +160,6 @@ def entrants(names: tuple[str, ...], shape: Shape | None = None) -> list[Entrant
             sized=partial(_SIZED[name][0], shape),
             fit=_SIZED[name][1],
             least=shape.expand if _SIZED[name][1] == "children" else 1,
-            scored=name not in ("greedy", "majority"),
         )
         for name in METHODS
         if name in names or name in BASELINES

@@ -21,6 +21,7 @@ from stepmark.evaluation.search_tables import (
     seeds_table,
     spent_table,
     spread_table,
+    words,
 )
 from stepmark.metrics.first_error import found_error
 from stepmark.records import Problem
@@ -164,12 +165,16 @@ def _tiles(found: Contested, figures: Mapping[str, Figure], settings: Contest) -
     tiles: list[Tile] = []
     for name in [*(n for n in ("majority", "best-of-n") if n in names), *names]:
         figure = figures.get(f"accuracy/{name}/{most}")
-        if figure is None or figure.value is None or any(tile.label == f"{name}, %" for tile in tiles):
+        if (
+            figure is None
+            or figure.value is None
+            or any(tile.label.startswith(f"{name}, ") for tile in tiles)
+        ):
             continue
         low, high = figure.low, figure.high
         tiles.append(
             Tile(
-                label=f"{name}, %",
+                label=f"{name}, {words(settings.budgets[-1])} {settings.unit}, %",
                 value=f"{100 * figure.value:.1f}",
                 detail="" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}",
             )

@@ -16,6 +16,9 @@ from stepmark.show.tables import ABSENT, Align, Table
 
 Figures = Mapping[str, Figure]
 
+_CERTAIN = 20
+"""A separation beyond this is not told in digits: the scores are hardly ever wrong."""
+
 _NAMES = {"majority": "majority vote", "best-of-n": "best-of-N"}
 
 
@@ -274,7 +277,9 @@ def advice_words(figures: Figures, expand: int) -> str:
         return "No beam width can be advised: it takes problems with right and wrong solutions among best-of-N's, whose scores differ."
     one = found[0]
     separation = figures[f"spread/{POSITIONS[-1]}/separation"]
-    said = f"Right and wrong solutions of a problem lie {shown(separation, scale=1, digits=2)} standard deviations of the noise apart. "
+    far = separation.value is not None and separation.value > _CERTAIN
+    lie = f"more than {_CERTAIN}" if far else shown(separation, scale=1, digits=2)
+    said = f"Right and wrong solutions of a problem lie {lie} standard deviations of the noise apart. "
     if one.width is None:
         said += (
             f"With {expand} steps after each beam not even a width of {max(one.lost)} keeps the right ways: the scores do not tell them "
