@@ -94,7 +94,7 @@ def test_an_id_of_anothers_change(tmp_path):
         first = change("one")
         assert (await ada.post("/api/changes", first)).status_code == 200
         stolen = await bob.post("/api/changes", {**change("two"), "id": first["id"]})
-        assert stolen.status_code == 503
+        assert stolen.status_code == 409 and stolen.json()["changes"] == []
         assert (await bob.post("/api/changes", change("two"))).json()["version"] == 1
         assert (await ada.get("/api/items/one")).json()["version"] == 1
 

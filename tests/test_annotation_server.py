@@ -197,7 +197,8 @@ def test_another_process_cannot_fork_a_log(database_url):
                     elsewhere.change("one", 1, "submit"),
                     bob.change("two", 0, "first_error", step=0),
                 )
-                assert (refused.status_code, also.status_code, fine.status_code) == (503, 503, 200)
+                assert (refused.status_code, also.status_code, fine.status_code) == (409, 409, 200)
+                assert [c["step"] for c in refused.json()["changes"]] == [1]
                 conflict = await elsewhere.change("one", 0, "first_error", step=2)
                 assert conflict.status_code == 409
                 assert [c["step"] for c in conflict.json()["changes"]] == [1]

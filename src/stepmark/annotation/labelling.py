@@ -173,7 +173,7 @@ class Labelling:
                 )
             return Taken(version, entry.submitted, log.pending)
         if data.get("version") != len(log.entries) or type(data.get("version")) is not int:
-            raise _conflict(log, data.get("version"))
+            raise conflict(log, data.get("version"))
         if len(log.entries) >= MOST_CHANGES:
             raise Refused(403, f"this item has {MOST_CHANGES} changes already; ask an admin")
         now = self._clock()
@@ -331,7 +331,8 @@ def _seconds(value: Any, since: float) -> float | None:
     return round(min(float(value), max(since, 0.0)), 3)
 
 
-def _conflict(log: Log, found: Any) -> Refused:
+def conflict(log: Log, found: Any) -> Refused:
+    """The refusal of a change that builds on another version; it holds the log."""
     if type(found) is not int:
         return Refused(400, f"expected a whole number, found {_kind(found)}", field="version")
     return Refused(

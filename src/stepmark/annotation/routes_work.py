@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic_core import from_json
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from stepmark.annotation.access import account_of, live_of, need
 from stepmark.annotation.assigning import Assignment
-from stepmark.annotation.labelling import Taken, entries_data
+from stepmark.annotation.labelling import Taken, conflict, entries_data
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.routes_session import screens
 
@@ -56,11 +56,14 @@ async def answer_next(live: Live, account: Account, after: str | None) -> bytes:
     found, touched = live.assigning.next(account.id, after=after, screens=screens(account))
     if isinstance(found, Assignment) and len(live.assigning.all_of(account.id)) > before:
         live.labelling.begin(account.id, live.assigning.items[found.item])
-    if touched:
-        await asyncio.gather(*(live.writer.assignment(one.row) for one in touched))
-    if isinstance(found, Assignment):
-        return await _answer(live, account, found)
-    return json.dumps({"item": None, "reason": found}).encode()
+    # The item is read while its lease is being written.
+    leased = [live.writer.assignment(one.row) for one in touched]
+    try:
+        if isinstance(found, Assignment):
+            return await _answer(live, account, found)
+        return json.dumps({"item": None, "reason": found}).encode()
+    finally:
+        await asyncio.gather(*leased)
 
 
 async def answer_changes(live: Live, account: Account, body: bytes) -> bytes:
@@ -74,7 +77,7 @@ async def answer_changes(live: Live, account: Account, body: bytes) -> bytes:
     several = data.get("changes")
     if several is None:
         taken = await _take(live, account, data)
-        await _stored(taken)
+        await _stored(live, account, data["item"], taken)
         return b'{"version":%d,"submitted":%b}' % (taken.version, b"true" if taken.submitted else b"false")
     if not isinstance(several, list) or len(several) > MOST_AT_ONCE:
         raise Refused(400, f"expected a list of at most {MOST_AT_ONCE} changes", field="changes")
@@ -144,12 +147,16 @@ async def _take(live: Live, account: Account, data: Any) -> Taken:
     return live.labelling.take(account.id, log, item, one, data)
 
 
-async def _stored(taken: Taken) -> None:
+async def _stored(live: Live, account: Account, item: Any, taken: Taken) -> None:
     if taken.stored is None:
         return
     try:
         # Shielded: another request may wait for the same change.
         await (taken.stored if taken.stored.done() else asyncio.shield(taken.stored))
+    except IntegrityError as error:
+        # Another process went on with this log, or the id is another log's. What is in memory was thrown away.
+        log = await live.labelling.log(account.id, live.assigning.items[item])
+        raise conflict(log, taken.version - 1) from error
     except SQLAlchemyError as error:
         raise Refused(503, _NOT_STORED, headers={"retry-after": "1"}) from error
 
@@ -163,11 +170,11 @@ async def _several(live: Live, account: Account, several: list[Any]) -> list[dic
         except Refused as refused:
             outcomes.append(refused)
     results: list[dict[str, Any]] = []
-    for outcome in outcomes:
+    for data, outcome in zip(several, outcomes, strict=True):
         try:
             if isinstance(outcome, Refused):
                 raise outcome
-            await _stored(outcome)
+            await _stored(live, account, data["item"], outcome)
             results.append({"version": outcome.version, "submitted": outcome.submitted})
         except Refused as refused:
             results.append({**refused.body, "status": refused.status_code})
