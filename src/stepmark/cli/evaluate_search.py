@@ -85,11 +85,13 @@ class ContestOptions:
     """Problems that are searched at once."""
     memory_tokens: int | None = None
     """Tokens whose keys and values the PRM keeps at most. Left out: 65,536."""
+    policy_memory_tokens: int = 65_536
+    """Tokens whose keys and values a policy in this process keeps; 0 for none."""
     replies: str | None = None
     """The store of replies, such as an earlier FOUND.replies.sqlite of stepmark search. Left out: one in --out."""
 
 
-_NO_RESULTS = ("in_flight", "memory_tokens", "replies")
+_NO_RESULTS = ("in_flight", "memory_tokens", "policy_memory_tokens", "replies")
 
 
 def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOptions = DEFAULTS) -> int:
@@ -229,6 +231,8 @@ def _check(file: str, contest: ContestOptions, options: EvaluateOptions) -> None
         raise UsageError(f"--in-flight {contest.in_flight}: expected 1 or more")
     if contest.memory_tokens is not None and contest.memory_tokens < 1:
         raise UsageError(f"--memory-tokens {contest.memory_tokens}: expected 1 or more")
+    if contest.policy_memory_tokens < 0:
+        raise UsageError(f"--policy-memory-tokens {contest.policy_memory_tokens}: expected 0 or more")
     if contest.unit == "flops" and None in (contest.policy_parameters, contest.prm_parameters):
         raise UsageError("--unit flops needs --policy-parameters and --prm-parameters")
     checked_input(file)
