@@ -236,3 +236,111 @@ def test_no_page_file_puts_text_in_as_html_or_names_another_place() -> None:
         )
         assert len(text.splitlines()) < 400, file
         assert " style=" not in text, file
+
+
+OUTBOX = """
+import { AsyncLocalStorage } from "node:async_hooks";
+import { Outbox } from "./outbox.js";
+const inTab = new AsyncLocalStorage(); // which tab a request comes from
+// A browser and a server of few lines; time passes at once.
+globalThis.addEventListener = () => {};
+globalThis.document = { addEventListener() {}, hidden: false };
+globalThis.setTimeout = (run) => setImmediate(run);
+globalThis.clearTimeout = (timer) => clearImmediate(timer);
+function run({ seed, items, tabs }) {
+  let state = seed;
+  const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
+  const kept = new Map();
+  const storage = {
+    get length() { return kept.size; },
+    key: (at) => [...kept.keys()][at],
+    getItem: (key) => kept.get(key) ?? null,
+    setItem: (key, value) => kept.set(key, value),
+    removeItem: (key) => kept.delete(key),
+  };
+  const logs = Object.fromEntries(items.map((item) => [item, []]));
+  let asked = 0;
+  let open = -1; // the tab that is not closed
+  const take = ({ item, id, version, change }) => {
+    const at = logs[item].findIndex((one) => one.id === id);
+    if (at >= 0) return [200, { version: at + 1 }];
+    if (version !== logs[item].length) return [409, { error: "version" }];
+    logs[item].push({ id, change });
+    return [200, { version: logs[item].length }];
+  };
+  const answer = (status, data, headers = {}) => ({
+    ok: status < 300, status, headers: new Headers({ "Content-Type": "application/json", ...headers }), json: async () => data });
+  const never = new Promise(() => {});
+  globalThis.fetch = async (path, { body }) => {
+    const made = await served(body).catch((error) => ({ error }));
+    if (inTab.getStore() !== open) return never;
+    if (made.error) throw made.error;
+    return made;
+  };
+  async function served(body) {
+    await new Promise((done) => setImmediate(done));
+    const fate = asked++ < 400 ? random() : 1;
+    if (fate < 0.15) throw new TypeError("network");
+    if (fate < 0.22) return answer(429, { error: "too often" }, { "Retry-After": "1" });
+    if (fate < 0.27) return answer(503, { error: "not stored" });
+    if (fate < 0.32) return answer(401, { error: "no session" });
+    const data = JSON.parse(body);
+    // Several: some may be stored and the rest refused at random, as by a server that dies half-way.
+    const made = data.changes ? data.changes.map((one) => { const [status, said] = take(one); return status < 300 ? said : { ...said, status }; }) : take(data);
+    if (fate < 0.5) throw new TypeError("the answer is lost");
+    return data.changes ? answer(200, { results: made }) : answer(...made);
+  }
+  const clashes = [];
+  const on = { state() {}, acknowledged() {}, clash: (item) => clashes.push(item), refused: (entry, failure) => { throw failure; }, login: async () => {} };
+  return (async () => {
+    const wanted = Object.fromEntries(items.map((item) => [item, []]));
+    for (let tab = 0; tab < tabs; tab++) {
+      open = tab;
+      // A tab that was closed has left what it could not send, or does not know to be stored.
+      await inTab.run(tab, async () => {
+        const box = new Outbox("ann", on, storage);
+        const changes = 3 + Math.floor(random() * 150);
+        for (let at = 0; at < changes; at++) {
+          const item = items[Math.floor(random() * items.length)];
+          wanted[item].push(at + 1000 * tab);
+          box.add(item, wanted[item].length - 1, { kind: "note", step: null, text: String(at + 1000 * tab) }, 0);
+          if (random() < 0.3) await new Promise((done) => setImmediate(done));
+        }
+        if (tab < tabs - 1) return;
+        while (box.size) await new Promise((done) => setImmediate(done));
+      });
+    }
+    const found = Object.fromEntries(items.map((item) => [item, logs[item].map(({ change }) => Number(change.text))]));
+    return { wanted, found, left: kept.size, clashes: clashes.length };
+  })();
+}
+const made = [];
+for (const one of given) made.push(await run(one));"""
+
+
+def test_whatever_fails_on_the_way_every_change_is_stored_once_and_in_order(tmp_path: Path) -> None:
+    plays = [{"seed": 17 + k, "items": ["a", "b", "c"][: 1 + k % 3], "tabs": 1 + k % 3} for k in range(40)]
+    for one in node(tmp_path, ["outbox.js", "api.js"], OUTBOX, plays):
+        assert one["found"] == one["wanted"]
+        assert (one["left"], one["clashes"]) == (0, 0)
+
+
+def test_every_key_is_told_of_in_the_docs(tmp_path: Path) -> None:
+    code = 'import { KEYS, keyName } from "./keys.js";\nconst made = KEYS.map(({ keys, only }) => [keys.map(keyName), only ?? null]);'
+    page = (Path(__file__).parents[1] / "docs" / "annotate.md").read_text()
+    told = set(re.findall(r"`([^`\s]+)`", page))
+    for names, _ in node(tmp_path, ["keys.js"], code, None):
+        # Of an action at least the first key; "Shift+u" is told of as "with Shift, `u`".
+        assert names[0] in told or names[0].removeprefix("Shift+") in told, names
+
+
+def test_no_key_means_two_things_at_once(tmp_path: Path) -> None:
+    code = """import { keysOf } from "./keys.js";
+const made = given.map((when) => keysOf(new Set(when)).flatMap(({ keys }) => keys));"""
+    shared = ["types", "help"]
+    pages = [
+        [mode, who, *shared] for mode in ("first_error", "per_step") for who in ("labelling", "deciding")
+    ]
+    for keys in node(tmp_path, ["keys.js"], code, [*pages, ["per_step", "neutral", "labelling", *shared]]):
+        assert len(keys) == len(set(keys))
+        assert len(keys) > 25
