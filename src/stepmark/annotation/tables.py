@@ -1,6 +1,6 @@
 """The tables, the same on SQLite and PostgreSQL.
 
-`changes` is the log: rows are only ever added. (item, account, version) is unique, so that not even a second process could give one log two
+`changes` is the log: rows are only ever added. (item, account, version) is its key, so that not even a second process could give one log two
 continuations. Everything else can be made again from the log and the items' files, or is about who may do what.
 """
 
@@ -16,7 +16,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    UniqueConstraint,
 )
 
 SCHEMA = 1
@@ -83,14 +82,16 @@ assignments = Table(
 changes = Table(
     "changes",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("item", Text, nullable=False),
-    Column("account", _id, nullable=False),
-    Column("version", Integer, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("item", Text, primary_key=True),
+    Column("account", _id, primary_key=True, autoincrement=False),
+    Column("version", Integer, primary_key=True, autoincrement=False),
     Column("data", Text, nullable=False),
     Column("seconds", Double),
     Column("at", Double, nullable=False),
-    UniqueConstraint("item", "account", "version", name="changes_one_line"),
+    # One tree alone: a commit writes every page that it touches, and random ids would each touch one more. That a log holds an id once
+    # is seen to where the log is folded, which has all of it before it.
+    sqlite_with_rowid=False,
 )
 
 decisions = Table(
