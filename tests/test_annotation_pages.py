@@ -175,14 +175,17 @@ def test_a_tiny_model_trains_on_what_was_labelled(browser: Browser, folder: Path
 def test_suggestions_are_accepted_or_overridden_before_an_item_counts(browser: Browser, folder: Path) -> None:
     said = tuple(Suggestion(judge="a-prm", rating=r, score=s) for r, s in ((1, 0.9), (1, 0.8), (-1, 0.1)))
     items = [item("one", "Yes.", "And yes.", "So no.", suggestions=said)]
-    project = Project(mode="per_step", help=Help(show="before", require_verification=True))
+    project = Project(mode="per_step", help=Help(show="after", require_verification=True))
     with Site(folder, project, items) as site, person(browser, site) as ann:
         ann.join("annotator", "Ann")
         page = ann.page
-        assert page.locator(".suggestion").count() == 3
-        ann.keys("a", "1", "s")  # accepts, overrides, and forgets the third
-        assert page.locator(".toast").inner_text().startswith("Still to be accepted or overridden: step 3")
-        ann.keys("a")
+        ann.keys("3", "1", "1", "s")
+        page.locator(".suggestion").nth(2).wait_for()
+        ann.keys("r", "a", "s")  # accepts one, and forgets the others
+        left = "Still to be accepted or overridden: step 2, 3 (2 suggestions)."
+        assert page.locator(".toast").inner_text() == left
+        assert ann.here() == 1
+        ann.keys("1", "a")
         assert page.locator(".suggestion .done").all_inner_texts() == ["accepted", "overridden", "accepted"]
         ann.keys("s")
         page.get_by_role("heading", name="All done").wait_for()

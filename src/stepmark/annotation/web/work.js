@@ -51,9 +51,9 @@ export class Work {
     return this.suggestions?.some(Boolean) ?? false;
   }
 
-  /** Whether a step has a suggestion that nobody has looked at. */
+  /** Whether a judged step has a suggestion that nobody has looked at; of a step that nobody judges none needs a look. */
   toVerify(step) {
-    return Boolean(this.suggestions?.[step]) && !this.folding.verified(step);
+    return Boolean(this.suggestions?.[step]) && this.folding.rating(step) !== null && !this.folding.verified(step);
   }
 
   /** The steps whose suggestions are still to be looked at, where the project asks for it. */
