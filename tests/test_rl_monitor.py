@@ -22,6 +22,8 @@ from stepmark.rl.spans import StepSpans  # noqa: E402
 from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
 from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.rl.watching import watched  # noqa: E402
+from stepmark.show.plot_words import words as plot_words  # noqa: E402
+from stepmark.show.plots import Lines, Mark, Series, svg  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -298,6 +300,29 @@ def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
 def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
     with pytest.raises(ScoreKindError, match="product"):
         Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="margin"), watch=Watch(aggregate="product"))
+
+
+def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
+    with pytest.raises(UsageError, match="take product"):
+        Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=Watch(aggregate="sum-logit"))
+    certain = [rated(0, (1.0, 0.0), True), rated(1, (0.5, 0.5), False)]
+    found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"), watch=QUICK)
+    assert found.solution_return.value == pytest.approx((0 + 0.25) / 2)
+
+
+def test_a_mark_points_at_a_number() -> None:
+    pytest.importorskip("matplotlib")
+    series = Series(name="a", x=(1.0, 2.0), y=(1.0, 2.0))
+    plot = Lines(
+        title="t", x_label="update", y_label="y", series=(series,), marks=(Mark(x=2.0, name="alarm <b>"),)
+    )
+    assert "alarm &lt;b&gt;" in svg(plot)
+    assert "alarm <b> at 2" in plot_words(plot)
+    named = Series(name="a", x=("one", "two"), y=(1.0, 2.0))
+    with pytest.raises(InputError, match="marks need numbers"):
+        Lines(title="t", x_label="x", y_label="y", series=(named,), marks=(Mark(x=1.0, name="m"),))
+    with pytest.raises(InputError, match="finite"):
+        Mark(x=math.inf, name="m")
 
 
 @pytest.mark.parametrize(

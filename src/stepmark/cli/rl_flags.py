@@ -99,7 +99,7 @@ class RunFlags:
     stop_on_hack: Flag = False
     """Stop at the monitor's alarm."""
     aggregate: str | None = None
-    """How step scores make a solution's return in the monitor: product, min, mean, last, max, sum-logit, softmin. Left out: the PRM's own."""
+    """How step scores make a solution's return in the monitor: product, min, mean, last, max, softmin. Left out: the PRM's own."""
     error_under: float | None = None
     """In the monitor, a step is an error under this score. Left out: the PRM's own threshold."""
     slack: float = 1.0

@@ -20,8 +20,7 @@ from stepmark.rl.hacking import Sample
 from stepmark.rl.rewarding import Rated
 from stepmark.rl.trainer import Evaluation, TokenRewards, Update
 from stepmark.rl.watched import Watch, Watched
-from stepmark.rl.watching import WATCH, watched
-from stepmark.scoring.aggregate import check_aggregate
+from stepmark.rl.watching import WATCH, aggregate_of, watched
 
 MONITOR_FILE, HISTORY_FILE, BEST = "monitor.jsonl", "history.jsonl", "best"
 TOKEN_BUDGET = 8192
@@ -116,6 +115,7 @@ class Monitor:
         stop_on_hack: end the run at an alarm.
 
     Raises:
+        UsageError: an aggregate that has no mean (`watching.aggregate_of`).
         ScoreKindError: an aggregate that means nothing for the PRM's scores.
         InputError: a line of an earlier run that is no `Watched`.
     """
@@ -132,7 +132,7 @@ class Monitor:
         stop_on_hack: bool = False,
     ) -> None:
         if prm is not None:
-            check_aggregate(watch.aggregate or prm.default_aggregate, prm.score_kind)
+            aggregate_of(prm, watch)
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
         self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
         self._lines = Lines(folder / MONITOR_FILE)

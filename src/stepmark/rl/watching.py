@@ -105,6 +105,19 @@ def watched(
     )
 
 
+def aggregate_of(prm: PRM, watch: Watch) -> str:
+    """How step scores make a solution's return.
+
+    Raises:
+        UsageError: sum-logit, which is infinite or undefined where a score is exactly 0 or 1, and so has no mean.
+        ScoreKindError: an aggregate that means nothing for the PRM's scores.
+    """
+    if watch.aggregate == "sum-logit":
+        raise UsageError("aggregate sum-logit has no mean where a score is 0 or 1; take product")
+    own = "product" if prm.default_aggregate == "sum-logit" else prm.default_aggregate
+    return check_aggregate(watch.aggregate or own, prm.score_kind)
+
+
 def _marks(
     rated: Sequence[Rated], prm: PRM | None, implicit: Sequence[float] | None, watch: Watch
 ) -> list[_Marks | None]:
@@ -114,7 +127,7 @@ def _marks(
             None if total is None or not one.steps else _Marks(solution=total, weakest=total, mean=None)
             for one, total in zip(rated, sums, strict=True)
         ]
-    how = check_aggregate(watch.aggregate or prm.default_aggregate, prm.score_kind)
+    how = aggregate_of(prm, watch)
     return [
         _Marks(
             solution=aggregate(one.scores, how, kind=prm.score_kind),
@@ -232,7 +245,7 @@ def _probes(
         return {}
     count = min(watch.probes, len(there))
     chosen = [at * len(there) // count for at in range(count)]
-    how = watch.aggregate or prm.default_aggregate
+    how = aggregate_of(prm, watch)
     found: dict[Probe, Probed] = {}
     for kind in PROBES:
         made: list[tuple[Solution, _Marks]] = []
