@@ -226,3 +226,24 @@ def test_lora_is_pefts(config):
 def test_other_decoders_run_as_transformers_has_them():
     assert not fits(made(Gemma2Config(sliding_window=None), "eager"))
     assert not fits(made(LlamaConfig(hidden_act="gelu")))
+
+
+def test_a_small_low_rank_difference_is_seen_beside_rough_weights():
+    """In bfloat16 a difference far below the weights is lost in their sum; beside them more of it is left."""
+    torch.manual_seed(0)
+    x, weight, down, up = (
+        torch.randn(128, 256),
+        torch.randn(256, 256),
+        torch.randn(8, 256),
+        2e-4 * torch.randn(256, 8),
+    )
+    x, weight, down, up = (t.bfloat16() for t in (x, weight, down, up))
+    true = (x.double() @ down.double().t() @ up.double().t()).flatten()
+    plain = F.linear(x, weight).double()
+
+    def likeness(found):
+        return float(torch.cosine_similarity((found.double() - plain).flatten(), true, dim=0))
+
+    ours = likeness(linears(x, [Weight(weight=weight, down=down, up=up, scale=1.0)])[0])
+    merged = likeness(F.linear(x, torch.addmm(weight, up, down)))
+    assert ours > merged + 0.1, (ours, merged)

@@ -173,18 +173,12 @@ class Weight:
 def linears(x: Tensor, layers: Sequence[Weight]) -> tuple[Tensor, ...]:
     """Linear layers of one input [rows, in]: [rows, out] of each.
 
-    Low-rank differences are added to the weights, here and again in the backward pass: for n rows that costs rank / n of a matrix product,
-    where a product of its own would go over every row. Gradients go to the factors alone.
+    A low-rank difference is a product of its own beside that of the weights, as peft has it: added to weights in bfloat16, differences as small as
+    those at the beginning of a training would be rounded away. Gradients go to the factors alone.
     """
     given = [t for w in layers for t in (w.weight, w.bias, w.down, w.up)]
     found: tuple[Tensor, ...] = _Linears.apply(x, tuple(w.scale for w in layers), *given)  # type: ignore[no-untyped-call]
     return found
-
-
-def _merged(weight: Tensor, down: Tensor | None, up: Tensor | None, scale: float) -> Tensor:
-    if down is None or up is None:
-        return weight
-    return torch.addmm(weight, up, down, alpha=scale)
 
 
 class _Linears(torch.autograd.Function):
@@ -196,7 +190,10 @@ class _Linears(torch.autograd.Function):
         for at, scale in enumerate(scales):
             weight, bias, down, up = given[4 * at : 4 * at + 4]
             assert weight is not None
-            found.append(F.linear(x, _merged(weight, down, up, scale), bias))
+            y = F.linear(x, weight, bias)
+            if down is not None and up is not None:
+                y.addmm_(x @ down.t(), up.t(), alpha=scale)
+            found.append(y)
         return tuple(found)
 
     @staticmethod
@@ -208,11 +205,16 @@ class _Linears(torch.autograd.Function):
             weight, _, down, up = given[4 * at : 4 * at + 4]
             needs = ctx.needs_input_grad[2 + 4 * at : 6 + 4 * at]
             if ctx.needs_input_grad[0]:
-                merged = _merged(weight, down, up, scale)
-                d_x = g @ merged if d_x is None else d_x.addmm_(g, merged)
+                d_x = g @ weight if d_x is None else d_x.addmm_(g, weight)
             found += [g.t() @ x if needs[0] else None, g.sum(0) if needs[1] else None]
-            if down is None or not (needs[2] or needs[3]):
+            if down is None or up is None:
                 found += [None, None]
-            else:
-                found += [((g @ up).t() @ x).mul_(scale), (g.t() @ (x @ down.t())).mul_(scale)]
+                continue
+            inner = (g @ up).mul_(scale)
+            if d_x is not None:
+                d_x.addmm_(inner, down)
+            found += [
+                inner.t() @ x if needs[2] else None,
+                g.t() @ (x @ down.t()).mul_(scale) if needs[3] else None,
+            ]
         return d_x, None, *found
