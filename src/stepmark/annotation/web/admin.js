@@ -22,6 +22,8 @@ function ranged(interval, show) {
 
 const PAGE = 200; // lines of the audit log at once, as the server sends them
 
+const REFRESH = 10; // seconds
+
 const two = (value) => digits(value, 2);
 
 class ProgressPage {
@@ -31,8 +33,15 @@ class ProgressPage {
     this.main = main;
   }
 
+  stop() {
+    this.isLeft = true;
+    clearTimeout(this.timer);
+  }
+
   async open() {
     const { project, annotators } = await ask("GET", "/api/admin/progress");
+    if (this.isLeft) return;
+    this.timer = setTimeout(() => this.open(), 1000 * REFRESH);
     const bar = make("i");
     bar.style.width = project.of ? percent(project.submitted / project.of) : "0";
     const rows = annotators.map((one) => [

@@ -160,9 +160,11 @@ export class Board {
     const field = make("input", { type: "number", min: "1", max: String(this.list.count), inputMode: "numeric", required: true, aria: { label: "Step" } });
     const form = make("form", { method: "dialog", class: "row" }, field, make("button", { class: "strong" }, "Go"));
     const box = dialog(`Jump to step (1 to ${this.list.count})`, form);
-    form.addEventListener("submit", () => {
-      const step = Number(field.value) - 1;
-      box.addEventListener("close", () => this.list.go(step));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      // At once, and not when the dialog tells that it is closed: the next key may come before that.
+      box.close();
+      this.list.go(Number(field.value) - 1);
     });
     field.focus();
   }
@@ -196,6 +198,7 @@ export class Board {
     const set = (text) => {
       box.close();
       this.change({ kind: "error_type", step, text }, text ? `Step ${step + 1}: ${text}` : "Error type taken away");
+      this.list.card(step).focus({ preventScroll: true });
     };
     const own = folding.errorType(step);
     const kinds = project.error_types.map((name, at) =>
@@ -207,7 +210,6 @@ export class Board {
       if (key === "0") set(null);
       else if (/^[1-9]$/.test(key) && project.error_types[key - 1] !== undefined) set(project.error_types[key - 1]);
     });
-    box.addEventListener("close", () => this.list.card(step).focus({ preventScroll: true }));
     (kinds[project.error_types.indexOf(own)] ?? kinds[0]).focus();
   }
 

@@ -81,7 +81,7 @@ function toast(words, bad) {
   leaving = setTimeout(() => one.remove(), bad ? 6000 : 2600);
 }
 
-/** A modal dialog that leaves the page when it closes. Resolves with its `returnValue`. */
+/** A modal dialog, open; it leaves the page when it closes. */
 export function dialog(title, ...content) {
   const heading = make("h2", { id: `d${Math.random().toString(36).slice(2)}` }, title);
   const close = button("×", () => one.close(), { class: "close", aria: { label: "Close" } });
