@@ -121,9 +121,10 @@ def credit_of(name: str, flags: CreditFlags) -> Credit:
     from stepmark.rl.credit.methods import CREDITS
 
     method: Any = CREDITS.load(name)
-    if not is_dataclass(method):
+    settings: Any = fields(method) if is_dataclass(method) else None
+    if settings is None:
         raise UsageError(f"--credit {name}: expected a dataclass with `needs` and `assign`, found {method!r}")
-    known = {field.name for field in fields(method)}
+    known = {field.name for field in settings}
     given: dict[str, Any] = {}
     for field in fields(flags):
         value, target = getattr(flags, field.name), FIELD_OF.get(field.name, field.name)

@@ -164,7 +164,8 @@ def _kept(pool: int, width: int, separation: float) -> Floats:
         if wrong:
             a, b = chances(right, True, width - 1), chances(wrong - 1, False, width - 1)
             kept[right, :width] += wrong * np.einsum("t,tj,tj->j", above[False][1], a, b[:, ::-1])
-    return kept / kept.sum(axis=1, keepdims=True)
+    found: Floats = kept / kept.sum(axis=1, keepdims=True)
+    return found
 
 
 def _binomial(count: int, chance: float, most: int) -> Floats:
