@@ -259,7 +259,7 @@ def advice_table(figures: Figures, expand: int) -> Table | None:
         ends = f" [{width(high[k])}, {width(low[k])}]" if k in low and k in high else ""
         lost = (f"{100 * one.lost[b]:.0f}" if b in one.lost else "" for b in columns)
         rows.append((f"{k}", width(one) + ends, *lost))
-    align: tuple[Align, ...] = ("right",) * (2 + len(columns))
+    right: Align = "right"
     return Table(
         title="Advised beam width",
         columns=("Steps after each beam", "Width", *(f"Lost with {b}, %" for b in columns)),
@@ -267,7 +267,7 @@ def advice_table(figures: Figures, expand: int) -> Table | None:
         note="The narrowest beam that loses every right way in at most 5 of 100 problems, by the measured separation [its interval]; beside "
         "it what narrower ones lose. A rule with assumptions: normal scores, fresh noise each round, no way back from an error, all "
         "problems alike (stepmark.evaluation.search_width). The curves are the measurement.",
-        align=align,
+        align=(right,) * (2 + len(columns)),
     )
 
 
