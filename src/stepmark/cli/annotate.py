@@ -213,7 +213,7 @@ def _welcome(options: AnnotateOptions, site: Site, code: str | None) -> str:
     lines = [f"Serving on {site.link} (Ctrl-C ends it; nothing is lost)"]
     if code is not None:
         lines.append(f"Your link, for the first admin, once: {site.link}/join#{code}")
-    lines.append("To let others in: the page Admin, or the same command with --invite annotator")
+    lines.append("To let others in: the page People, or the same command with --invite annotator")
     return "\n".join(lines)
 
 
