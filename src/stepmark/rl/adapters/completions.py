@@ -1,0 +1,182 @@
+"""What adapters share: completions of another trainer's policy, scored step by step, and their tokens' advantages.
+
+Nothing here knows of a trainer. A completion is its token ids; its text is what they decode to without control tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepmark.errors import InputError, UsageError
+from stepmark.models.policies.rows import Drawn
+from stepmark.models.prm import PRM
+from stepmark.records import Problem, Refusal, Solution
+from stepmark.rl.credit.methods import Credit
+from stepmark.rl.rewarding import Rated, batch_of, scored
+from stepmark.rl.spans import step_spans, token_offsets
+from stepmark.scoring.aggregate import aggregate as aggregated
+from stepmark.scoring.aggregate import check_aggregate
+from stepmark.solutions.segmentation import split as cut
+
+
+def check_credit(credit: Credit, *, prm: bool) -> None:
+    """Refuse a method that cannot be had in the trainer of others.
+
+    Args:
+        credit: the method.
+        prm: whether there is a PRM.
+
+    Raises:
+        UsageError: it needs a critic or token rewards, which only `stepmark rl` has, or a PRM and there is none.
+    """
+    name, needs = type(credit).__name__, credit.needs
+    if needs.values or needs.tokens:
+        what = "a critic" if needs.values else "an implicit PRM's token rewards"
+        raise UsageError(f"{name} needs {what}, which adapters do not carry; train with `stepmark rl`")
+    if needs.steps and not prm:
+        raise UsageError(f"{name} needs step rewards: give a PRM")
+
+
+def problem_of(prompt: object, row: Mapping[str, Any], column: str | None) -> str:
+    """The problem's text of one row: its column, else the last user message of the prompt, else the prompt.
+
+    Args:
+        prompt: a text, or messages with `role` and `content` (a text, or blocks of which those with a "text" count).
+        row: the data set's columns.
+        column: which of them holds the problem; None for the prompt. Name one when the prompt holds instructions or examples that a
+            PRM did not see in training.
+
+    Raises:
+        UsageError: no such column.
+        InputError: no text there.
+    """
+    if column is not None and column not in row:
+        raise UsageError(f"problem: expected one of the data set's columns {sorted(row)}, found {column!r}")
+    text = row[column] if column is not None else prompt
+    if not isinstance(text, str) and isinstance(text, Sequence):
+        text = next((message["content"] for message in reversed(text) if message["role"] == "user"), None)
+        if text is not None and not isinstance(text, str):
+            text = "\n".join(block["text"] for block in text if block.get("text"))
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(
+            f"expected the problem's text, or messages of which one is a user's, found {text!r}",
+            field=column or "prompt",
+        )
+    return text
+
+
+def rate(
+    problems: Sequence[str],
+    completions: Sequence[Sequence[int]],
+    decode: Callable[[Sequence[int]], str],
+    *,
+    prm: PRM | None,
+    split: str = "line",
+) -> list[Rated]:
+    """Completions cut into steps, mapped to tokens and scored; their groups are all 0 and their outcomes 0 until `advantages` gets better ones.
+
+    Args:
+        problems: of each completion; those of one problem side by side share what the PRM reads.
+        completions: token ids, without padding.
+        decode: text of ids, control tokens left out.
+        prm: scores steps; None for none.
+        split: how text is cut into steps.
+    """
+    rated: list[Rated] = []
+    for problem, ids in zip(problems, completions, strict=True):
+        text = decode(ids)
+        steps = tuple(cut(text, split).steps) if text.strip() else ()
+        rated.append(
+            Rated(
+                problem=Problem(text=problem),
+                group=0,
+                drawn=Drawn(prompt=(), ids=tuple(ids), text=text, finish="stop"),
+                steps=steps,
+                spans=step_spans(steps, token_offsets(ids, decode)),
+                verdict=None,
+                outcome=0.0,
+            )
+        )
+    return rated if prm is None else scored(rated, prm)
+
+
+def advantages(
+    rated: Sequence[Rated],
+    groups: Sequence[int],
+    outcomes: Sequence[float | None],
+    credit: Credit,
+    *,
+    asked: bool,
+    tokens: int,
+) -> Tensor:
+    """(B, tokens) float32: the credit of completions' tokens, 0 behind their ends.
+
+    A completion without an outcome has no part in its group and gets 0; so does one whose group has no other left.
+
+    Args:
+        rated: of `rate`, whole groups.
+        groups: of each; completions of one problem share a number.
+        outcomes: of each; None or NaN where nobody knows.
+        credit: the method.
+        asked: whether a PRM was.
+        tokens: width of the result, the longest completion at least.
+    """
+    known = {
+        row: outcome
+        for row, outcome in enumerate(outcomes)
+        if outcome is not None and not math.isnan(outcome) and rated[row].drawn.ids
+    }
+    sizes = Counter(groups[row] for row in known)
+    rows = [row for row in known if sizes[groups[row]] > 1]
+    found = torch.zeros(len(rated), tokens)
+    if rows:
+        lengths = torch.tensor([len(rated[row].drawn.ids) for row in rows])
+        mask = torch.arange(tokens)[None] < lengths[:, None]
+        counted = [replace(rated[row], group=groups[row], outcome=known[row]) for row in rows]
+        found[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
+    return found
+
+
+def figures(rated: Sequence[Rated]) -> dict[str, float]:
+    """What to log of scored completions: `steps` a completion, the share that was `refused`, and the mean step `score`, where there is one."""
+    scores = [score for one in rated for score in one.scores or ()]
+    found = {
+        "steps": sum(len(one.steps) for one in rated) / len(rated),
+        "refused": sum(one.refused is not None for one in rated) / len(rated),
+    }
+    return found | ({"score": sum(scores) / len(scores)} if scores else {})
+
+
+def solution_scores(
+    prm: PRM, problems: Sequence[str], texts: Sequence[str], *, aggregate: str | None, split: str
+) -> list[float | None]:
+    """One number of a PRM for each completion's text; None for a blank one and one that the PRM cannot read.
+
+    Args:
+        prm: scores steps, all in one pass.
+        problems: of each completion.
+        texts: the completions.
+        aggregate: how one number is made of the step scores; None for the PRM's own way.
+        split: how text is cut into steps.
+
+    Raises:
+        UnknownNameError, ScoreKindError: no such aggregate, or none for this PRM's scores.
+    """
+    how = check_aggregate(aggregate or prm.default_aggregate, prm.score_kind)
+    there = [row for row, text in enumerate(texts) if text.strip()]
+    solutions = (
+        Solution(problem=Problem(text=problems[row]), steps=tuple(cut(texts[row], split).steps))
+        for row in there
+    )
+    found: list[float | None] = [None] * len(texts)
+    for row, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
+        if not isinstance(result, Refusal) and None not in result.scores:
+            found[row] = aggregated(result.scores, how, kind=prm.score_kind)
+    return found
