@@ -97,6 +97,7 @@ def rate(
             Rated(
                 problem=Problem(text=problem),
                 group=0,
+                # The prompt and how it ended are the other trainer's; nothing here reads them.
                 drawn=Drawn(prompt=(), ids=tuple(ids), text=text, finish="stop"),
                 steps=steps,
                 spans=step_spans(steps, token_offsets(ids, decode)),
