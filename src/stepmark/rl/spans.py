@@ -31,17 +31,21 @@ def token_offsets(ids: Sequence[int], text_of: Callable[[Sequence[int]], str]) -
 
     Args:
         ids: the completion.
-        text_of: decodes a beginning of it.
+        text_of: decodes some of it that follows other tokens (`PromptEncoder.text`).
     """
-    pieces = [text_of([token]) for token in ids]
-    # Where tokens decode alone to what they are in the text, one look at each is enough.
-    if "".join(pieces) == text_of(ids) and not any("\ufffd" in piece for piece in pieces):
-        return list(accumulate(map(len, pieces)))
+    whole = text_of(ids)
     ends: list[int] = []
+    start = done = 0
     for count in range(1, len(ids) + 1):
+        piece = text_of(ids[start:count])
         # An unfinished character decodes to a replacement mark that is not in the text yet.
-        ends.append(max(len(text_of(ids[:count]).rstrip("\ufffd")), ends[-1] if ends else 0))
-    return ends
+        ends.append(done + len(piece.rstrip("\ufffd")))
+        if piece and not piece.endswith("\ufffd") and whole.startswith(piece, done):
+            start, done = count, done + len(piece)
+    if ends and ends[-1] == len(whole.rstrip("\ufffd")):
+        return list(accumulate(ends, max))
+    # A tokenizer whose tokens mean another text among others: from the beginning each time.
+    return list(accumulate((len(text_of(ids[: n + 1]).rstrip("\ufffd")) for n in range(len(ids))), max))
 
 
 def step_spans(steps: Sequence[Step], offsets: Sequence[int]) -> StepSpans:
