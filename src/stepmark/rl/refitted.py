@@ -1,0 +1,150 @@
+"""What a refit leaves behind: its settings, its record as `refit.jsonl` holds it, and the PRM whose place another can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from stepmark.errors import UsageError
+from stepmark.metrics.intervals import Difference
+from stepmark.models.prm import PRM, Ledger
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+
+
+@final
+class RefittedPRM:
+    """A PRM whose place another can take. It keeps its name, by which a run is known.
+
+    Args:
+        prm: the first.
+    """
+
+    def __init__(self, prm: PRM) -> None:
+        self._prm, self._name, self._before = prm, prm.name, Ledger()
+
+    @property
+    def name(self) -> str:
+        """The first one's, always."""
+        return self._name
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """Of all of them."""
+        return self._prm.score_kind
+
+    @property
+    def default_aggregate(self) -> str:
+        """The present one's."""
+        return self._prm.default_aggregate
+
+    @property
+    def default_threshold(self) -> float | None:
+        """The present one's."""
+        return self._prm.default_threshold
+
+    @property
+    def ledger(self) -> Ledger:
+        """What all of them together have cost."""
+        return _sum(self._before, self._prm.ledger)
+
+    def replace(self, prm: PRM) -> None:
+        """Put another in its place.
+
+        Raises:
+            UsageError: its scores are of another kind.
+        """
+        if prm.score_kind != self._prm.score_kind:
+            raise UsageError(
+                f"{self._name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
+            )
+        self._before, self._prm = self.ledger, prm
+
+    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+        """As `PRM.score`, by the present one."""
+        return self._prm.score(problem, steps)
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        """As `PRM.score_many`, by the one that is present when it is called."""
+        return self._prm.score_many(solutions, keep_going=keep_going)
+
+
+def _sum(a: Ledger, b: Ledger) -> Ledger:
+    return Ledger(
+        solutions=a.solutions + b.solutions,
+        steps=a.steps + b.steps,
+        tokens_in=a.tokens_in + b.tokens_in,
+        tokens_distinct=a.tokens_distinct + b.tokens_distinct,
+        tokens_computed=a.tokens_computed + b.tokens_computed,
+        tokens_again=a.tokens_again + b.tokens_again,
+        tokens_written=a.tokens_written + b.tokens_written,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refitting:
+    """How a PRM is fitted anew."""
+
+    every: int = 50
+    """Updates between refits."""
+    problems: int = 64
+    """Whose solutions are trained on, each time drawn anew."""
+    held_out: int = 32
+    """Whose solutions the old and the new PRM are compared on: the same problems each time, never trained on by the PRM."""
+    completions: int = 2
+    """Of each problem."""
+    rollouts: int = 8
+    """From the end of each step."""
+    learning_rate: float | None = None
+    """None: 2e-4 for adapters, 1e-5 with all weights."""
+    rank: int | None = 16
+    """Of LoRA over a whole checkpoint; None trains all weights. An adapter goes on with its own."""
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("every", 1),
+            ("problems", 1),
+            ("held_out", 1),
+            ("completions", 1),
+            ("rollouts", 1),
+            ("epochs", 1),
+        ):
+            if getattr(self, name) < least:
+                raise UsageError(f"refit {name} must be at least {least}, found {getattr(self, name)}")
+        if self.rank is not None and self.rank < 1:
+            raise UsageError(f"refit rank must be at least 1, found {self.rank}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
+            raise UsageError(f"refit learning_rate must be above 0 and under 1, found {self.learning_rate}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refitted:
+    """What one refit did, as a line of `refit.jsonl`."""
+
+    update: int
+    replaced: bool
+    """Whether the new PRM took the place of the old one."""
+    why: str
+    """In words."""
+    folder: str | None
+    """Of the new PRM, under the run's; None where it was not kept."""
+    solutions: int
+    """Fresh ones that were trained on."""
+    steps: int
+    """Of theirs, those with a label, up to the first error."""
+    held_out_solutions: int
+    held_out_steps: int
+    refused: int
+    """Solutions that could not be labelled, or that a PRM could not read."""
+    rollouts: int
+    """Written for the labels, beside the solutions themselves; they are in no other count of a run."""
+    auc: Difference | None = None
+    """Of held-out steps, more than half of whose rollouts were right against less than half: `a` the old PRM's, `b` the new one's, intervals over problems.
+    None where nothing was trained."""
+    before: float | None = None
+    """The old PRM's mean score of held-out steps."""
+    after: float | None = None
+    """The new one's: by how much the rewards' level moves."""
