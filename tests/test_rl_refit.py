@@ -1,6 +1,7 @@
 """A PRM that is fitted anew while the policy moves: what takes its place and when, against figures counted here; resumed; trained on from its own head."""
 
 import json
+from dataclasses import fields
 from itertools import pairwise, product
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from stepmark.batching import Answerer, Write  # noqa: E402
+from stepmark.cli import main  # noqa: E402
+from stepmark.cli.rl_flags import RefitFlags, refit_of  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -459,3 +462,46 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(tmp_pat
             tmp_path / "run",
             how=HOW,
         )
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_refits_a_checkpoint(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("stepmark.rl.report.rl_html", lambda *_arguments, **_more: iter(("",)))
+    folder = prm_folder(tmp_path, Hard(), adapter=False)
+    policy = tmp_path / "policy"
+    tiny_model(TOKENIZER).save_pretrained(policy)
+    TOKENIZER.save_pretrained(policy)
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps({"problem": p.text, "answer": "7"}) + "\n" for p in PROBLEMS))
+    out = tmp_path / "out"
+    words = ["rl", str(file), "--policy", str(policy), "--credit", "process", "--prm", str(folder)]
+    words += ["--out", str(out), "--updates", "2", "--problems", "2", "--group", "2", "--max-tokens", "12"]
+    words += ["--prompt", "text", "--instruction", "", "--evaluate-every", "2", "--held-out", "3"]
+    words += ["--probes", "0", "--verifier", "number", "--device", "cpu"]
+    refits = ["--refit-every", "1", "--refit-problems", "4", "--refit-held-out", "4", "--refit-rollouts", "2"]
+    assert main([*words, *refits[2:]]) == 2
+    assert "--refit-problems is of refits: add --refit-every" in capsys.readouterr().err
+    assert main([*words[:5], "outcome", *words[8:], *refits]) == 2
+    assert "--refit-every needs a PRM: add --prm" in capsys.readouterr().err
+    assert not out.exists()
+    capsys.readouterr()
+    assert main([*words, *refits]) == 0
+    found = read_lines(out / "refit.jsonl")
+    assert [row["update"] for row in found] == [1, 2]
+    said = capsys.readouterr().err
+    for row in found:
+        took = "replaced" if row["replaced"] else "kept"
+        assert f"after update {row['update']} the PRM was {took}: {row['why']}" in said
+    asked = json.loads((out / "run.json").read_text())["refit"]
+    assert (asked["every"], asked["problems"], asked["rank"]) == (1, 4, 16)
+
+
+def test_every_setting_of_a_refit_is_a_flag_with_its_default():
+    flags = {field.name.removeprefix("refit_") for field in fields(RefitFlags)}
+    assert flags - {"full"} == {field.name for field in fields(Refitting)}
+    assert refit_of(RefitFlags()) is None
+    assert refit_of(RefitFlags(refit_every=50)) == Refitting()
+    assert refit_of(RefitFlags(refit_every=5, refit_full=True)).rank is None

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from stepmark.cli.paths import checked_input
-from stepmark.cli.rl_flags import CreditFlags, ImplicitFlags, RunFlags, credit_of, implicit_of, watch_of
+from stepmark.cli.rl_flags import (
+    CreditFlags,
+    ImplicitFlags,
+    RefitFlags,
+    RunFlags,
+    credit_of,
+    implicit_of,
+    refit_of,
+    watch_of,
+)
 from stepmark.cli.rl_run import Asked, begin, flat, is_done
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.rl.settings import RL
@@ -27,10 +36,11 @@ if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
     from stepmark.rl.monitor import History, Monitor
     from stepmark.rl.online import OnlineImplicit
+    from stepmark.rl.refit import Refit
     from stepmark.rl.watched import Watched
 
 STATE_FILE, REPORT_FILE = "state.pt", "report.html"
-_RUN, _RL, _CREDIT, _IMPLICIT = RunFlags(), RL(), CreditFlags(), ImplicitFlags()
+_RUN, _RL, _CREDIT, _IMPLICIT, _REFIT = RunFlags(), RL(), CreditFlags(), ImplicitFlags(), RefitFlags()
 
 
 def rl_command(
@@ -44,6 +54,7 @@ def rl_command(
     settings: Annotated[RL, Parameter(name="*")] = _RL,
     method: CreditFlags = _CREDIT,
     implicit: ImplicitFlags = _IMPLICIT,
+    refit: RefitFlags = _REFIT,
 ) -> int:
     """Train a policy with outcome or process rewards, and watch it for reward hacking.
 
@@ -59,6 +70,7 @@ def rl_command(
         settings: how the policy learns.
         method: the credit method's settings.
         implicit: the online implicit PRM.
+        refit: fitting the PRM anew to rollouts of the policy as it is.
     """
     checked_input(file)
     _installed()
@@ -73,6 +85,7 @@ def rl_command(
         implicit=implicit,
         online=implicit_of(implicit, settings.token_budget),
         watch=watch_of(run),
+        refit=refit_of(refit),
     )
     _check(asked)
     problems, held_out, note = _split(file, run, settings.seed)
@@ -118,9 +131,14 @@ def _check(asked: Asked) -> None:
             ("--family", run.family is not None),
             ("--tokenizer", run.tokenizer is not None),
             ("--aggregate", run.aggregate is not None),
+            ("--refit-every", asked.refit is not None),
         ):
             if given:
                 raise UsageError(f"{flag} needs a PRM: add --prm")
+    if asked.refit is not None and run.tokenizer is not None:
+        raise UsageError(
+            "--refit-every: the weights of a PRM behind a server cannot be trained here; name its folder with --prm"
+        )
 
 
 def _installed() -> None:
@@ -217,10 +235,13 @@ def _train(
     from stepmark.cli.rl_display import Display
     from stepmark.models.backbone import quiet_loading
     from stepmark.rl.monitor import History, Monitor
+    from stepmark.rl.refit import RefittedPRM
     from stepmark.rl.trainer import Trainer
 
     run, settings, out = asked.run, asked.settings, asked.out
     prm = _prm(run)
+    if prm is not None and asked.refit is not None:
+        prm = RefittedPRM(prm)
     with quiet_loading():
         actor = _actor(asked)
         token_rewards = _implicit(asked, actor)
@@ -235,6 +256,7 @@ def _train(
         stop_on_hack=run.stop_on_hack,
     )
     history = History(out)
+    refit = _refit(asked, actor, prm, problems, verifier, monitor)
     with Display(monitor, settings.updates) as display:
         trainer = Trainer(
             actor,
@@ -246,7 +268,7 @@ def _train(
             out=out,
             prm=prm,
             token_rewards=token_rewards,
-            listeners=(history, monitor, display),
+            listeners=(history, monitor, *([] if refit is None else [refit]), display),
         )
         try:
             # A run that was stopped by the alarm and then killed has nothing more to train.
@@ -254,7 +276,38 @@ def _train(
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command goes on from the last saved update") from None
     _settle(monitor, history, trainer.done)
+    for row in refit.rows if refit is not None else ():
+        took = "replaced" if row.replaced else "kept"
+        print(f"after update {row.update:,} the PRM was {took}: {row.why}", file=sys.stderr)
     return actor, monitor.rows, list(history.lines.rows)
+
+
+def _refit(
+    asked: Asked,
+    actor: Actor,
+    prm: PRM | None,
+    problems: Sequence[Problem],
+    verifier: Verifier,
+    monitor: Monitor,
+) -> Refit | None:
+    from stepmark.rl.refit import Refit, RefittedPRM
+
+    if asked.refit is None or not isinstance(prm, RefittedPRM):
+        return None
+    assert asked.run.prm is not None
+    return Refit(
+        actor,
+        prm,
+        asked.run.prm,
+        problems,
+        verifier,
+        asked.settings,
+        asked.out,
+        how=asked.refit,
+        monitor=monitor,
+        family=asked.run.family,
+        device=asked.run.device,
+    )
 
 
 def _settle(monitor: Monitor, history: History, done: int) -> None:

@@ -13,6 +13,7 @@ from stepmark.errors import UsageError
 if TYPE_CHECKING:
     from stepmark.rl.credit.methods import Credit
     from stepmark.rl.online import Implicit
+    from stepmark.rl.refitted import Refitting
     from stepmark.rl.watched import Watch
 
 FIELD_OF = {"min_temperature": "temperature"}
@@ -71,6 +72,31 @@ class ImplicitFlags:
     """Its learning rate; small networks take much more."""
     implicit_clip: float = 10.0
     """Its gradient's norm at most."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefitFlags:
+    """Fitting the PRM anew."""
+
+    refit_every: int | None = None
+    """Label fresh completions by rollouts after every so many updates, train the PRM on them, and take it if it is not worse. Left out: never."""
+    refit_problems: int = 64
+    """Of a refit: problems whose solutions are trained on."""
+    refit_held_out: int = 32
+    """Of a refit: training problems kept for comparing the old PRM with the new one."""
+    refit_completions: int = 2
+    """Of a refit: solutions of each problem."""
+    refit_rollouts: int = 8
+    """Of a refit: rollouts from the end of each step."""
+    refit_learning_rate: float | None = None
+    """Of a refit. Left out: 2e-4 for adapters, 1e-5 with --refit-full."""
+    refit_rank: int = 16
+    """Of a refit: LoRA's rank over a PRM that is a whole checkpoint; a PRM that is an adapter goes on with its own."""
+    refit_full: Flag = False
+    """Of a refit: train all weights of a PRM that is a whole checkpoint."""
+    refit_epochs: int = 1
+    """Of a refit: passes over its solutions."""
 
 
 @Parameter(name="*")
@@ -157,6 +183,31 @@ def implicit_of(flags: ImplicitFlags, token_budget: int) -> Implicit | None:
         learning_rate=flags.implicit_learning_rate,
         clip=flags.implicit_clip,
         token_budget=token_budget,
+    )
+
+
+def refit_of(flags: RefitFlags) -> Refitting | None:
+    """How the PRM is fitted anew; None when it is not.
+
+    Raises:
+        UsageError: a setting of it without --refit-every, or one that cannot be.
+    """
+    if flags.refit_every is None:
+        for field in fields(flags):
+            if getattr(flags, field.name) != field.default:
+                raise UsageError(f"{_flag(field.name)} is of refits: add --refit-every")
+        return None
+    from stepmark.rl.refitted import Refitting
+
+    return Refitting(
+        every=flags.refit_every,
+        problems=flags.refit_problems,
+        held_out=flags.refit_held_out,
+        completions=flags.refit_completions,
+        rollouts=flags.refit_rollouts,
+        learning_rate=flags.refit_learning_rate,
+        rank=None if flags.refit_full else flags.refit_rank,
+        epochs=flags.refit_epochs,
     )
 
 

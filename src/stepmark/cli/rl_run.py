@@ -16,6 +16,7 @@ from stepmark.store import atomic_write, fingerprint
 if TYPE_CHECKING:
     from stepmark.rl.credit.methods import Credit
     from stepmark.rl.online import Implicit
+    from stepmark.rl.refitted import Refitting
     from stepmark.rl.watched import Watch
 
 RUN_FILE = "run.json"
@@ -40,6 +41,8 @@ class Asked:
     online: Implicit | None
     """The implicit PRM's settings; None without one."""
     watch: Watch
+    refit: Refitting | None = None
+    """How the PRM is fitted anew; None when it is not."""
 
     @property
     def dtype(self) -> str:
@@ -66,6 +69,7 @@ class Asked:
             "reference": not run.no_reference,
             "credit": {"name": self.name, **asdict(self.credit)},  # type: ignore[call-overload]
             "implicit": implicit,
+            "refit": None if self.refit is None else asdict(self.refit),
             "settings": {
                 key: value for key, value in asdict(self.settings).items() if key not in _NO_RESULTS
             },
