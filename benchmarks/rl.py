@@ -1,0 +1,400 @@
+"""Policy training on the arithmetic world: accuracy against rollouts for each credit method, a run that is hacked, and each defence.
+
+`python -m benchmarks.rl [--quick] [--seeds 5] [--updates 100] [--prm recipe|exact] [--only METHOD …] [--report] [--out FOLDER]`
+
+All runs start from the tiny policy that ships with stepmark, on bare calculations of 3 to 6 steps, and are measured on the same held-out problems, one
+solution each. Seeds differ in the order of problems and in all that is sampled. The PRM is either one that the recipe's commands train on the spot from the same
+small network (`recipe`: rollouts, formulas, exact errors), or the exact checker of calculations (`exact`): a step with a false calculation scores 0.05, one whose
+calculations are true 0.95, one without any 0.5. That one is never mistaken about a calculation, and says nothing of whether it is the right one.
+
+`rollouts_ratio_to_outcome` is the best process-reward method's rollouts to reach outcome GRPO's final accuracy over outcome GRPO's own, of mean curves
+over seeds, each a trailing mean of three evaluations. The best of several is a little too good; the table has all of them with intervals over seeds. Where
+none reaches it there is no figure, and that is said.
+
+A finished run's history stays in FOLDER and is not run again; an unfinished run goes on from its last saved state. `--report` runs nothing and prints
+what is there. `--quick` is one seed of a few small updates with the exact checker: it shows that all parts work, and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from benchmarks.common import finish
+from benchmarks.rl_figures import (
+    MOST_SEEDS,
+    Point,
+    best_ratio,
+    hacking_table,
+    learning_table,
+    mean_interval,
+    ratio,
+)
+from stepmark.labels.formulas import check
+from stepmark.models.backbone import quiet_loading
+from stepmark.models.checkpoint import ARITHMETIC
+from stepmark.models.load import load_prm
+from stepmark.models.prm import PRM
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems.answers import load_verifier
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.records import Problem
+from stepmark.rl.actor import Actor
+from stepmark.rl.credit.methods import Credit, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO
+from stepmark.rl.monitor import History, Monitor
+from stepmark.rl.online import Implicit, OnlineImplicit
+from stepmark.rl.settings import RL
+from stepmark.rl.trainer import Trainer
+from stepmark.rl.watched import Watch, Watched
+from stepmark.store import atomic_write
+
+RESULT_FILE = "result.json"
+RATE = 3e-4
+OUTCOME, HACKED = "outcome", "PRM alone, no KL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A run's credit method and what differs from the others' settings."""
+
+    credit: Credit
+    kl_weight: float = 0.0
+
+
+LEARNING: Mapping[str, Method] = {
+    OUTCOME: Method(credit=Outcome()),
+    "process, half outcome": Method(credit=Process(process_weight=0.5)),
+    "min-form": Method(credit=MinForm()),
+    "progress": Method(credit=Progress()),
+    "papo": Method(credit=Papo()),
+    "prime": Method(credit=Prime()),
+    "step-ppo": Method(credit=StepPPO()),
+}
+"""Compared by how fast they learn."""
+HACKING: Mapping[str, Method] = {
+    HACKED: Method(credit=Process()),
+    "clip": Method(credit=Process(shaping="clip")),
+    "delta": Method(credit=Process(shaping="delta")),
+    "zero-mean-wrong": Method(credit=Process(shaping="zero-mean-wrong")),
+    "KL 0.05": Method(credit=Process(), kl_weight=0.05),
+    "papo": LEARNING["papo"],
+    "process, half outcome": LEARNING["process, half outcome"],
+}
+"""The PRM alone, and one defence each. Two of them are runs of `LEARNING` too."""
+METHODS: Mapping[str, Method] = {**LEARNING, **HACKING}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What all runs share."""
+
+    prm: Literal["recipe", "exact"] = "recipe"
+    training: int = 2000
+    held_out: int = 200
+    settings: RL = field(
+        default_factory=lambda: RL(
+            updates=100,
+            problems=16,
+            group=8,
+            max_tokens=160,
+            learning_rate=RATE,
+            evaluate_every=5,
+            save_every=10,
+        )
+    )
+
+    def problems(self) -> tuple[list[Problem], list[Problem]]:
+        """To learn on and to measure on."""
+
+        def made(count: int, seed: int) -> list[Problem]:
+            found = arithmetic_problems(count, seed=seed, steps=(3, 6), surface="formula", largest=99)
+            return [one.problem for one in found]
+
+        held_out = made(self.held_out, 6)
+        texts = {problem.text for problem in held_out}
+        return [problem for problem in made(self.training, 5) if problem.text not in texts], held_out
+
+    def told(self, method: Method, seed: int) -> dict[str, Any]:
+        """All that decides a run, as plain data."""
+        settings = asdict(self.of(method, seed))
+        body = {
+            "prm": self.prm if method.credit.needs.steps else None,
+            "training": self.training,
+            "held_out": self.held_out,
+            "credit": repr(method.credit),
+            "settings": {key: value for key, value in settings.items() if key != "save_every"},
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(body))
+        return plain
+
+    def of(self, method: Method, seed: int) -> RL:
+        """A run's settings."""
+        return replace(self.settings, seed=seed, kl_weight=method.kl_weight)
+
+
+def quick() -> World:
+    """A few small updates."""
+    settings = RL(
+        updates=4,
+        problems=4,
+        group=4,
+        max_tokens=96,
+        learning_rate=RATE,
+        evaluate_every=2,
+        save_every=2,
+    )
+    return World(prm="exact", training=100, held_out=24, settings=settings)
+
+
+def exact_prm() -> PRM:
+    """The checker of calculations as a PRM of correctness."""
+
+    def score(_problem: str, steps: tuple[str, ...]) -> float:
+        truths = {formula.truth for formula in check(steps[-1])}
+        return 0.05 if "wrong" in truths else 0.95 if "right" in truths else 0.5
+
+    return ScriptedPRM(score, name="exact calculations")
+
+
+RECIPE = """
+problems arithmetic --count 100 --steps 3 6 --largest 99 --surface formula --seed 1 --out OUT/problems.jsonl
+problems arithmetic --count 1000 --steps 3 6 --largest 99 --surface formula --seed 3 --out OUT/more.jsonl --solutions OUT/right.jsonl
+sample OUT/problems.jsonl --policy stepmark:arithmetic --n 3 --temperature 1 --verifier number --out OUT/solutions.jsonl
+label rollout OUT/solutions.jsonl --policy stepmark:arithmetic --k 4 --temperature 1 --verifier number --out OUT/rollouts.jsonl
+label formulas OUT/solutions.jsonl --out OUT/formulas.jsonl
+label exact OUT/right.jsonl --wrong 8 --seed 1 --out OUT/exact.jsonl --keep-going
+train OUT/exact.jsonl OUT/rollouts.jsonl OUT/formulas.jsonl --base stepmark:arithmetic --objective soft --full --learning-rate 2e-3 --epochs 2 \
+--token-budget 1024 --dtype float32 --evaluations 1 --out OUT/prm
+"""
+"""Commands of `recipes/tiny.sh`, up to the PRM."""
+
+
+def recipe_prm(folder: Path) -> PRM:
+    """A PRM trained from the tiny policy by the commands of `recipes/tiny.sh`; made once.
+
+    Raises:
+        SystemExit: a command failed.
+    """
+    from stepmark.cli import main as stepmark
+
+    if not (folder / "prm").is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        for command in filter(None, RECIPE.splitlines()):
+            words = [word.replace("OUT", str(folder)) for word in command.split()]
+            code = stepmark(words)
+            if code not in (0, 1):  # 1: rows that were left out, as `--keep-going` allows
+                raise SystemExit(f"stepmark {' '.join(words[:2])} ended with {code}")
+    return load_prm(str(folder / "prm"), dtype="float32", device="cpu")
+
+
+def points(rows: Sequence[Watched]) -> list[Point]:
+    """The monitor's rows, as far as the tables need them."""
+    found = []
+    for row in rows:
+        assert row.accuracy.value is not None  # an evaluation has solutions
+        found.append(
+            Point(
+                update=row.update,
+                rollouts=row.rollouts,
+                accuracy=row.accuracy.value,
+                step_return=None if row.step_return is None else row.step_return.value,
+                steps=None if row.steps is None else row.steps.value,
+                tokens=None if row.tokens is None else row.tokens.value,
+                divergence=None if row.divergence is None else row.divergence.value,
+                cusum=row.cusum,
+                alarmed=row.alarmed,
+            )
+        )
+    return found
+
+
+def finished(folder: Path, told: Mapping[str, Any]) -> list[Point] | None:
+    """The history of a finished run; None where there is none.
+
+    Raises:
+        SystemExit: there is one of other settings.
+    """
+    file = folder / RESULT_FILE
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if found["told"] != dict(told):
+        raise SystemExit(f"{file} is of other settings; take another --out")
+    return [Point(**point) for point in found["points"]]
+
+
+def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None) -> list[Point]:
+    """One run, from its saved state if there is one; its history is kept."""
+    told = world.told(method, seed)
+    began = time.process_time()
+    resumed = (folder / "state.pt").is_file()
+    settings = world.of(method, seed)
+    needs = method.credit.needs
+    actor = Actor.load(
+        ARITHMETIC,
+        dtype="float32",
+        device="cpu",
+        # Of the runs with rewards of a PRM alone the divergence is shown, whatever holds it.
+        reference=settings.kl_weight > 0 or method in HACKING.values(),
+        values=needs.values,
+    )
+    implicit = None
+    if needs.tokens:
+        # Twice the policy's rate, as in PRIME (5e-7 and 1e-6).
+        start = Actor.load(ARITHMETIC, dtype="float32", device="cpu", reference=True)
+        implicit = OnlineImplicit(start, Implicit(learning_rate=2 * settings.peak))
+    used = prm if needs.steps else None
+    monitor = Monitor(
+        actor,
+        folder,
+        prm=used,
+        implicit=implicit,
+        watch=Watch(probes=0, examples=2, resamples=200),
+        seed=seed,
+    )
+    training, held_out = world.problems()
+    with load_verifier("number") as verifier:
+        Trainer(
+            actor,
+            training,
+            held_out,
+            verifier,
+            method.credit,
+            settings,
+            out=folder,
+            prm=used,
+            token_rewards=implicit,
+            listeners=(History(folder), monitor),
+        ).run()
+    found = points(monitor.rows)
+    with atomic_write(folder / RESULT_FILE) as handle:
+        seconds = None if resumed else time.process_time() - began
+        json.dump(
+            {"told": told, "processor_seconds": seconds, "points": [asdict(one) for one in found]},
+            handle,
+            indent=1,
+        )
+    (folder / "state.pt").unlink()
+    shutil.rmtree(folder / "best", ignore_errors=True)
+    return found
+
+
+def place(out: Path, world: World, name: str, seed: int) -> Path:
+    """A run's folder."""
+    words = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+    return out / world.prm / words / f"seed-{seed}"
+
+
+def collect(
+    out: Path, world: World, names: Sequence[str], seeds: int, *, run: bool
+) -> dict[str, dict[int, list[Point]]]:
+    """Histories by method and seed; seed by seed, so that what there is of an unfinished benchmark can be compared."""
+    found: dict[str, dict[int, list[Point]]] = {name: {} for name in names}
+    prm: PRM | None = None
+    for seed in range(seeds):
+        for name in names:
+            method, folder = METHODS[name], place(out, world, name, seed)
+            known = finished(folder, world.told(method, seed))
+            if known is None and run:
+                if prm is None and method.credit.needs.steps:
+                    prm = exact_prm() if world.prm == "exact" else recipe_prm(out / "recipe-prm")
+                began = time.process_time()
+                with quiet_loading():
+                    known = train(folder, world, method, seed, prm)
+                print(
+                    f"{name}, seed {seed}: accuracy {known[0].accuracy:.3f} to {known[-1].accuracy:.3f} after {known[-1].rollouts:,} rollouts, "
+                    f"{time.process_time() - began:.0f} s of processor time",
+                    flush=True,
+                )
+            if known is not None:
+                found[name][seed] = known
+    return {name: runs for name, runs in found.items() if runs}
+
+
+def figures_of(runs: Mapping[str, Mapping[int, Sequence[Point]]]) -> dict[str, float]:
+    """The benchmark's figures; those that are not known are left out."""
+    figures: dict[str, float] = {}
+    if OUTCOME in runs:
+        base = runs[OUTCOME]
+        ratios = {
+            name: ratio(
+                [seeds[n] for n in seeds if n in base],
+                [base[n] for n in seeds if n in base],
+            )
+            for name, seeds in runs.items()
+            if name in LEARNING and name != OUTCOME and set(seeds) & set(base)
+        }
+        best = best_ratio(ratios)
+        if best is None:
+            print(
+                "rollouts_ratio_to_outcome: none: no process-reward method reached outcome GRPO's final accuracy"
+            )
+        else:
+            figures["rollouts_ratio_to_outcome"] = best[1]
+            print(f"rollouts_ratio_to_outcome: {best[1]:.2f}, of {best[0]}")
+        final = mean_interval([run[-1].accuracy for run in base.values()]).value
+        assert final is not None
+        figures["outcome_final_accuracy"] = final
+    if HACKED in runs:
+        hacked = list(runs[HACKED].values())
+        figures["hacked_runs_alarmed"] = sum(run[-1].alarmed is not None for run in hacked) / len(hacked)
+        change = mean_interval([run[-1].accuracy - run[0].accuracy for run in hacked]).value
+        assert change is not None
+        figures["hacked_accuracy_change"] = change
+    return figures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed of a few small updates")
+    parser.add_argument("--seeds", type=int, help="default: 5, with --quick 1")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--prm", choices=("recipe", "exact"), help="default: recipe, with --quick exact")
+    parser.add_argument(
+        "--only", nargs="+", choices=sorted(METHODS), metavar="METHOD", help=", ".join(METHODS)
+    )
+    parser.add_argument("--report", action="store_true", help="run nothing; the tables of what is there")
+    parser.add_argument("--out", type=Path, help="default: runs/rl, with --quick runs/rl-quick")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(argv)
+    world = quick() if options.quick else World()
+    seeds = options.seeds or (1 if options.quick else 5)
+    if not 1 <= seeds <= MOST_SEEDS:
+        parser.error(f"--seeds: expected 1 to {MOST_SEEDS}, found {seeds}")
+    changes = {"updates": options.updates, "learning_rate": options.learning_rate}
+    settings = replace(world.settings, **{key: value for key, value in changes.items() if value is not None})
+    world = replace(world, settings=settings, prm=options.prm or world.prm)
+    torch.set_num_threads(options.threads)
+    out = options.out or Path("runs") / ("rl-quick" if options.quick else "rl")
+    names = [name for name in METHODS if options.only is None or name in options.only]
+    runs = collect(out, world, names, seeds, run=not options.report)
+    if not runs:
+        parser.error(f"{out} has no finished run")
+    learning = {name: runs[name] for name in LEARNING if name in runs}
+    if OUTCOME in learning:
+        print(f"\nAccuracy on {world.held_out} held-out problems, %, against rollouts ({world.prm} PRM):\n")
+        print("\n".join(learning_table(learning, OUTCOME)))
+    hacking = {name: runs[name] for name in HACKING if name in runs}
+    if hacking:
+        print(f"\nThe {world.prm} PRM's reward, and defences:\n")
+        print("\n".join(hacking_table(hacking)))
+    print()
+    finish("rl", figures_of(runs), {"rollouts_ratio_to_outcome": 0.5})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
