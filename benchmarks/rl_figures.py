@@ -77,6 +77,7 @@ def mean_curve(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float]]:
 
 def rollouts_to(curve: Curve, accuracy: float) -> float | None:
     """Rollouts at which a curve first has an accuracy, on a straight line between evaluations; None where it never has it."""
+    accuracy -= 1e-9  # means of equal numbers differ by their rounding
     if curve[0][1] >= accuracy:
         return curve[0][0]
     for (before, low), (after, high) in pairwise(curve):

@@ -1,0 +1,179 @@
+"""The figures of the policy training benchmark on histories made by hand, and a whole run of it on something tiny."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the repository and is not installed
+
+from benchmarks import rl, rl_figures  # noqa: E402
+from benchmarks.rl_figures import Point, mean_curve, mean_interval, ratio, ratio_interval, rollouts_to  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def run(*accuracies, each=100, **last):
+    """Evaluations every `each` rollouts; `last`: fields of the last one."""
+    made = [Point(update=n, rollouts=n * each, accuracy=a) for n, a in enumerate(accuracies)]
+    return [*made[:-1], replace(made[-1], **last)]
+
+
+SLOW = run(0.2, 0.2, 0.2, 0.5, 0.5, 0.5)  # trailing means: .2 .2 .2 .3 .4 .5
+FAST = run(0.2, 0.5, 0.8, 0.8, 0.8, 0.8)  # .2 .35 .5 .7 .8 .8
+NEVER = run(0.2, 0.2, 0.2, 0.3, 0.3, 0.3)
+
+
+# --- curves and ratios ------------------------------------------------------------------------------------------------
+
+
+def test_a_curve_is_a_trailing_mean_of_three_over_all_runs():
+    assert [y for _, y in mean_curve([SLOW])] == pytest.approx([0.2, 0.2, 0.2, 0.3, 0.4, 0.5])
+    both = mean_curve([SLOW, FAST])
+    assert [x for x, _ in both] == [0, 100, 200, 300, 400, 500]
+    assert [y for _, y in both] == pytest.approx([0.2, 0.275, 0.35, 0.5, 0.6, 0.65])
+    with pytest.raises(ValueError, match="the same evaluations"):
+        mean_curve([SLOW, run(0.1, 0.2)])
+
+
+def test_rollouts_to_an_accuracy_are_on_a_line_between_evaluations():
+    curve = [(0.0, 0.2), (100.0, 0.4), (200.0, 0.3), (300.0, 0.7)]
+    assert rollouts_to(curve, 0.3) == pytest.approx(50)
+    assert rollouts_to(curve, 0.5) == pytest.approx(250)
+    assert rollouts_to(curve, 0.2) == 0
+    assert rollouts_to([(0.0, 0.1), (100.0, 0.3 - 1e-16)], 0.3) == pytest.approx(100)
+    assert rollouts_to(curve, 0.71) is None
+
+
+def test_the_ratio_by_hand():
+    # SLOW ends at 0.5, first at 500 rollouts; FAST has it at 200.
+    assert ratio([FAST], [SLOW]) == pytest.approx(200 / 500)
+    assert ratio([SLOW], [SLOW]) == pytest.approx(1)
+    assert ratio([NEVER], [SLOW]) is None
+    # One that got there at 250 and then stood still is compared with 250, not with the length of its run.
+    still = run(*[0.2] * 3, *[0.5] * 9)
+    assert ratio([run(*[0.2] * 3, *[0.5] * 9)], [still]) == pytest.approx(1)
+    assert ratio([FAST + run(*[0.8] * 12)[6:]], [still]) == pytest.approx(200 / 500)
+    # An outcome run that learnt nothing has nothing that could be reached sooner.
+    assert ratio([FAST], [run(*[0.2] * 6)]) is None
+
+
+def test_the_ratios_interval_is_over_seeds():
+    same = ratio_interval({0: FAST, 1: FAST}, {0: SLOW, 1: SLOW})
+    assert (same.value, same.low, same.high) == (pytest.approx(0.4),) * 3
+    # Drawn alone (a quarter of the draws), the second seed never reaches it.
+    mixed = ratio_interval({0: FAST, 1: NEVER}, {0: SLOW, 1: SLOW})
+    assert mixed.low == pytest.approx(0.4)
+    assert mixed.high is None
+    alone = ratio_interval({0: FAST, 7: NEVER}, {0: SLOW})
+    assert (alone.value, alone.low, alone.high) == (pytest.approx(0.4), None, None)
+
+
+def test_means_have_students_interval():
+    found = mean_interval([0.4, 0.5, 0.6])
+    # Deviation 0.1, three values, t of two degrees of freedom 4.303.
+    assert found.value == pytest.approx(0.5)
+    assert found.high - 0.5 == pytest.approx(4.303 * 0.1 / 3**0.5)
+    assert 0.5 - found.low == pytest.approx(found.high - 0.5)
+    assert (mean_interval([0.3]).low, mean_interval([0.3]).value) == (None, 0.3)
+    with pytest.raises(ValueError, match="1 to 10"):
+        mean_interval([])
+
+
+def test_the_best_ratio_is_none_where_there_is_none():
+    assert rl_figures.best_ratio({"a": None}) is None
+    assert rl_figures.best_ratio({"a": None, "b": 0.7, "c": 0.4}) == ("c", 0.4)
+
+
+def test_the_benchmarks_figures(capsys):
+    hacked = run(0.6, 0.1, step_return=0.9, alarmed=5)
+    runs = {
+        rl.OUTCOME: {0: SLOW, 1: SLOW},
+        "min-form": {0: FAST},
+        "papo": {0: NEVER, 1: NEVER},
+        rl.HACKED: {0: hacked, 1: run(0.6, 0.5)},
+    }
+    found = rl.figures_of(runs)
+    assert found["rollouts_ratio_to_outcome"] == pytest.approx(0.4)
+    assert found["outcome_final_accuracy"] == pytest.approx(0.5)
+    assert found["hacked_runs_alarmed"] == 0.5
+    assert found["hacked_accuracy_change"] == pytest.approx(-0.3)
+    assert "0.40, of min-form" in capsys.readouterr().out
+    none = rl.figures_of({rl.OUTCOME: {0: SLOW}, "papo": {0: NEVER}})
+    assert "rollouts_ratio_to_outcome" not in none
+    assert "none: no process-reward method reached" in capsys.readouterr().out
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tables():
+    lines = rl_figures.learning_table(
+        {"outcome": {0: SLOW}, "x": {0: FAST}, "y": {0: NEVER}}, "outcome", columns=3
+    )
+    assert lines[0].startswith("| method | seeds | 0 | 200 | 500 |")
+    assert lines[2:] == [
+        "| outcome | 1 | 20.0 | 20.0 | 50.0 | 1 |",
+        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.40 |",
+        "| y | 1 | 20.0 | 20.0 | 30.0 | not reached |",
+    ]
+    assert len({line.count("|") for line in lines}) == 1
+    first = run(0.6, 0.1, step_return=0.95, steps=3.0, tokens=40.0, alarmed=5)
+    first = [replace(first[0], step_return=0.6), *first[1:]]
+    second = [replace(point, alarmed=None) for point in first]
+    table = rl_figures.hacking_table({"alone": {0: first, 1: second}, "bare": {0: run(0.6, 0.7)}})
+    assert table[2] == (
+        "| alone | 2 | 0.600 [0.600, 0.600] | 0.950 [0.950, 0.950] | 60.0 [60.0, 60.0] | 10.0 [10.0, 10.0] | 3.0 [3.0, 3.0] | 40 [40, 40] | – | 1 of 2 | 5 |"
+    )
+    assert table[3] == "| bare | 1 | – | – | 60.0 | 70.0 | – | – | – | 0 of 1 | – |"
+    assert len({line.count("|") for line in table}) == 1
+
+
+# --- the parts that run -----------------------------------------------------------------------------------------------
+
+
+def test_the_exact_prm_knows_calculations_and_nothing_else():
+    prm = rl.exact_prm()
+    assert prm.score("p", ["2 + 2 = 4", "2 + 2 = 5", "so"]) == [0.95, 0.05, 0.5]
+
+
+def test_no_held_out_problem_is_trained_on():
+    training, held_out = rl.World(training=300, held_out=50).problems()
+    assert len(held_out) == 50
+    assert not {one.text for one in training} & {one.text for one in held_out}
+
+
+def test_a_finished_run_is_kept_and_not_run_again(tmp_path, capsys, monkeypatch):
+    settings = replace(
+        rl.quick().settings, updates=2, problems=2, group=2, max_tokens=24, evaluate_every=1, save_every=1
+    )
+    small = rl.World(prm="exact", training=12, held_out=4, settings=settings)
+    monkeypatch.setattr(rl, "quick", lambda: small)
+    words = ["--quick", "--only", rl.OUTCOME, rl.HACKED, "--out", str(tmp_path)]
+    assert rl.main(words) == 0
+    said = capsys.readouterr().out
+    folder = rl.place(tmp_path, small, rl.HACKED, 0)
+    result = json.loads((folder / "result.json").read_text())
+    assert [point["rollouts"] for point in result["points"]] == [0, 4, 8]
+    assert result["points"][-1]["step_return"] is not None
+    assert result["processor_seconds"] > 0
+    assert not (folder / "state.pt").exists()
+    line = json.loads(said.splitlines()[-1])
+    assert line["benchmark"] == "rl"
+    assert "hacked_runs_alarmed" in line["figures"]
+
+    def never(*_):
+        raise AssertionError("it was finished")
+
+    monkeypatch.setattr(rl, "train", never)
+    assert rl.main(words) == 0
+    assert rl.main([*words, "--report"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"] == line["figures"]
+    with pytest.raises(SystemExit, match="is of other settings"):
+        rl.main([*words, "--learning-rate", "1e-3"])
