@@ -153,12 +153,12 @@ def learning_table(
         f"| method | seeds | {' | '.join(names)} | rollouts to outcome's final accuracy, over its own |",
         "| --- | ---: |" + " ---: |" * (len(places) + 1),
     ]
+    base = mean_curve(list(runs[outcome].values()))
+    absent = "not reached" if rollouts_to(base, base[-1][1]) else "–"  # outcome GRPO has learnt nothing
     for method, seeds in runs.items():
         cells = [shown(mean_interval([run[at].accuracy for run in seeds.values()])) for at in places]
         found = ratio_interval(seeds, runs[outcome])
-        told = (
-            "1" if method == outcome else shown(found, 2, 1.0) if found.value is not None else "not reached"
-        )
+        told = "1" if method == outcome else shown(found, 2, 1.0) if found.value is not None else absent
         lines.append(f"| {method} | {len(seeds)} | {' | '.join(cells)} | {told} |")
     return lines
 

@@ -124,6 +124,8 @@ def test_the_tables():
         "| y | 1 | 20.0 | 20.0 | 30.0 | not reached |",
     ]
     assert len({line.count("|") for line in lines}) == 1
+    idle = rl_figures.learning_table({"outcome": {0: run(*[0.2] * 6)}, "x": {0: FAST}}, "outcome", columns=3)
+    assert idle[3].endswith("| – |")  # nothing was learnt that could be reached sooner
     first = run(0.6, 0.1, step_return=0.95, steps=3.0, tokens=40.0, alarmed=5)
     first = [replace(first[0], step_return=0.6), *first[1:]]
     second = [replace(point, alarmed=None) for point in first]
