@@ -486,8 +486,9 @@ def test_the_command_refits_a_checkpoint(tmp_path, capsys, monkeypatch):
     assert "--refit-problems is of refits: add --refit-every" in capsys.readouterr().err
     assert main([*words[:5], "outcome", *words[8:], *refits]) == 2
     assert "--refit-every needs a PRM: add --prm" in capsys.readouterr().err
-    assert not out.exists()
-    capsys.readouterr()
+    assert main([*words[:7], "scripted_prms:certain", *words[8:], *refits]) == 2
+    assert "scripted_prms:certain: a refit needs the folder or hub name" in capsys.readouterr().err
+    assert not (out / "run.json").exists()
     assert main([*words, *refits]) == 0
     found = read_lines(out / "refit.jsonl")
     assert [row["update"] for row in found] == [1, 2]

@@ -245,7 +245,6 @@ def _train(
     with quiet_loading():
         actor = _actor(asked)
         token_rewards = _implicit(asked, actor)
-    begin(out, told)
     monitor = Monitor(
         actor,
         out,
@@ -257,6 +256,8 @@ def _train(
     )
     history = History(out)
     refit = _refit(asked, actor, prm, problems, verifier, monitor)
+    # Only now: what these refuse leaves no run behind that other settings could not go on with.
+    begin(out, told)
     with Display(monitor, settings.updates) as display:
         trainer = Trainer(
             actor,

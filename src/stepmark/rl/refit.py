@@ -115,7 +115,8 @@ class Refit:
             )
         self._lines = Lines(folder / REFIT_FILE)
         saved = saved_updates(folder)
-        self._lines.keep(saved)
+        if self._lines.rows:
+            self._lines.keep(saved)
         self.rows: list[Refitted] = [
             read_record(Refitted, row, where=f"{self._lines.file}:{number}")
             for number, row in enumerate(self._lines.rows, start=1)
