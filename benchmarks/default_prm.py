@@ -1,7 +1,7 @@
 """What the shipped PRM is worth: every evaluation, on the development data, by the same commands that users run.
 
 `python -m benchmarks.default_prm [--quick] [--prm NAME] [--out FOLDER] [--docs]` needs the development data and says so when it is
-absent. It resumes: what was graded stays in the folder. `--docs` writes the tables, each under the command that made it, to
+absent. Of the large sets it takes a part, evenly spaced (`limit`), so that it ends within the hour on two cores. It resumes: what was graded stays in the folder. `--docs` writes the tables, each under the command that made it, to
 `docs/default-prm-figures.md`.
 """
 
@@ -74,6 +74,7 @@ RUNS = (
         evaluation="prmbench",
         data=("prmbench/prmbench.dev.jsonl.gz",),
         quick=10,
+        limit=400,
         tables=("PRMScore", "Accuracy"),
     ),
     Run(
@@ -82,6 +83,7 @@ RUNS = (
         data=CANDIDATES,
         more=("--percent", "sign"),
         quick=4,
+        limit=100,
     ),
     Run(
         name="calibration",
@@ -98,7 +100,7 @@ RUNS = (
         scores_of="processbench",
         quick=60,
     ),
-    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4),
+    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4, limit=100),
     Run(
         name="robustness",
         evaluation="robustness",

@@ -96,6 +96,7 @@ def test_a_backup_of_a_running_project_is_consistent(database_url, tmp_path):
                 answer = await ada.change("two", version, "first_error", step=version % 3)
                 assert answer.status_code == 200
                 version += 1
+                await asyncio.sleep(0.02)  # as fast as one account may
             return version
 
         clicking = asyncio.create_task(click())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import UnknownNameError, UsageError
@@ -503,6 +503,7 @@ def test_ids_and_order() -> None:
     assert re.fullmatch(r"[0-9a-f]{12}::truncated", nameless[0][0])
 
 
+@settings(deadline=None)
 @given(st.lists(_solutions, min_size=1, max_size=5), st.integers(0, 100), st.randoms(use_true_random=False))
 def test_a_change_does_not_depend_on_the_company(
     solutions: list[Solution], seed: int, order: random.Random

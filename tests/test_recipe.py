@@ -357,7 +357,7 @@ def test_a_planted_rule_is_learnt_end_to_end(tmp_path):
     prm = load_prm(str(tmp_path / "prm"), dtype="float32")
     threshold = prm.default_threshold
     for letter, other in ("ab", "ba"):
-        right, wrong = prm.score(f"new problem: {letter}", [letter, other + " ."])
+        right, wrong = prm.score(f"p100: {letter}", [letter, other + " ."])
         assert right > 0.8 > 0.2 > wrong
         assert right >= threshold > wrong
 
