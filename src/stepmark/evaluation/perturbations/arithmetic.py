@@ -20,7 +20,8 @@ from stepmark.labels.exact import compute
 _FRAC = r"\\[dt]?frac\s*\{\s*[0-9.,]+\s*\}\s*\{\s*[0-9.,]+\s*\}"
 _OPERATOR = r"[-+*/×÷−]|\\times\b|\\cdot\b|\\div\b|(?<=[0-9)])\s?x\s?(?=[0-9($])"
 _PIECE = rf"(?:{_FRAC}|\\?\$(?=\s*[0-9.])|{NUMBER}|{_OPERATOR}|(?<!\\)[()]|[ \t])"
-_CALCULATION = re.compile(rf"(?P<left>{_PIECE}++)=[ \t]*(?:\\?\$)?(?P<right>-?(?:{NUMBER}))")
+# A look-ahead whose match is taken whole, and not `++`, which CPython before 3.11.5 gets wrong on groups (gh-106052).
+_CALCULATION = re.compile(rf"(?=(?P<left>{_PIECE}+))(?P=left)=[ \t]*(?:\\?\$)?(?P<right>-?(?:{NUMBER}))")
 # What may not follow: the calculation would go on, or the number have a unit that changes its value.
 _GOES_ON = re.compile(
     r"\s*(?:[-+*/×÷−^_(!]\s*[\w\\($]|\\(?:times|cdot|div|frac|dfrac|pi|sqrt)\b|\\?%|[.,]?[0-9]|[a-zA-Z]\b)"
