@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ pytest.importorskip("playwright", reason="needs playwright, which drives Chromiu
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from ports import lasting_port
 from stepmark.annotation import accounts
 from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.database import Database
@@ -48,9 +48,7 @@ class Site:
     def __init__(self, folder: Path, project: Project, items: Sequence[Item]) -> None:
         self.project = project
         self.file = folder / "annotations.sqlite"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         with Database(str(self.file)) as database, database.writing() as connection:
             store_items(connection, items)

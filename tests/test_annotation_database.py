@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from annotation_worlds import database_url
+from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
 from stepmark.annotation.database import Database
@@ -212,8 +212,7 @@ class Server:
                 json.dumps({"id": f"i{k}", "problem": "p", "steps": ["a", "b"]}) + "\n" for k in range(ITEMS)
             )
         )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = lasting_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
