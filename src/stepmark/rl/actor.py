@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from stepmark.batching import Write
-from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.checkpoint import BUILT_IN
-from stepmark.models.policies.local import Drawn, LocalPolicy
+from stepmark.errors import InputError, UsageError
+from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
 
 LORA_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Linear layers that LoRA changes, by the names that Llama and Qwen2 have for them."""
@@ -149,20 +148,8 @@ class Actor:
         Raises:
             CheckpointError: nothing there that transformers loads as a causal language model.
         """
-        from safetensors import SafetensorError
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        folder = BUILT_IN[str(place)]() if str(place) in BUILT_IN else place
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{place}: expected a folder or hub name of a causal language model; {type(error).__name__}: {error}"
-            ) from error
-        return cls(model.to(device), tokenizer, name=str(place), **settings)
+        model, tokenizer = load_language_model(place, dtype=dtype, device=device)
+        return cls(model, tokenizer, name=str(place), **settings)
 
     @property
     def device(self) -> torch.device:

@@ -37,6 +37,34 @@ _WORTH_DROPPING = 0.8
 """Finished rows are taken out of the batch, which copies the cache, when no larger share of it goes on."""
 
 
+def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = "auto") -> tuple[Any, Any]:
+    """A causal language model on its device, and its tokenizer; no code from the checkpoint is run.
+
+    Args:
+        path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
+        dtype: "auto" (as saved), "float32", "bfloat16", "float16".
+        device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
+
+    Raises:
+        CheckpointError: nothing there that transformers can load as a causal language model.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = BUILT_IN[str(path)]() if str(path) in BUILT_IN else path
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return model.to(device), tokenizer
+
+
 @final
 class LocalPolicy:
     """A causal language model and its tokenizer.
@@ -116,22 +144,9 @@ class LocalPolicy:
         Raises:
             CheckpointError: nothing there that transformers can load as a causal language model.
         """
-        from safetensors import SafetensorError
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        place = BUILT_IN[str(path)]() if str(path) in BUILT_IN else path
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(place)
-            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        model, tokenizer = load_language_model(path, dtype=dtype, device=device)
         return cls(
-            model.to(device).eval(),
+            model.eval(),
             tokenizer,
             name=str(path),
             batch_size=batch_size,
