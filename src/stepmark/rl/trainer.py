@@ -178,13 +178,16 @@ class Trainer:
         rated = self._collect(problems, seed=self._seed("train", number))
         self.rollouts += len(rated)
         rows = padded([one.drawn for one in rated], self.actor.device)
-        old, reference, values = self._read(rows)
+        penalised = settings.kl == "reward" and settings.kl_weight > 0
+        # A single step is taken by the policy that wrote: its own forward pass tells the old probabilities.
+        once = settings.epochs == settings.minibatches == 1 and self.actor.value_head is None
+        old, reference, values = self._read(rows, old=penalised or not once)
         token_rewards = self.token_rewards.rewards(rows) if self.token_rewards is not None else None
         batch = batch_of(
             rated, rows.mask, asked=self.prm is not None, token_rewards=token_rewards, values=values
         )
         penalty = None
-        if reference is not None and settings.kl == "reward" and settings.kl_weight:
+        if old is not None and reference is not None and penalised:
             penalty = kl_reward(old, reference, rows.mask, weight=settings.kl_weight)
         assigned = self.credit.assign(batch, kl=penalty)
         kept = torch.tensor([not one.left_out for one in rated], device=rows.mask.device)
@@ -214,7 +217,7 @@ class Trainer:
         self,
         rows: Padded,
         chosen: Tensor,
-        old: Tensor,
+        old: Tensor | None,
         reference: Tensor | None,
         advantages: Tensor,
         returns: Tensor | None,
@@ -232,7 +235,7 @@ class Trainer:
             now, values = self.actor.logprobs(rows_of(rows, part))
             found = policy_loss(
                 now,
-                old[part],
+                now.detach() if old is None else old[part],
                 advantages[part],
                 weights[part] / share,
                 clip_low=settings.clip_low,
@@ -263,20 +266,20 @@ class Trainer:
         return passes(rows, chosen, self.settings.token_budget)
 
     @torch.no_grad()
-    def _read(self, rows: Padded) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities when the completions were written, the reference's, and the critic's values."""
-        every = torch.arange(len(rows.mask), device=rows.mask.device)
-        old = torch.zeros_like(rows.mask, dtype=torch.float32)
-        reference = torch.zeros_like(old) if self.actor.has_reference else None
-        values = torch.zeros_like(old) if self.actor.value_head is not None else None
-        for part in self._passes(rows, every):
-            now, critic = self.actor.logprobs(rows_of(rows, part))
-            old[part] = now
-            if values is not None and critic is not None:
-                values[part] = critic
+    def _read(self, rows: Padded, *, old: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Log-probabilities when the completions were written if `old`, the reference's, and the critic's values."""
+        empty = torch.zeros_like(rows.mask, dtype=torch.float32)
+        written = empty.clone() if old else None
+        reference = empty.clone() if self.actor.has_reference else None
+        values = empty.clone() if self.actor.value_head is not None else None
+        for part in self._passes(rows, torch.arange(len(rows.mask), device=rows.mask.device)):
+            if written is not None:
+                written[part], critic = self.actor.logprobs(rows_of(rows, part))
+                if values is not None and critic is not None:
+                    values[part] = critic
             if reference is not None:
                 reference[part] = self.actor.reference_logprobs(rows_of(rows, part))
-        return old, reference, values
+        return written, reference, values
 
     def _collect(self, problems: Sequence[Problem], *, seed: int, group: int | None = None) -> list[Rated]:
         """Completions of problems, verified, and scored when there is a PRM."""
