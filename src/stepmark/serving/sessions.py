@@ -1,0 +1,278 @@
+"""Prefixes that grow, by name: what a search over the network goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.records import Problem
+from stepmark.serving.batcher import Batcher
+from stepmark.serving.jobs import BusyError, Grown, Growth
+
+
+class UnknownSessionError(StepmarkError):
+    """No such session: it was closed, it expired, or it never was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A session that has been opened."""
+
+    id: str
+    """Its name, which cannot be guessed."""
+    expires_in: float
+    """Seconds without a request after which it is forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A step of a session, and what the PRM says of it."""
+
+    node: int
+    """Its number in the session, to go on from."""
+    score: float
+    """In the range of the PRM's `score_kind`."""
+    tokens: int | None = None
+    """See `batching.Graded.tokens`."""
+    root: int | None = None
+    """See `batching.Graded.root`."""
+    classes: tuple[float, ...] | None = None
+    """Class probabilities, for PRMs with more than two classes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Held:
+    steps: tuple[str, ...]
+    after: int | None
+    grown: Grown
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Session:
+    problem: Problem
+    used: float
+    busy: int = 0
+    """Requests of it that are in work."""
+    made: int = 0
+    nodes: dict[int, _Held] = field(default_factory=dict)
+    numbers: dict[tuple[int | None, str], int] = field(default_factory=dict)
+    closed: bool = False
+
+
+@final
+class Sessions:
+    """Sessions of a batcher. Used in its event loop.
+
+    The same step asked again after the same node is the same node, and costs nothing; so a client may repeat a request whose answer
+    was lost.
+
+    Args:
+        batcher: what scores.
+        limit: sessions at once.
+        nodes: steps that a session holds at once.
+        idle: seconds without a request after which a session is forgotten.
+        clock: seconds; None for the batcher's.
+
+    Raises:
+        UsageError: a limit below 1, or no time to live.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        *,
+        limit: int,
+        nodes: int,
+        idle: float,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        for name, value in (("limit", limit), ("nodes", nodes)):
+            if value < 1:
+                raise UsageError(f"{name} must be at least 1, found {value}")
+        if not idle > 0:
+            raise UsageError(f"idle must be more than 0 seconds, found {idle}")
+        self._batcher, self._limit, self._nodes, self.idle = batcher, limit, nodes, idle
+        self._clock = clock or batcher.clock
+        self._sessions: dict[str, _Session] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Sessions that are open."""
+        return len(self._sessions)
+
+    @property
+    def nodes(self) -> int:
+        """Steps that are held in all of them."""
+        return sum(len(one.nodes) for one in self._sessions.values())
+
+    def open(self, problem: Problem) -> Opened:
+        """Begin a session; costs nothing yet.
+
+        Raises:
+            InputError: an empty problem.
+            BusyError: there are as many as there may be; `retry_after` tells when the next can expire.
+        """
+        if not problem.text.strip():
+            raise InputError("the problem is empty", field="problem")
+        self.expire()
+        if len(self._sessions) >= self._limit:
+            first = min(one.used for one in self._sessions.values()) + self.idle
+            raise BusyError(
+                f"{self._limit} sessions are open, which is all there may be; close those that are done with",
+                retry_after=first - self._clock(),
+            )
+        name = secrets.token_urlsafe(24)
+        self._sessions[name] = _Session(problem=problem, used=self._clock())
+        self._watch()
+        return Opened(id=name, expires_in=self.idle)
+
+    async def extend(
+        self, session: str, steps: Sequence[tuple[int | None, str]], *, deadline: float | None = None
+    ) -> list[Node | InputError]:
+        """Score steps, each after a node (None: the problem); one result each, in order.
+
+        Args:
+            session: its `Opened.id`.
+            steps: (after, text).
+            deadline: see `Batcher.score`.
+
+        Raises:
+            UnknownSessionError: no such session, or it was closed meanwhile.
+            BusyError, LateError, DrainingError, BackendError, CheckpointError: see `Batcher.score`.
+        """
+        one = self._of(session)
+        results: list[Node | InputError | None] = [None] * len(steps)
+        asked: dict[tuple[int | None, str], list[int]] = {}
+        for i, (after, text) in enumerate(steps):
+            if (number := one.numbers.get((after, text))) is not None:
+                results[i] = _node(number, one.nodes[number].grown)
+            elif after is not None and after not in one.nodes:
+                results[i] = InputError(
+                    f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
+                )
+            elif (after, text) not in asked and len(one.nodes) + len(asked) >= self._nodes:
+                results[i] = InputError(
+                    f"the session holds {self._nodes} steps, which is all it may; release those that are done with",
+                    field=f"steps[{i}]",
+                )
+            else:
+                asked.setdefault((after, text), []).append(i)
+        growths = [
+            Growth(
+                problem=one.problem,
+                steps=() if after is None else one.nodes[after].steps,
+                text=text,
+                place=None if after is None else one.nodes[after].grown.place,
+            )
+            for after, text in asked
+        ]
+        one.busy += 1
+        try:
+            found = await self._batcher.extend(growths, deadline=deadline)
+        finally:
+            one.busy -= 1
+            one.used = self._clock()
+        if one.closed:
+            self._batcher.release(grown for grown in found if isinstance(grown, Grown))
+            raise _unknown()
+        for ((after, text), places), growth, grown in zip(asked.items(), growths, found, strict=True):
+            result = (
+                grown if isinstance(grown, InputError) else self._entered(one, after, text, growth, grown)
+            )
+            for i in places:
+                results[i] = result
+        return [result for result in results if result is not None]
+
+    async def release(self, session: str, nodes: Sequence[int]) -> int:
+        """Let go of nodes; what goes on from them stays. How many there were; those that are not there are passed over.
+
+        Raises:
+            UnknownSessionError: no such session.
+        """
+        one = self._of(session)
+        gone = [held for node in nodes if (held := one.nodes.pop(node, None)) is not None]
+        for held in gone:
+            one.numbers.pop((held.after, held.steps[-1]), None)
+        self._batcher.release(held.grown for held in gone)
+        return len(gone)
+
+    async def close(self, session: str) -> None:
+        """End a session and let go of all of it.
+
+        Raises:
+            UnknownSessionError: no such session.
+        """
+        self._of(session)
+        self._end(session)
+
+    def expire(self) -> int:
+        """End what has been idle for too long; how many. Happens by itself while an event loop runs."""
+        old = [
+            name
+            for name, one in self._sessions.items()
+            if not one.busy and self._clock() >= one.used + self.idle
+        ]
+        for name in old:
+            self._end(name)
+        return len(old)
+
+    def end_all(self) -> None:
+        """End all of them, and the clock that watches them: for a server that stops."""
+        for name in list(self._sessions):
+            self._end(name)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _of(self, session: str) -> _Session:
+        self.expire()
+        one = self._sessions.get(session)
+        if one is None:
+            raise _unknown()
+        one.used = self._clock()
+        return one
+
+    def _entered(self, one: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
+        # Asked twice at the same time: the first to come back has made the node.
+        if (number := one.numbers.get((after, text))) is not None:
+            self._batcher.release([grown])
+            return _node(number, one.nodes[number].grown)
+        number, one.made = one.made, one.made + 1
+        one.nodes[number] = _Held(steps=(*growth.steps, text), after=after, grown=grown)
+        one.numbers[after, text] = number
+        return _node(number, grown)
+
+    def _end(self, session: str) -> None:
+        one = self._sessions.pop(session)
+        one.closed = True
+        self._batcher.release(held.grown for held in one.nodes.values())
+        one.nodes.clear()
+        one.numbers.clear()
+
+    def _watch(self) -> None:
+        """Look again when the next one can be old."""
+        if self._timer is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # used outside a loop: then `expire` is called by hand
+                return
+            self._timer = loop.call_later(self.idle, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.expire()
+        if self._sessions:
+            self._watch()
+
+
+def _node(number: int, grown: Grown) -> Node:
+    said = grown.graded
+    return Node(node=number, score=said.score, tokens=said.tokens, root=said.root, classes=said.classes)
+
+
+def _unknown() -> UnknownSessionError:
+    return UnknownSessionError("no such session: it was closed, or it expired; open a new one")
