@@ -425,6 +425,14 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
         (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--confidence", "1"], "confidence"),
         (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
         (["bays", "FILE"], "bayes"),
+        (["own", "FILE", "--method", "mine", "--out", "o.jsonl"], "no labeller 'mine'"),
+        (["own", "FILE", "--method", "no_such_module:It", "--out", "o.jsonl"], "no module 'no_such_module'"),
+        (["own", "FILE", "--method", "collections:OrderedDict", "--out", "o.jsonl"], "found OrderedDict"),
+        (
+            ["own", "FILE", "--method", "stepmark.search.best_of_n:BestOfN", "--out", "o.jsonl"],
+            "found BestOfN",
+        ),
+        (["own", "FILE", "--method", "stepmark.labels.bayes:BayesianSearch", "--out", "o.jsonl"], "Write"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_asked(tmp_path, monkeypatch, capsys, words, said):

@@ -26,6 +26,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "stepmark.cli.label_methods:formulas_command",
         "Calculations checked exactly; needs no model.",
     ),
+    "own": (
+        "stepmark.cli.label_methods:own_command",
+        "A labeller of your own: --method package.module:Class.",
+    ),
     "exact": (
         "stepmark.cli.label_exact:exact_command",
         "Errors put on purpose into right solutions; needs no model.",
