@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -94,8 +95,9 @@ def input_error_data(error: InputError, *, at: str | None = None) -> dict[str, A
         kind = "marker_in_text"
     elif isinstance(error, TooLongError):
         kind = "too_long"
-    field = ".".join(part for part in (at, error.field) if part) or None
-    return error_data(kind, error.message, field=field, where=error.where)
+    inside = re.sub(r"\[(\d+)\]", r".\1", error.field or "")
+    field = ".".join(part for part in (at, inside) if part) or None
+    return error_data(kind, error.message, field=field, where=error.where or None)
 
 
 def retry(seconds: float) -> dict[str, str]:

@@ -633,6 +633,6 @@ class ModelsAnswer(_Answer):
 class StatusAnswer(_Answer):
     """What state the server is in."""
 
-    status: Literal["ok", "loading", "ready", "draining", "failed"] = Field(
-        description="/health says ok as long as the process lives; /ready says ready with 200, the others with 503."
+    status: Literal["ok", "ready"] = Field(
+        description="/health says ok, /ready says ready; else there is an error."
     )

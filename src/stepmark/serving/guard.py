@@ -1,0 +1,288 @@
+"""What stands before every route: hosts, keys, sizes, slow bodies, clients that went away, and the headers of every answer.
+
+A plain ASGI middleware, so that it costs microseconds and sees the bytes as they come. The body is read here, whole, within its limits of
+size and time; routes have it at once. While a route works, the connection is watched: when the client goes away, the route is
+cancelled, and what waits of it leaves the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
+
+from stepmark.serving.refusals import Refused, retry
+from stepmark.serving.routing import ARRIVED
+
+if TYPE_CHECKING:
+    from stepmark.serving.keys import Keys
+    from stepmark.serving.service import Service
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
+"""Answered without a key: they say nothing that is secret, and a balancer and a browser have none."""
+BODIES_AT_ONCE = 16
+"""Bodies of the largest size that may be in memory while they arrive; more are sent away with 429."""
+GONE = 499
+"""What is counted and logged where the client went away before its answer."""
+
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+_CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_CLOSE = {"connection": "close"}
+
+
+class _GoneError(Exception):
+    """Nobody is there to be answered."""
+
+
+@final
+class Guard:
+    """The middleware.
+
+    Args:
+        app: what is guarded.
+        service: what it serves.
+        keys: whose requests are answered; None: everybody's.
+        hosts: what the Host header may be, without a port; None: anything. Where anybody may ask, pages of other sites could: in a
+            browser on this machine, by a name that was bent to this address.
+    """
+
+    def __init__(
+        self, app: App, service: Service, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
+    ) -> None:
+        self.app, self.service = app, service
+        self._keys, self._hosts = keys, hosts
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        traffic, began = self.service.traffic, time.monotonic()
+        scope[ARRIVED] = self.service.clock()
+        # HEAD is GET; the server itself leaves the body out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        answer = _Answer(send, scope)
+        traffic.open += 1
+        try:
+            await self._serve(inner, receive, answer)
+        except Refused as refused:
+            await answer.refuse(refused)
+        except _GoneError:
+            answer.status = GONE
+        except asyncio.CancelledError:
+            answer.status = GONE
+            raise
+        except Exception:
+            # Already answered with 500 by the app, whose handler cannot tell the operator.
+            self.service.log("".join(traceback.format_exc()).rstrip())
+            if not answer.started:
+                await answer.refuse(Refused("failed", "the server failed at this request; its log says why"))
+        finally:
+            traffic.open -= 1
+            seconds = time.monotonic() - began
+            route = _route(inner)
+            traffic.add(route, _method(scope), answer.status, seconds)
+            self.service.log(_log_line(scope, answer.status, seconds, inner.get("stepmark.key")))
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        headers = _headers(scope)
+        self._admit(scope, headers)
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            try:
+                self.service.need()
+                body = await self._body(headers, receive)
+            except Refused as refused:
+                # The rest of the body is not read, so nothing else can come over this connection.
+                refused.headers = {**(refused.headers or {}), **_CLOSE}
+                raise
+            await self._watched(scope, body, receive, answer)
+        else:
+            await self.app(scope, receive, answer)
+
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        path: str = scope["path"]
+        if self._keys is not None:
+            if path in PUBLIC:
+                return
+            name = self._keys.name_of(headers.get(b"authorization"))
+            if name is None:
+                raise Refused(
+                    "unauthorized",
+                    "expected the header Authorization: Bearer KEY with a key that this server knows",
+                    headers={"www-authenticate": "Bearer", **_CLOSE},
+                )
+            scope["stepmark.key"] = name
+            return
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and _bare(host) not in self._hosts:
+            raise Refused(
+                "forbidden",
+                f"expected a request to this machine's own name, found one to {host[:80]!r}; behind a proxy, start the server with "
+                "--keys FILE or --open",
+                headers=_CLOSE,
+            )
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        site = headers.get(b"sec-fetch-site")
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and (
+            site in (b"cross-site", b"same-site") or (origin and origin.partition("://")[2] != host)
+        ):
+            raise Refused("forbidden", "this request comes from another site's page", headers=_CLOSE)
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        settings = self.service.settings
+        most = settings.max_body
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > most):
+            raise _too_large(most)
+        parts: list[bytes] = []
+        taken = 0
+        try:
+            async with asyncio.timeout(settings.body_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise _GoneError
+                    part = message.get("body", b"")
+                    taken += len(part)
+                    self._held += len(part)
+                    parts.append(part)
+                    if taken > most:
+                        raise _too_large(most)
+                    if self._held > BODIES_AT_ONCE * most:
+                        raise Refused(
+                            "busy", "too many large requests arrive at once; try again", headers=retry(1.0)
+                        )
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refused(
+                "slow_body",
+                f"the body did not arrive within {settings.body_timeout:g} s (--body-timeout); {taken} bytes did",
+            ) from None
+        finally:
+            self._held -= taken
+
+    async def _watched(self, scope: Scope, body: bytes, receive: Receive, answer: _Answer) -> None:
+        """Run the app, and cancel it if the client goes away first."""
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if given:
+                await asyncio.Event().wait()  # who asks for more waits for the end, which the guard looks for
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        work = asyncio.ensure_future(self.app(scope, replay, answer))
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not work.done() and not answer.finished:
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+                if not answer.finished:
+                    answer.status = GONE
+                return
+            await work
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Answer:
+    """What is sent, with the headers of every answer; and how far it is."""
+
+    def __init__(self, send: Send, scope: Scope) -> None:
+        self._send = send
+        self._csp: tuple[tuple[bytes, bytes], ...] = (_CSP,)
+        self._head = scope["method"] == "HEAD"
+        self.started = self.finished = False
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            headers = list(message.get("headers", ()))
+            # A page says itself what it may load.
+            own = any(name == b"content-security-policy" for name, _ in headers)
+            message = {**message, "headers": [*headers, *HEADERS, *(() if own else self._csp)]}
+        elif not message.get("more_body", False):
+            self.finished = True
+        await self._send(message)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Send a refusal, if nothing has been sent."""
+        if self.started:
+            return
+        body = refused.body
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **(refused.headers or {}),
+        }
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self({"type": "http.response.start", "status": refused.status_code, "headers": raw})
+        await self({"type": "http.response.body", "body": b"" if self._head else body})
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        # Two keys, two hosts, two lengths: neither can be believed.
+        found[name] = value if name not in found else b","
+    return found
+
+
+def _too_large(most: int) -> Refused:
+    return Refused("too_large", f"expected at most {most} bytes, found more; send less at once (--max-body)")
+
+
+def _bare(host: str) -> str:
+    """A Host header without its port."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).lower()
+
+
+def _method(scope: Scope) -> str:
+    method: str = scope["method"]
+    return method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH") else "other"
+
+
+def _route(scope: Scope) -> str:
+    path = getattr(scope.get("route"), "path", None)  # there once the router has found it
+    return path if isinstance(path, str) else "other"
+
+
+def _log_line(scope: Scope, status: int, seconds: float, key: str | None) -> str:
+    # A path is what anybody may write into a log.
+    path = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
+    client = scope.get("client")
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    who = f"{client[0] if client else '-'} {key or '-'}"
+    return f"{now}Z {who} {_method(scope)} {path} {status} {1000 * seconds:.1f} ms"

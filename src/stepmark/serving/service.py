@@ -1,0 +1,353 @@
+"""A server's life: it loads, it serves, it drains; and what it serves with."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, final
+
+from stepmark import __version__
+from stepmark.errors import UsageError
+from stepmark.models.prm import PRM
+from stepmark.models.scorer import prm_identity
+from stepmark.scoring.grade import Grade
+from stepmark.serving.backend import backend_of
+from stepmark.serving.batcher import Batcher
+from stepmark.serving.figures import Traffic
+from stepmark.serving.refusals import Refused, retry
+from stepmark.serving.sessions import Sessions
+from stepmark.serving.wire import ModelEntry, PRMFacts
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+State = Literal["loading", "ready", "draining", "failed"]
+_DEFAULT_BUDGET = 4096
+_LOADING_RETRY = 5.0
+_DRAINING_RETRY = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How a server serves. The flags of `stepmark serve`.
+
+    Raises:
+        UsageError: a limit that lets nothing through.
+    """
+
+    name: str | None = None
+    """The model's name for clients; None: the PRM's own (of a folder, its last part)."""
+    aggregate: str | None = None
+    """How step scores become one number where a request does not say; None: the PRM's own way."""
+    threshold: float | None = None
+    """A step under it is an error where a request does not say; None: the PRM's own."""
+    token_budget: int | None = None
+    """Tokens that a batch computes; None: the engine's (2,048 on CPU, 16,384 on CUDA), or 4,096 where there is none."""
+    memory_tokens: int | None = None
+    """Tokens whose keys and values are kept over all clients; None: 65,536."""
+    queue_tokens: int | None = None
+    """Tokens that may wait; None: 32 batches."""
+    timeout: float = 60.0
+    """Seconds a request may take where it does not say."""
+    body_timeout: float = 30.0
+    """Seconds a request's body may take to arrive."""
+    grace: float = 30.0
+    """Seconds that a stop gives to what is in work."""
+    max_body: int = 8 << 20
+    """Bytes a request."""
+    max_solutions: int = 1024
+    """Solutions, candidates, steps or sequences a request."""
+    max_steps: int = 1024
+    """Steps a solution."""
+    sessions: int = 1024
+    """Sessions at once."""
+    session_nodes: int = 4096
+    """Steps that a session holds."""
+    session_idle: float = 600.0
+    """Seconds without a request after which a session is forgotten."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "token_budget",
+            "memory_tokens",
+            "queue_tokens",
+            "max_body",
+            "max_solutions",
+            "max_steps",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, found {value}")
+        for name in ("sessions", "session_nodes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, found {getattr(self, name)}")
+        for name in ("timeout", "body_timeout", "session_idle"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} must be more than 0 seconds, found {value}")
+        if not (math.isfinite(self.grace) and self.grace >= 0):
+            raise UsageError(f"grace must be 0 seconds or more, found {self.grace}")
+
+
+DEFAULTS = Settings()
+"""What holds where nothing is said."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Live:
+    """A PRM that is loaded, and what serves it."""
+
+    name: str
+    """What clients call it."""
+    prm: PRM
+    batcher: Batcher
+    sessions: Sessions
+    grade: Grade
+    """How step scores become verdicts where a request does not say."""
+    facts: PRMFacts
+    created: int
+    """When it was loaded, in Unix time."""
+
+    @property
+    def entry(self) -> ModelEntry:
+        """As /v1/models lists it."""
+        return ModelEntry(
+            id=self.name, created=self.created, max_model_len=self.facts.max_tokens, stepmark=self.facts
+        )
+
+
+class Extension(Protocol):
+    """More that a server does with its PRM, at addresses of its own."""
+
+    @property
+    def router(self) -> APIRouter:
+        """Its routes."""
+
+    def load(self, prm: PRM) -> None:
+        """Load what it needs, in the thread that has just loaded the PRM.
+
+        Raises:
+            StepmarkError: it cannot be loaded; the server then ends with that error.
+        """
+
+    async def start(self, live: Live) -> Sequence[ModelEntry]:
+        """Begin to serve; gives what /v1/models lists of it."""
+
+    async def stop(self) -> None:
+        """End. What it asks of the batcher is refused from here on."""
+
+
+@final
+class Service:
+    """What the routes and the guard share.
+
+    Args:
+        load: makes the PRM; called once, in a thread of its own.
+        settings: limits.
+        extensions: what else is served.
+        log: takes lines for the operator; None for silence.
+        clock: seconds, for deadlines.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], PRM],
+        settings: Settings = DEFAULTS,
+        *,
+        extensions: Sequence[Extension] = (),
+        log: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self.extensions, self.clock = settings, extensions, clock
+        self.traffic = Traffic()
+        self.live: Live | None = None
+        """What is served; None until it is loaded."""
+        self.models: list[ModelEntry] = []
+        """What /v1/models lists."""
+        self.error: BaseException | None = None
+        """Why it could not be loaded."""
+        self._load, self._log = load, log
+        self._built: Live | None = None
+        self._draining = False
+        self._loading: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        if self.error is not None:
+            return "failed"
+        if self._draining:
+            return "draining"
+        return "loading" if self.live is None else "ready"
+
+    def log(self, line: str) -> None:
+        """Tell the operator."""
+        if self._log is not None:
+            self._log(line)
+
+    def need(self) -> Live:
+        """What is served.
+
+        Raises:
+            Refused: 503, with Retry-After: it is not loaded, or takes nothing new.
+        """
+        if self.state == "ready" and self.live is not None:
+            return self.live
+        if self.state == "loading":
+            raise Refused(
+                "unavailable",
+                "the model is loading; /ready says when it is there",
+                headers=retry(_LOADING_RETRY),
+            )
+        why = "the model could not be loaded" if self.state == "failed" else "the server is shutting down"
+        raise Refused("unavailable", why, headers=retry(_DRAINING_RETRY))
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to load; the task ends when it serves.
+
+        Raises:
+            StepmarkError: out of the task, what `load` raised.
+        """
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._begin())
+            # Its error is `error` too; nobody need wait for the task.
+            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._loading
+
+    def stop(self) -> asyncio.Task[None]:
+        """Take nothing new, finish what is in work within the time of grace, and end; a second call is the same."""
+        if self._stopping is None:
+            self._draining = True
+            self._stopping = asyncio.create_task(self._end())
+        return self._stopping
+
+    async def _begin(self) -> None:
+        try:
+            prm = await _in_thread(self._loaded)
+            live = self._built = await self._lively(prm)
+            models = [live.entry]
+            for extension in self.extensions:
+                models += await extension.start(live)
+        except BaseException as error:
+            self.error = error
+            raise
+        self.models, self.live = models, live
+
+    def _loaded(self) -> PRM:
+        prm = self._load()
+        for extension in self.extensions:
+            extension.load(prm)
+        return prm
+
+    async def _lively(self, prm: PRM) -> Live:
+        settings = self.settings
+        grade = Grade(aggregate=settings.aggregate, threshold=settings.threshold).of(prm)
+        budget = settings.token_budget or _engine_budget(prm) or _DEFAULT_BUDGET
+        backend = backend_of(prm, memory_tokens=settings.memory_tokens)
+        batcher = Batcher(
+            backend,
+            token_budget=budget,
+            queue_tokens=settings.queue_tokens or 32 * budget,
+            clock=self.clock,
+        )
+        await batcher.start()
+        name = settings.name or served_name(prm.name)
+        identity = prm_identity(prm)
+        facts = PRMFacts(
+            version=__version__,
+            identity=name + identity.removeprefix(prm.name),
+            score_kind=prm.score_kind,
+            default_aggregate=grade.aggregate or prm.default_aggregate,
+            default_threshold=grade.threshold,
+            family=_family(prm),
+            max_tokens=backend.max_tokens,
+            sessions=backend.incremental,
+            pooling=backend.pooling,
+            max_solutions=settings.max_solutions,
+            max_steps=settings.max_steps,
+            max_body=settings.max_body,
+        )
+        return Live(
+            name=name,
+            prm=prm,
+            batcher=batcher,
+            sessions=Sessions(
+                batcher, limit=settings.sessions, nodes=settings.session_nodes, idle=settings.session_idle
+            ),
+            grade=grade,
+            facts=facts,
+            created=int(time.time()),
+        )
+
+    async def _end(self) -> None:
+        if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
+            # Not a failure: nobody waits for it any more.
+            self.error = None
+        if self._built is not None:
+            await self._built.batcher.stop(grace=self.settings.grace)
+            self._built.sessions.end_all()
+            for extension in self.extensions:
+                await extension.stop()
+
+
+async def _in_thread(make: Callable[[], PRM]) -> PRM:
+    """Run it in a daemon thread: one that loads cannot be stopped, and a server that is told to end must not wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[PRM] = loop.create_future()
+
+    def tell(made: PRM | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            assert made is not None
+            done.set_result(made)
+
+    def run() -> None:
+        made, failed = None, None
+        try:
+            made = make()
+        except BaseException as error:
+            failed = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, made, failed)
+
+    threading.Thread(target=run, name="stepmark-load", daemon=True).start()
+    return await done
+
+
+def served_name(name: str) -> str:
+    """A PRM's name for clients: of a folder only the last part, for where it lies is nobody's business."""
+    path = Path(name).expanduser()
+    if not name.startswith(("http://", "https://")) and (path.is_absolute() or path.exists()):
+        return path.resolve().name or name
+    return name
+
+
+def _engine_budget(prm: PRM) -> int | None:
+    if "torch" not in sys.modules:  # without it no PRM computes in this process
+        return None
+    from stepmark.models.local import HeadPRM, ImplicitPRM
+
+    if isinstance(prm, HeadPRM):
+        return prm.engine.token_budget
+    return prm.policy[0].token_budget if isinstance(prm, ImplicitPRM) else None
+
+
+def _family(prm: PRM) -> str | None:
+    if "torch" not in sys.modules:
+        return None
+    from stepmark.models.local import WindowedPRM
+
+    return prm.spec.family if isinstance(prm, WindowedPRM) else None
