@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.models.load import load_prm as load_prm
+    from stepmark.models.remote.async_client import AsyncClient as AsyncClient
+    from stepmark.models.remote.client import Client as Client
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from stepmark.scoring.grade import grade as grade
     from stepmark.solutions.segmentation import split as split
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
+    "AsyncClient": "stepmark.models.remote.async_client",
+    "Client": "stepmark.models.remote.client",
     "Judgement": "stepmark.records",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
