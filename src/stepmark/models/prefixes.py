@@ -171,6 +171,10 @@ class PrefixCache:
             },
         )
 
+    def known(self, text: Known) -> int:
+        """How many tokens of the beginning of a text are held now."""
+        return len(self._found(text)[0])
+
     def births(self, slots: Ints) -> Ints:
         """When some slots were filled."""
         return self._born[slots].copy()

@@ -11,52 +11,57 @@ computed again when it is needed; `Ledger.tokens_again` counts that.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, InputError, TooLongError
+from stepmark.errors import CheckpointError, InputError, TooLongError, UsageError
 from stepmark.models import attention
 from stepmark.models.encoding import Encoded
 from stepmark.models.engine import Engine
-from stepmark.models.heads import step_scores
 from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.pool import KeyValuePool
-from stepmark.models.prefixes import NONE, Known, PrefixCache
+from stepmark.models.prefixes import NONE, PrefixCache
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scorer import why_whole_prefixes
+from stepmark.models.session_reading import (
+    Asked,
+    Extended,
+    NextStep,
+    Place,
+    Read,
+    Text,
+    TokenRows,
+    WholeSolution,
+    known_of,
+    read_texts,
+    text_of,
+    whole_scores,
+)
 from stepmark.models.tree import Ints
-from stepmark.records import Problem, Refusal, Solution, Step
+from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
+__all__ = [
+    "Answer",
+    "Asked",
+    "CachedSession",
+    "EngineBackbone",
+    "Extended",
+    "NextStep",
+    "Place",
+    "ScoringSession",
+    "TokenRows",
+    "WholePrefixSession",
+    "WholeSolution",
+    "root_of",
+    "session_of",
+]
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Place:
-    """A prefix in a session: a problem and the steps so far."""
-
-    solution: Solution
-    """Its steps; none at a problem's root."""
-    ids: Ints
-    """Its tokens, up to the last that was read."""
-    slots: Ints
-    """Where they lie; valid only where `births` still says so."""
-    births: Ints
-    """When each slot was filled; a slot that was given back and filled again has another."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extended:
-    """A prefix that is one step longer, and what the PRM says of that step."""
-
-    place: Place
-    score: float
-    """In the range of the PRM's `score_kind`."""
-    classes: tuple[float, ...] | None = None
-    """Class probabilities, for PRMs of three classes."""
+Answer = Extended | StepScores | Tensor | InputError
+"""What `CachedSession.answer` gives."""
 
 
 class ScoringSession(Protocol):
@@ -64,7 +69,7 @@ class ScoringSession(Protocol):
 
     @property
     def incremental(self) -> bool:
-        """Whether a step costs its own tokens only; else every prefix is read anew each time."""
+        """Whether a step costs its own tokens only; else every prefix is read anew."""
 
     @property
     def reason(self) -> str:
@@ -130,7 +135,7 @@ class WholePrefixSession:
 
     def open(self, problem: Problem) -> Place:
         """A problem's root."""
-        return _root(problem)
+        return root_of(problem)
 
     def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
         """Score each prefix whole; see `ScoringSession.extend`."""
@@ -163,6 +168,12 @@ class WholePrefixSession:
 class CachedSession:
     """A session over a PRM in this process that keeps keys and values in a tree of tokens.
 
+    Besides single steps (`extend`) it scores whole solutions (`score_many`) and reads bare tokens (`rows`), all from the same tree: each
+    costs what nothing before it had. `answer` takes any mixture in one pass, in groups of which each fits the memory.
+
+    In float32 scores are those of `PRM.score_many`, up to rounding in the seventh digit. In bfloat16 a hidden state depends in its
+    third digit on which tokens went through the network together, here as there.
+
     Args:
         prm: with a head, or implicit; not read as an outcome model.
         memory_tokens: tokens kept at most.
@@ -177,6 +188,7 @@ class CachedSession:
     def __init__(self, prm: HeadPRM | ImplicitPRM, *, memory_tokens: int) -> None:
         self._prm = prm
         engines = [prm.engine] if isinstance(prm, HeadPRM) else [prm.policy[0], prm.reference[0]]
+        self._vocabulary = min(int(engine.backbone.config.vocab_size) for engine in engines)
         self.cache = PrefixCache(
             [EngineBackbone(engine) for engine in engines], capacity=memory_tokens, states=True
         )
@@ -193,131 +205,158 @@ class CachedSession:
 
     def open(self, problem: Problem) -> Place:
         """A problem's root."""
-        return _root(problem)
+        return root_of(problem)
 
     def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
         """Score steps; see `ScoringSession.extend`."""
-        results: list[Extended | InputError | None] = [None] * len(asked)
-        group: list[_Asked] = []
+        places = [_longer(place, step) for place, step in asked]
+        encoded = [self._encoded(place.solution) for place in places]
+        found = self.answer(
+            [
+                one if isinstance(one, InputError) else NextStep(place=place, encoded=one)
+                for place, one in zip(places, encoded, strict=True)
+            ]
+        )
+        return cast("list[Extended | InputError]", found)
+
+    def score_many(self, solutions: Sequence[Solution | Encoded]) -> list[StepScores | InputError]:
+        """Score whole solutions, computing only what the tree lacks.
+
+        Returns:
+            One result each, in order: what `PRM.score_many` gives, or an `InputError` for a solution that cannot be read.
+            Nothing is held for the asker: it stays until the room is needed.
+
+        Raises:
+            CheckpointError: the model gave NaN or an infinity.
+        """
+        encoded = [self._encoded(one) if isinstance(one, Solution) else one for one in solutions]
+        found = self.answer(
+            [one if isinstance(one, InputError) else WholeSolution(encoded=one) for one in encoded]
+        )
+        return cast("list[StepScores | InputError]", found)
+
+    def rows(self, asked: Sequence[TokenRows]) -> list[Tensor | InputError]:
+        """What the head says of some tokens of texts that are token ids already: logits [positions, classes] each, in float32.
+
+        Raises:
+            UsageError, CheckpointError: see `answer`.
+        """
+        return cast("list[Tensor | InputError]", self.answer(asked))
+
+    def answer(self, asked: Sequence[Asked | InputError]) -> list[Answer]:
+        """Answer any mixture of what can be asked, together.
+
+        Returns:
+            One result each, in order: `Extended` for `NextStep`, `StepScores` for `WholeSolution`, logits for `TokenRows`; an
+            `InputError` for what the model or the memory cannot take, and for an `InputError`, itself.
+
+        Raises:
+            UsageError: `TokenRows` of an implicit PRM.
+            CheckpointError: the model gave NaN or an infinity, or it and its tokenizer are not of one checkpoint. Nothing is held then.
+        """
+        results: dict[int, Answer] = {}
+        group: list[Text] = []
         size = 0
-        for i, (place, step) in enumerate(asked):
-            longer = _longer(place, step)
-            try:
-                encoded = self._prm.encoder.encode(longer.solution)
-            except InputError as error:
-                results[i] = error
-                continue
-            read = encoded.reads[-1]
-            if read is None:
-                results[i] = TooLongError("the step lies past what this model reads", where=place.solution.id)
-                continue
-            count = read + 1
-            if count > self.pool.capacity:
-                results[i] = TooLongError(
-                    f"the prefix has {count} tokens and the session keeps {self.pool.capacity}; give it more memory",
-                    where=place.solution.id,
-                )
-                continue
-            if group and size + count > self.pool.capacity:
-                self._extend(group, results)
-                group, size = [], 0
-            if encoded.answer < 1 and isinstance(self._prm, ImplicitPRM):
-                raise CheckpointError(
-                    "an implicit PRM needs a token before the answer, and the template gives none"
-                )
-            group.append(_Asked(index=i, place=longer, encoded=encoded, ids=encoded.ids[:count]))
-            size += count
-        if group:
-            self._extend(group, results)
-        done = [result for result in results if result is not None]
-        assert len(done) == len(asked)
-        return done
+        try:
+            for index, one in enumerate(asked):
+                if isinstance(one, InputError):
+                    results[index] = one
+                    continue
+                text = text_of(index, one)
+                if (early := self._without_reading(text)) is not None:
+                    results[index] = early
+                    continue
+                if group and size + len(text.ids) > self.pool.capacity:
+                    results |= self._read(group)
+                    group, size = [], 0
+                group.append(text)
+                size += len(text.ids)
+            if group:
+                results |= self._read(group)
+        except BaseException:
+            self.drop(result.place for result in results.values() if isinstance(result, Extended))
+            raise
+        return [results[index] for index in range(len(asked))]
 
     def drop(self, places: Iterable[Place]) -> None:
         """Give back what only these places use."""
         for place in places:
             self.cache.drop(place.slots, place.births)
 
-    def _extend(self, group: Sequence[_Asked], results: list[Extended | InputError | None]) -> None:
+    def lacks(self, asked: Asked) -> int:
+        """Tokens that would be computed now for one that asks; where it alone asks."""
+        text = text_of(0, asked)
+        return len(text.ids) - self.cache.known(known_of(text)) if len(text.ids) else 0
+
+    def _encoded(self, solution: Solution) -> Encoded | InputError:
+        try:
+            return self._prm.encoder.encode(solution)
+        except InputError as error:
+            return error
+
+    def _without_reading(self, text: Text) -> Answer | None:
+        """The result of what is not read at all; None for what is."""
+        asked = text.asked
+        where = asked.place.solution.id if isinstance(asked, NextStep) else None
+        if isinstance(asked, TokenRows):
+            if isinstance(self._prm, ImplicitPRM):
+                raise UsageError(f"{self._prm.name} is an implicit PRM: it has no head to read tokens with")
+            if not len(asked.positions):
+                return torch.zeros(0, 0)
+            wrong = asked.ids[(asked.ids < 0) | (asked.ids >= self._vocabulary)]
+            if len(wrong):
+                return InputError(f"the token {int(wrong[0])} is none of the model's {self._vocabulary}")
+        elif not len(text.ids):
+            if isinstance(asked, NextStep):
+                return TooLongError("the step lies past what this model reads", where=where)
+            return self._counted(whole_scores(self._prm, asked, None))
+        elif int(text.ids.max()) >= self._vocabulary:
+            # On a GPU this would be an assertion in a kernel, after which nothing works.
+            raise CheckpointError(
+                f"the tokenizer gives the token {int(text.ids.max())} and the model has {self._vocabulary}: they are not of one checkpoint"
+            )
+        if len(text.ids) > self.pool.capacity:
+            return TooLongError(
+                f"the prefix has {len(text.ids)} tokens and the session keeps {self.pool.capacity}; give it more memory",
+                where=where,
+            )
+        return None
+
+    def _read(self, group: Sequence[Text]) -> dict[int, Answer]:
         """One round over a group that fits the memory."""
-        held = self.cache.hold(
-            [
-                Known(ids=one.ids, before=one.place.ids, slots=one.place.slots, births=one.place.births)
-                for one in group
-            ]
-        )
+        held = self.cache.hold([known_of(text) for text in group])
         ledger = self.ledger
-        ledger.tokens_in += sum(len(one.ids) for one in group)
+        ledger.tokens_in += sum(len(text.ids) for text in group)
         ledger.tokens_computed += held.computed
         ledger.tokens_again += held.again
         ledger.tokens_distinct += held.computed - held.again
         with torch.inference_mode():
-            if isinstance(self._prm, HeadPRM):
-                scores, classes = self._by_head(self._prm, held.slots)
+            reads = read_texts(self._prm, self.cache, group, held.slots)
+        results: dict[int, Answer] = {}
+        for text, read, slots in zip(group, reads, held.slots, strict=True):
+            asked = text.asked
+            if isinstance(asked, NextStep):
+                results[text.index] = self._extended(asked, text, read, slots)
+            elif isinstance(asked, WholeSolution):
+                results[text.index] = self._counted(whole_scores(self._prm, asked, read))
             else:
-                scores, classes = self._by_log_ratio(self._prm, group, held.slots), None
-        for place, (one, slots) in enumerate(zip(group, held.slots, strict=True)):
-            self.cache.pin(int(slots[-1]))
-            results[one.index] = Extended(
-                place=replace(one.place, ids=one.ids, slots=slots, births=self.cache.births(slots)),
-                score=scores[place],
-                classes=None if classes is None else classes[place],
-            )
-            ledger.steps += 1
+                assert read.logits is not None
+                results[text.index] = read.logits
+        return results
 
-    def _by_head(
-        self, prm: HeadPRM, paths: Sequence[Ints]
-    ) -> tuple[list[float], list[tuple[float, ...]] | None]:
-        """What the head says of the last token of each path."""
-        ends, which = np.unique([path[-1] for path in paths], return_inverse=True)
-        logits = prm.head(self.cache.states(ends).float()).float().cpu()
-        return step_scores(prm.spec.readout, logits[which], prm.neutral)
-
-    def _by_log_ratio(self, prm: ImplicitPRM, group: Sequence[_Asked], paths: Sequence[Ints]) -> list[float]:
-        """Log-ratios of the answer, up to each path's end or of its last step; as `ImplicitPRM` scores."""
-        tokens = np.concatenate([path[one.encoded.answer :] for one, path in zip(group, paths, strict=True)])
-        above = np.concatenate(
-            [path[one.encoded.answer - 1 : -1] for one, path in zip(group, paths, strict=True)]
+    def _extended(self, asked: NextStep, text: Text, read: Read, slots: Ints) -> Extended:
+        self.cache.pin(int(slots[-1]))
+        self.ledger.steps += 1
+        return Extended(
+            place=replace(asked.place, ids=text.ids, slots=slots, births=self.cache.births(slots)),
+            score=read.scores[-1],
+            classes=None if read.classes is None else read.classes[-1],
         )
-        ids = np.concatenate([one.ids[one.encoded.answer :] for one in group])
-        _, first = np.unique(tokens, return_index=True)
-        fresh = first[np.isnan(self.cache.value[tokens[first]])]
-        # By what they follow, so that alternatives share its logits.
-        fresh = fresh[np.argsort(above[fresh], kind="stable")]
-        for start in range(0, len(fresh), 256):
-            some = fresh[start : start + 256]
-            parents, which = np.unique(above[some], return_inverse=True)
-            ratio = np.zeros(len(some))
-            for number, (sign, (_, output)) in enumerate(((1.0, prm.policy), (-1.0, prm.reference))):
-                logits = self.cache.states(parents, number).to(output.dtype) @ output.T
-                table = torch.log_softmax(logits.float(), -1)
-                picked = table[
-                    torch.from_numpy(which).to(table.device), torch.from_numpy(ids[some]).to(table.device)
-                ]
-                ratio += sign * picked.double().cpu().numpy()
-            self.cache.value[tokens[some]] = ratio
-        scores = []
-        for one, path in zip(group, paths, strict=True):
-            reads = one.encoded.reads
-            start = one.encoded.answer
-            if prm.rule.per_step and len(reads) > 1:
-                assert reads[-2] is not None  # a step that is read has all before it read
-                start = reads[-2] + 1
-            score = prm.rule.beta * float(np.sum(self.cache.value[path[start:]]))
-            if not math.isfinite(score):
-                raise CheckpointError(
-                    f"{prm.name} gave NaN or an infinity as a log-ratio: its weights are damaged, or too large for {prm.policy[1].dtype}"
-                )
-            scores.append(score)
+
+    def _counted(self, scores: StepScores) -> StepScores:
+        self.ledger.solutions += 1
+        self.ledger.steps += sum(score is not None for score in scores.scores)
         return scores
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Asked:
-    index: int
-    place: Place
-    encoded: Encoded
-    ids: Ints
 
 
 class EngineBackbone:
@@ -348,7 +387,8 @@ class EngineBackbone:
         return hidden
 
 
-def _root(problem: Problem) -> Place:
+def root_of(problem: Problem) -> Place:
+    """The prefix of no steps, of which nothing was read."""
     return Place(solution=Solution(problem=problem, steps=()), ids=NONE, slots=NONE, births=NONE)
 
 

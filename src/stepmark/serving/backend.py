@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, final
 
-from stepmark.batching import Score
-from stepmark.errors import InputError, UsageError
+from stepmark.batching import Graded, Score
+from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scorer import WholePrefixScorer, why_whole_prefixes
+from stepmark.records import StepScores
 from stepmark.scoring.grade import checked_scores
-from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Whole
+from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Rows, Whole, refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stepmark.models.encoding import Encoded
+    from stepmark.models.local import HeadPRM
+    from stepmark.models.session import Answer, Asked, Extended
+    from stepmark.models.tree import Ints
 
 _CHARACTERS = 3
 """To a token, where nothing better is known."""
@@ -74,7 +84,9 @@ def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
         prm: as `load_prm` gives it.
         memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
     """
-    return WholeBackend(prm)
+    if why_whole_prefixes(prm):
+        return WholeBackend(prm)
+    return CachedBackend(prm, memory_tokens=memory_tokens)
 
 
 @final
@@ -142,3 +154,171 @@ class WholeBackend:
 
     def release(self, kept: Sequence[Grown]) -> None:
         """Nothing is kept."""
+
+
+@final
+class CachedBackend:
+    """A PRM in this process, answered from one tree of keys and values over all clients and all time.
+
+    Args:
+        prm: with a head, or implicit; not read as an outcome model.
+        memory_tokens: see `backend_of`.
+
+    Raises:
+        UsageError: another PRM, or a memory that holds no token.
+    """
+
+    incremental = True
+
+    def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
+        from stepmark.models.local import HeadPRM, ImplicitPRM
+        from stepmark.models.marks import mark_token
+        from stepmark.models.session import CachedSession
+
+        if reason := why_whole_prefixes(prm):
+            raise UsageError(f"{prm.name} keeps no state: {reason}")
+        assert isinstance(prm, HeadPRM | ImplicitPRM)
+        self.prm: PRM = prm
+        self.session = CachedSession(prm, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
+        self._encoder = prm.encoder
+        self._head: HeadPRM | None = prm if isinstance(prm, HeadPRM) else None
+        self._mark = mark_token(prm.encoder)
+
+    @property
+    def pooling(self) -> bool:
+        """Where there is a head."""
+        return self._head is not None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Of the model, or of the memory where that is smaller."""
+        capacity, limit = self.session.pool.capacity, self._encoder.max_tokens
+        return capacity if limit is None else min(limit, capacity)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The PRM's own."""
+        return self.prm.ledger
+
+    @property
+    def memory(self) -> tuple[int, int, int]:
+        """See `Backend.memory`."""
+        pool = self.session.pool
+        return pool.held, pool.capacity, self.session.cache.evicted
+
+    def estimate(self, ask: Ask) -> int:
+        """By its characters; of token ids, their number."""
+        if isinstance(ask, Reading) and not isinstance(ask.tokens, str):
+            return max(1, len(ask.tokens))
+        return 1 + ask.characters // _CHARACTERS
+
+    def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
+        """Everything that needs the tokenizer, which two threads must not use at once."""
+        found: list[Prepared | InputError] = []
+        for ask in asks:
+            try:
+                encoded = (
+                    self._tokens(ask) if isinstance(ask, Reading) else self._encoder.encode(ask.solution)
+                )
+            except InputError as error:
+                found.append(error)
+            else:
+                found.append(Prepared(ask=ask, tokens=len(encoded.ids), encoded=encoded))
+        return found
+
+    def fresh(self, work: Prepared, beside: Prepared | None) -> int:
+        """What neither the tree nor the other one has."""
+        from stepmark.models.tree import common_prefix
+
+        lacking = self.session.lacks(_asked(work))
+        if lacking and beside is not None:
+            ours, theirs = _encoded(work).ids, _encoded(beside).ids
+            lacking = min(lacking, len(ours) - common_prefix(ours, theirs))
+        return lacking
+
+    def compute(self, works: Sequence[Prepared]) -> list[Result]:
+        """All of them in one pass, as far as the memory takes them at once."""
+        answers = self.session.answer([_asked(work) for work in works])
+        return [self._result(work, answer) for work, answer in zip(works, answers, strict=True)]
+
+    def release(self, kept: Sequence[Grown]) -> None:
+        """See `Backend.release`."""
+        self.session.drop(one.place for one in kept if one.place is not None)
+
+    def _tokens(self, ask: Reading) -> Encoded:
+        """Token ids, with their marks where steps would be read."""
+        import numpy as np
+
+        from stepmark.models.encoding import Encoded
+        from stepmark.models.marks import marked
+
+        if self._head is None:
+            raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")
+        given = (
+            self._encoder.tokenizer(ask.tokens)["input_ids"] if isinstance(ask.tokens, str) else ask.tokens
+        )
+        known = int(self._head.engine.backbone.config.vocab_size)
+        wrong = next((token for token in given if not 0 <= token < known), None)
+        if wrong is not None:
+            raise InputError(f"the token {wrong} is none of the model's {known}", field="input")
+        if not given:
+            raise InputError("there are no tokens to read", field="input")
+        limit = self.max_tokens
+        if limit is not None and len(given) > limit:
+            raise TooLongError(f"{len(given)} tokens, and this model reads {limit}", field="input")
+        ids: Ints = np.asarray(given, dtype=np.int64)
+        return Encoded(ids=ids, reads=tuple(marked(ids, self._mark).tolist()), answer=0)
+
+    def _result(self, work: Prepared, answer: Answer) -> Result:
+        from stepmark.models.session import Extended
+
+        if isinstance(answer, InputError):
+            return refused(work.ask, answer)
+        if isinstance(answer, StepScores):
+            return answer
+        if isinstance(answer, Extended):
+            return _grown(work, answer)
+        assert isinstance(work.ask, Reading)
+        return Rows(rows=self._rows(answer, work.ask.activation), tokens=work.tokens)
+
+    def _rows(self, logits: Tensor, activation: bool) -> tuple[tuple[float, ...], ...]:
+        if activation and len(logits):
+            import torch
+
+            assert self._head is not None
+            # Of classes that exclude each other, shares; of one, and of the members of an ensemble, each its own.
+            own = logits.shape[1] == 1 or self._head.spec.readout.activation == "sigmoid-mean"
+            logits = torch.sigmoid(logits) if own else torch.softmax(logits, -1)
+        return tuple(tuple(row) for row in logits.tolist())
+
+
+def _encoded(work: Prepared) -> Encoded:
+    assert work.encoded is not None
+    return work.encoded
+
+
+def _asked(work: Prepared) -> Asked:
+    """As a session is asked."""
+    import numpy as np
+
+    from stepmark.models.session import NextStep, TokenRows, WholeSolution, root_of
+
+    ask, encoded = work.ask, _encoded(work)
+    if isinstance(ask, Whole):
+        return WholeSolution(encoded=encoded)
+    if isinstance(ask, Reading):
+        return TokenRows(ids=encoded.ids, positions=np.asarray(encoded.reads, dtype=np.int64))
+    place = root_of(ask.problem) if ask.place is None else ask.place
+    return NextStep(place=replace(place, solution=ask.solution), encoded=encoded)
+
+
+def _grown(work: Prepared, extended: Extended) -> Grown:
+    """Counted as `models.scorer.SessionScorer` counts: by the texts, whatever the tree had."""
+    from stepmark.models.tree import common_prefix
+
+    ask, ids = work.ask, extended.place.ids
+    assert isinstance(ask, Growth)
+    root = _encoded(work).problem_tokens
+    shared = min(root, len(ids)) if ask.place is None else common_prefix(ask.place.ids, ids)
+    graded = Graded(score=extended.score, tokens=len(ids) - shared, root=root, classes=extended.classes)
+    return Grown(graded=graded, place=extended.place)
