@@ -220,17 +220,18 @@ def all_of(at_work, requests):
     at_work.take(requests)
     replies = []
     while True:
-        more, end, trouble = at_work.more()
-        replies += more
-        if end:
-            return replies, trouble
+        more = at_work.more()
+        replies += more.replies
+        if more.end:
+            return replies, more.trouble
 
 
 def test_a_worker_gives_every_reply_once_in_words_that_travel():
     at_work = worker()
-    version, identities = at_work.build()
-    assert identities == {Write: "me", Verify: "v"}
-    assert version.count(".") >= 1
+    hello = at_work.build()
+    assert hello.identities == {Write: "me", Verify: "v"}
+    assert hello.version.count(".") >= 1
+    assert hello.facts == {}
     for _ in range(2):  # chunk after chunk
         replies, trouble = all_of(at_work, [Write(prompt=text) for text in ("a", "long", "b")])
         assert trouble is None

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.batching import Answerer, Verify, Write, Written, run
-from stepmark.batching.spreading import DEATHS, LARGEST, Done, Failed, Lost, Replied, Spreading, cut
+from stepmark.batching.rounds import DEATHS, LARGEST, Done, Failed, Lost, Replied, cut
+from stepmark.batching.spreading import Spreading
 from stepmark.errors import BackendError, InputError
 from stepmark.records import Verdict
 
@@ -41,18 +42,24 @@ class Fake:
         self.answer = answer
         self.begun = begun
         self.busy = {}
+        self.at = {}
         self.tickets = 0
         self.asked = Counter()
         self.deaths = 0
 
     @property
-    def idle(self):
-        return self.size - len(self.busy)
+    def there(self):
+        return range(1, self.size + 1)
 
-    def submit(self, requests):
-        assert self.idle, "a chunk for nobody"
+    @property
+    def idle(self):
+        return [worker for worker in self.there if worker not in map(self.at.get, self.busy)]
+
+    def submit(self, requests, *, to):
+        assert to in self.idle, "a chunk for nobody"
         self.tickets += 1
         self.busy[self.tickets] = deque(enumerate(requests))
+        self.at[self.tickets] = to
         return self.tickets
 
     def wait(self):
@@ -126,9 +133,9 @@ def test_after_a_death_requests_are_asked_one_by_one():
     given_out = []
 
     class Watched(Fake):
-        def submit(self, requests):
+        def submit(self, requests, *, to):
             given_out.append([request.prompt for request in requests])
-            return super().submit(requests)
+            return super().submit(requests, to=to)
 
     spread(Watched(1, [(0, False), (0, True)]), writes(9))
     assert given_out[0] == ["question 0", "question 1", "question 2"]
@@ -177,7 +184,7 @@ def test_a_failure_ends_the_round_after_what_is_under_way_is_kept():
         Spreading(workers, tell=print).answer(requests, lambda index, _: reported.append(index))
     chunks = cut(requests, 2)
     assert reported == chunks[1]  # the other worker's chunk; the rest was not begun
-    assert workers.idle == 2
+    assert workers.idle == [1, 2]
 
 
 def test_a_request_that_cannot_be_answered_is_a_reply():

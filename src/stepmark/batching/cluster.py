@@ -7,28 +7,30 @@ stepmark installed, and the cluster is trusted: whoever can reach its ports can 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import os
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
 
-from stepmark.batching.cluster_worker import ClusterWorker, More, Trouble
-from stepmark.batching.requests import Request
-from stepmark.batching.spreading import Done, Event, Failed, Lost, Replied, Spreading
-from stepmark.errors import BackendError, MissingExtraError, UsageError
+from stepmark.batching.cluster_ray import connect, loaded_ray, short
+from stepmark.batching.cluster_worker import ClusterWorker, Fact, Hello, More, Trouble
+from stepmark.batching.driver import Answerer, Reply
+from stepmark.batching.requests import Ask, ScoreSolution
+from stepmark.batching.rounds import Done, Event, Failed, Lost, Replied
+from stepmark.batching.spreading import Spreading
+from stepmark.errors import BackendError, UsageError
 
 _STARTS = 3
 """How often in a row one worker may die before it is ready."""
 
-_TICK = 1.0
+_TICK = 0.2
+"""Seconds after which `wait` comes back even where nothing happened: another thread may have asked for something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +38,7 @@ class Build:
     """How every worker makes its answerers."""
 
     function: str
-    """"package.module:function", called as `function(**settings)`; gives a `dict[type, Answerer]`."""
+    """"package.module:function", called as `function(**settings)`; gives a `dict[type, Answerer]`, or a `cluster_worker.Built`."""
     settings: Mapping[str, str | int | float | bool | None]
     """Its arguments."""
 
@@ -55,6 +57,8 @@ class _Place:
     starts: int = 0
     failed_starts: int = 0
     """In a row."""
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """By its actor of now."""
 
     @property
     def name(self) -> str:
@@ -75,6 +79,7 @@ class RayWorkers:
         most: see `workers`.
         cpus: processors that each is given. Ray lets a worker's torch use as many threads.
         gpus: GPUs that each is given; below 1, several share one. With 0 they see none.
+        homes: see `Spreading`.
         patience: seconds that are waited for a place in the cluster when no worker has one.
         tell: called with a line of text about workers that start and die.
 
@@ -94,6 +99,7 @@ class RayWorkers:
         most: int = 64,
         cpus: float = 1.0,
         gpus: float = 0.0,
+        homes: bool = False,
         patience: float = 120.0,
         tell: Callable[[str], None],
     ) -> None:
@@ -105,17 +111,18 @@ class RayWorkers:
         ):
             if not good:
                 raise UsageError(f"{name}: expected {wanted}, found {value}")
-        self._ray = _loaded_ray()
+        self._ray = loaded_ray()
         self._build = build
         self._needs = {"num_cpus": cpus, "num_gpus": gpus}
         self._patience = patience
         self._tell = tell
         self._address = address
-        self._identities: dict[type, str] = {}
+        self._hello: Hello | None = None
+        self._spent: Counter[str] = Counter()
         self._tickets = 0
         self._last_death = ""
         self._placed = time.monotonic()
-        self._ours = _connect(self._ray, address)
+        self._ours = connect(self._ray, address)
         self._places: list[_Place] = []
         try:
             count = min(self._room(), most) if workers is None else workers
@@ -125,13 +132,13 @@ class RayWorkers:
             for place in self._places:
                 self._start(place)
             self._tell(f"{count} worker{'s' * (count > 1)} on a Ray cluster with {self._has()}")
-            while not self._identities:
+            while self._hello is None:
                 self.wait()
         except BaseException:
             self.close()
             raise
-        self._spreading = Spreading(self, tell=tell)
-        self.answerers = self._spreading.answerers(self._identities)
+        self._spreading: Spreading = Spreading(self, tell=tell, homes=homes)
+        self.answerers: dict[type, Answerer] = self._spreading.answerers(self._hello.identities)
         """By the kind of request, for `batching.run`; their identities are those of the workers' own."""
 
     @property
@@ -140,18 +147,39 @@ class RayWorkers:
         return self._spreading.tokens_written
 
     @property
+    def facts(self) -> Mapping[str, Fact]:
+        """What the workers say of their models; see `cluster_worker.Built`."""
+        assert self._hello is not None
+        return self._hello.facts
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What all workers have spent, dead ones too as far as they could say."""
+        return sum((Counter(place.spent) for place in self._places), self._spent.copy())
+
+    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
+        """See `Spreading.stream`."""
+        return self._spreading.stream(requests, expected=expected)
+
+    @property
     def size(self) -> int:
         """See `Workers`."""
         return max(1, sum(place.state != "given up" for place in self._places))
 
     @property
-    def idle(self) -> int:
+    def there(self) -> Collection[int]:
         """See `Workers`."""
-        return sum(place.state == "idle" for place in self._places)
+        return [place.number for place in self._places if place.state in ("idle", "taking", "working")]
 
-    def submit(self, requests: Sequence[Request]) -> int:
+    @property
+    def idle(self) -> Sequence[int]:
         """See `Workers`."""
-        place = next(place for place in self._places if place.state == "idle")
+        return [place.number for place in self._places if place.state == "idle"]
+
+    def submit(self, requests: Sequence[Ask], *, to: int) -> int:
+        """See `Workers`."""
+        place = self._places[to - 1]
+        assert place.state == "idle"
         self._tickets += 1
         place.ticket, place.state = self._tickets, "taking"
         place.call = place.actor.take.remote(list(requests))
@@ -159,24 +187,24 @@ class RayWorkers:
 
     def wait(self) -> list[Event]:
         """See `Workers`."""
-        while True:
-            asked = {place.call: place for place in self._places if place.call is not None}
-            if any(place.state not in ("waiting", "given up") for place in self._places):
-                self._placed = time.monotonic()
-            if not asked:
-                raise BackendError(
-                    f"no worker is left: each died {_STARTS} times before it was ready. {self._last_death.capitalize()}. "
-                    f"Replies so far are recorded"
-                )
-            done, _ = self._ray.wait(list(asked), num_returns=1, timeout=_TICK)
-            if done:
-                return self._heard(asked[done[0]])
-            if time.monotonic() - self._placed > self._patience:
-                raise BackendError(
-                    f"no worker is left and for {self._patience:.0f} s the cluster had no room for one: "
-                    f"{self._wanted()}, and it has {self._has()}. Replies so far are recorded: add a node, or wait, "
-                    f"then run the same again"
-                )
+        asked = {place.call: place for place in self._places if place.call is not None}
+        if any(place.state not in ("waiting", "given up") for place in self._places):
+            self._placed = time.monotonic()
+        if not asked and not self.idle:
+            raise BackendError(
+                f"no worker is left: each died {_STARTS} times before it was ready. {self._last_death.capitalize()}. "
+                f"Replies so far are recorded"
+            )
+        done, _ = self._ray.wait(list(asked), num_returns=1, timeout=_TICK) if asked else ([], [])
+        if done:
+            return self._heard(asked[done[0]])
+        if time.monotonic() - self._placed > self._patience:
+            raise BackendError(
+                f"no worker is left and for {self._patience:.0f} s the cluster had no room for one: "
+                f"{self._wanted()}, and it has {self._has()}. Replies so far are recorded: add a node, or wait, "
+                f"then run the same again"
+            )
+        return []
 
     def close(self) -> None:
         """End the workers and leave the cluster."""
@@ -229,38 +257,42 @@ class RayWorkers:
             return self._replied(place, said)
         return []
 
-    def _built(self, place: _Place, said: tuple[str, dict[type, str]] | Trouble) -> None:
+    def _built(self, place: _Place, said: Hello | Trouble) -> None:
         if isinstance(said, Trouble):
             raise said.error(place.name)
-        there, identities = said
-        if there != version("stepmark"):
+        if said.version != version("stepmark"):
             raise BackendError(
-                f"{place.name} has stepmark {there}, here is {version('stepmark')}: install the same on every node"
+                f"{place.name} has stepmark {said.version}, here is {version('stepmark')}: install the same on every node"
             )
-        if self._identities not in ({}, identities):
-            ours, theirs = (sorted(set(some.values())) for some in (self._identities, identities))
+        if self._hello not in (None, said):
+            assert self._hello is not None
+            ours, theirs = (_differing(one, two) for one, two in ((self._hello, said), (said, self._hello)))
             raise BackendError(
                 f"{place.name} answers as {theirs}, the first worker as {ours}: every node needs the same model, in "
                 f"the same place, and the same versions"
             )
         if place.starts > 1:
             self._tell(f"{place.name} is there again")
-        self._identities = identities
+        self._hello = said
         place.state, place.failed_starts = "idle", 0
 
     def _replied(self, place: _Place, said: More) -> list[Event]:
-        replies, end, trouble = said
-        events: list[Event] = [Replied(ticket=place.ticket, place=at, reply=reply) for at, reply in replies]
-        if not end:
+        place.spent = said.spent
+        events: list[Event] = [
+            Replied(ticket=place.ticket, place=at, reply=reply) for at, reply in said.replies
+        ]
+        if not said.end:
             place.call = place.actor.more.remote()
             return events
         place.state = "idle"
-        if trouble is not None:
-            return [*events, Failed(ticket=place.ticket, error=trouble.error(place.name))]
+        if said.trouble is not None:
+            return [*events, Failed(ticket=place.ticket, error=said.trouble.error(place.name))]
         return [*events, Done(ticket=place.ticket)]
 
     def _died(self, place: _Place, error: Exception) -> list[Event]:
-        self._last_death = why = f"{place.name} died: {_short(error)}"
+        self._last_death = why = f"{place.name} died: {short(error)}"
+        self._spent.update(place.spent)
+        place.spent = {}
         lost = place.state in ("taking", "working")
         begun = place.state == "working"
         if not lost:
@@ -302,64 +334,8 @@ class RayWorkers:
         return f"{len(alive)} node{'s' * (len(alive) != 1)}, {cpus:g} CPUs{shown}"
 
 
-def _loaded_ray() -> Any:
-    # Read when ray is loaded: it otherwise tells its makers about this machine.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise MissingExtraError("a Ray cluster needs ray: pip install 'stepmark[cluster]'") from None
-
-
-def _connect(ray: Any, address: str) -> bool:
-    """Join the cluster; whether it was us who did, and not our caller before."""
-    if ray.is_initialized():
-        return False
-    own = address == "local"
-    if not own and address != "auto":
-        _check_reachable(address)
-    try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **({"include_dashboard": False} if own else {}),
-        )
-    except ImportError as error:  # Ray's client needs grpcio
-        raise MissingExtraError(
-            f"{address} needs Ray's client: pip install 'stepmark[cluster]' ({error})"
-        ) from None
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(
-            f"cannot join a Ray cluster at {address!r}: {error}. Start one with `ray start --head`, or run this on one of "
-            f"its nodes, or give ray://HOST:10001, or 'local'"
-        ) from error
-    return True
-
-
-def _check_reachable(address: str) -> None:
-    # Ray itself tries for a minute and then ends the process.
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(
-            f"the cluster's address: expected auto, HOST:PORT, ray://HOST:PORT or local, found {address!r}"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise BackendError(
-            f"nothing answers at {address} ({error}): is the cluster up? `ray start --head` says its address"
-        ) from None
-
-
-def _short(error: Exception) -> str:
-    """What happened, from Ray's report, which is a page of advice."""
-    words = " ".join(str(error).split())
-    for before, after in (
-        ("The actor is dead because ", " Some common causes"),
-        ("The actor died because ", " Node Id"),
-        (" is unavailable: ", " rpc_code"),
-    ):
-        if before in words:
-            return words.rpartition(before)[2].partition(after)[0][:240].rstrip(".")
-    return words[:240] or type(error).__name__
+def _differing(one: Hello, other: Hello) -> list[str]:
+    """What of one worker's answerers and models is not the other's."""
+    identities = {who for kind, who in one.identities.items() if other.identities.get(kind) != who}
+    facts = {f"{name} {value}" for name, value in one.facts.items() if other.facts.get(name) != value}
+    return sorted(identities | facts)

@@ -14,15 +14,39 @@ import os
 import queue
 import threading
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import final
 
 from stepmark.batching.driver import Answerer, Reply
-from stepmark.batching.requests import Request
+from stepmark.batching.requests import Ask
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+
+Fact = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What a worker made, where the driver must know more of it than who answers."""
+
+    answerers: Mapping[type, Answerer]
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Of the models: names, sizes. The same on every worker."""
+    counters: Callable[[], Mapping[str, int]] = dict
+    """What this worker has spent so far; the driver adds them up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """A worker that is ready."""
+
+    version: str
+    """Of its stepmark."""
+    identities: Mapping[type, str]
+    """Of its answerers."""
+    facts: Mapping[str, Fact]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +75,18 @@ def _trouble(error: BaseException) -> Trouble:
     return Trouble(message=f"{type(error).__name__}: {error}", usage=False, trace=trace)
 
 
-More = tuple[list[tuple[int, Reply]], bool, Trouble | None]
-"""Replies with their places, whether the chunk is at its end, and why it ended early."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class More:
+    """What a worker has to say of its chunk."""
+
+    replies: Sequence[tuple[int, Reply]]
+    """With their places."""
+    end: bool
+    """Whether the chunk is done."""
+    trouble: Trouble | None = None
+    """Why it ended early."""
+    spent: Mapping[str, int]
+    """What the worker has spent since it was built."""
 
 
 @final
@@ -69,27 +103,32 @@ class ClusterWorker:
         self._function = function
         self._settings = settings
         self._folder = folder
-        self._answerers: Mapping[type, Answerer] = {}
-        self._taken: list[Request] = []
+        self._built = Built(answerers={})
+        self._taken: list[Ask] = []
         self._made: queue.SimpleQueue[tuple[int, Reply] | Trouble | None] = queue.SimpleQueue()
 
     def hello(self) -> str:
         """Where this worker is, for messages."""
         return f"process {os.getpid()} on {importlib.import_module('ray').util.get_node_ip_address()}"
 
-    def build(self) -> tuple[str, dict[type, str]] | Trouble:
-        """Build the answerers; this machine's version of stepmark, and their identities."""
+    def build(self) -> Hello | Trouble:
+        """Build the answerers; say who they are."""
         if Path(self._folder).is_dir():
             os.chdir(self._folder)
         module, _, name = self._function.partition(":")
         try:
             build = getattr(importlib.import_module(module), name)
-            self._answerers = build(**json.loads(self._settings))
+            made = build(**json.loads(self._settings))
         except BaseException as error:  # whatever it is, the driver must hear of it
             return _trouble(error)
-        return version("stepmark"), {kind: which.identity for kind, which in self._answerers.items()}
+        self._built = made if isinstance(made, Built) else Built(answerers=made)
+        return Hello(
+            version=version("stepmark"),
+            identities={kind: which.identity for kind, which in self._built.answerers.items()},
+            facts=self._built.facts,
+        )
 
-    def take(self, requests: list[Request]) -> None:
+    def take(self, requests: list[Ask]) -> None:
         """Keep a chunk of requests of one kind."""
         self._taken = requests
 
@@ -101,15 +140,14 @@ class ClusterWorker:
         replies: list[tuple[int, Reply]] = []
         while True:
             made = self._made.get()
-            if made is None:
-                return replies, True, None
-            if isinstance(made, Trouble):
-                return replies, True, made
-            replies.append(made)
-            if self._made.empty():
-                return replies, False, None
+            if isinstance(made, tuple):
+                replies.append(made)
+                if self._made.empty():
+                    return More(replies=replies, end=False, spent=self._built.counters())
+            else:
+                return More(replies=replies, end=True, trouble=made, spent=self._built.counters())
 
-    def _answer(self, requests: list[Request]) -> None:
+    def _answer(self, requests: list[Ask]) -> None:
         told: set[int] = set()
 
         def ready(place: int, reply: Reply) -> None:
@@ -117,7 +155,7 @@ class ClusterWorker:
             self._made.put((place, _plain(reply)))
 
         try:
-            answerer = self._answerers[type(requests[0])]
+            answerer = self._built.answerers[type(requests[0])]
             replies = answerer.answer(requests, ready)
             if len(replies) != len(requests):
                 raise BackendError(

@@ -20,7 +20,7 @@ from stepmark.batching.requests import (
     content_key,
 )
 from stepmark.errors import BackendError, InputError, UsageError
-from stepmark.records import Verdict
+from stepmark.records import StepScores, Verdict
 
 Result = TypeVar("Result")
 Method = Generator[Request | tuple[Request, ...], Any, Result]
@@ -28,8 +28,9 @@ Method = Generator[Request | tuple[Request, ...], Any, Result]
 a `Write` is a tuple of `n` `Written`, that to a `Choose` a tuple of floats, that to a `Verify` a `Verdict`, that to a `Score` a `Graded`, that to a `Release` None. A request
 that cannot be answered raises its `InputError` inside the method, at the `yield`."""
 
-Reply = Sequence[Written] | Sequence[float] | Verdict | Graded | InputError
-"""What an answerer gives for one request: samples, log-probabilities, a verdict, a score, or why it cannot be answered."""
+Reply = Sequence[Written] | Sequence[float] | Verdict | Graded | StepScores | InputError
+"""What an answerer gives for one request: samples, log-probabilities, a verdict, a score, the scores of a solution (on a cluster only), or
+why it cannot be answered."""
 
 Ready = Callable[[int, Reply], None]
 """`ready(i, reply)`: the reply to request i is there; it is recorded at once."""

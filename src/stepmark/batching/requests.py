@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from stepmark.errors import UsageError
+from stepmark.records import Solution
 
 Role = Literal["system", "user", "assistant"]
 
@@ -183,6 +184,23 @@ class Release:
 
 Request = Write | Choose | Verify | Score | Release
 """What a method may ask for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreSolution:
+    """A request for a PRM's scores of all steps of a solution; the reply is a `records.StepScores`.
+
+    For grading in bulk on a cluster, in a stream of its own (`spreading.Spreading.stream`). No method asks it and nothing of it is
+    recorded: a graded row is.
+    """
+
+    solution: Solution
+    model: Literal["prm", "orm"] = "prm"
+    """The PRM, or the outcome model that is asked beside it."""
+
+
+Ask = Request | ScoreSolution
+"""What a worker on a cluster may be asked."""
 
 
 def content_key(request: Request, identity: str) -> str:

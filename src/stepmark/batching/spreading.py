@@ -13,80 +13,41 @@ What the workers are is behind the protocol `Workers`; `batching.cluster` has th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil
-from typing import Protocol, final
+from threading import Condition
+from typing import Any, Protocol, final
 
 from stepmark.batching.driver import Answerer, Ready, Reply
-from stepmark.batching.requests import Choose, Release, Request, Score, Verify, Write, Written
-from stepmark.errors import BackendError, InputError, StepmarkError
+from stepmark.batching.requests import Ask, Release, Request, ScoreSolution, Written
+from stepmark.batching.rounds import CHUNKS_A_WORKER, LARGEST, Chunk, Event, Homes, Round, cut, gathered
+from stepmark.errors import InputError
 
-DEATHS = 3
-"""Workers that one request may kill."""
-
-LARGEST = 64
-"""Samples in the largest chunk."""
-
-_CHUNKS_A_WORKER = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replied:
-    """One request of a chunk was answered."""
-
-    ticket: int
-    """Of the chunk."""
-    place: int
-    """Of the request within it."""
-    reply: Reply
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
-    """A chunk is done, and its worker is idle again; all its replies were reported before."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lost:
-    """The worker of a chunk died; what was not reported before will not be."""
-
-    ticket: int
-    begun: bool
-    """Whether it had begun to answer; otherwise no request can have killed it."""
-    why: str
-    """Which worker, and what is known of its death."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
-    """The answerer itself failed on a chunk; what was not reported before will not be. The worker lives."""
-
-    ticket: int
-    error: StepmarkError
-
-
-Event = Replied | Done | Lost | Failed
+_SMALLEST = 8
+"""Solutions in a chunk at least, however few there are: they are read together."""
 
 
 class Workers(Protocol):
-    """Workers that answer chunks of requests, one chunk each at a time."""
+    """Workers that answer chunks of requests, one chunk each at a time. Each has a number, which it keeps when it is started again."""
 
     @property
     def size(self) -> int:
         """How many there are when all are well, at least 1."""
 
     @property
-    def idle(self) -> int:
-        """How many are ready to take a chunk."""
+    def there(self) -> Collection[int]:
+        """Those that are ready or at work; not those that are being started."""
 
-    def submit(self, requests: Sequence[Request]) -> int:
+    @property
+    def idle(self) -> Sequence[int]:
+        """Those that are ready to take a chunk."""
+
+    def submit(self, requests: Sequence[Ask], *, to: int) -> int:
         """Give requests of one kind to an idle worker; the ticket that its events will bear."""
 
     def wait(self) -> Sequence[Event]:
-        """What happened since, waiting until something did: an event, or a worker became idle (then perhaps none).
+        """What happened since, waiting until something did or some tenths of a second have passed: perhaps nothing.
 
         Raises:
             BackendError: no worker is left and none is to be had.
@@ -95,118 +56,163 @@ class Workers(Protocol):
 
 @final
 class Spreading:
-    """Answers requests with workers.
+    """Answers requests with workers. Several threads may ask at once: whoever waits keeps all workers busy for all.
 
     Args:
         workers: who answers.
         tell: called with a line of text when a worker died.
+        homes: whether requests about one problem go to one worker, as long as it lives and is not far behind the others. For workers
+            that keep what they have read; others are quicker without.
     """
 
-    def __init__(self, workers: Workers, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, workers: Workers, *, tell: Callable[[str], None], homes: bool = False) -> None:
         self._workers = workers
         self._tell = tell
+        self._homes = Homes() if homes else None
+        self._rounds: list[Round] = []
+        self._changed = Condition()
+        self._pumping = False
         self.tokens_written = 0
         """Tokens of all texts that were written so far, as far as the workers count them."""
 
     def answerers(self, identities: Mapping[type, str]) -> dict[type, Answerer]:
-        """One answerer for each kind of request.
+        """One answerer for each kind of request that is answered in rounds.
 
         Args:
             identities: of the workers' own answerers, by the kind of request.
         """
         return {
-            kind: Answerer(identity=identity, answer=self.answer) for kind, identity in identities.items()
+            kind: Answerer(identity=identity, answer=self.answer)
+            for kind, identity in identities.items()
+            if kind is not ScoreSolution
         }
 
-    def answer(self, requests: Sequence[Request], ready: Ready) -> list[Reply]:
+    def answer(self, requests: Sequence[Request], ready: Ready) -> list[Any]:
         """Answer requests of one kind; each reply is reported when it is there.
+
+        A `Release` goes to every worker that has been at its problem.
 
         Raises:
             BackendError: no worker is left; a request killed `DEATHS` workers; the workers' answerer failed. In the
                 last case what the other workers are at is waited for and reported first.
             StepmarkError: whatever else the workers' answerer raised.
         """
+        replies: list[Any] = [None] * len(requests)
+
+        def keep(index: int, reply: Reply) -> None:
+            replies[index] = reply
+            self.tokens_written += _tokens(reply)
+            ready(index, reply)
+
+        with self._changed:
+            if not requests or not isinstance(requests[0], Release):
+                asked = Round(
+                    keep, dict(enumerate(requests)), self._shared_out(requests), homes=self._homes
+                )
+            elif self._homes is None:
+                return replies  # nothing is kept by anyone who could be found again
+            else:
+                asked = self._homes.released(requests)
+        self._run(asked)
+        return replies
+
+    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
+        """Answer a stream of requests, one reply each, in order, reading only as far ahead as keeps all workers busy.
+
+        Args:
+            requests: read as needed; may be endless. Neighbours about one problem go to one worker together.
+            expected: how many there are about, so that few are shared out too; None where that is not known.
+
+        Raises:
+            StepmarkError: as `answer`.
+        """
         replies: dict[int, Reply] = {}
-        deaths = dict.fromkeys(range(len(requests)), 0)
-        chunks = deque(cut(requests, self._workers.size))
-        held: dict[int, dict[int, int]] = {}
-        failure: StepmarkError | None = None
-        while held or (chunks and failure is None):
-            while chunks and failure is None and self._workers.idle:
-                chunk = chunks.popleft()
-                ticket = self._workers.submit([requests[index] for index in chunk])
-                held[ticket] = dict(enumerate(chunk))
-            for event in self._workers.wait():
-                if event.ticket not in held:  # of an earlier round that an exception ended
-                    continue
-                if isinstance(event, Replied):
-                    index = held[event.ticket].pop(event.place)
-                    replies[index] = event.reply
-                    self.tokens_written += _tokens(event.reply)
-                    ready(index, event.reply)
-                    continue
-                left = list(held.pop(event.ticket).values())
-                if isinstance(event, Failed):
-                    failure = failure or event.error
-                elif isinstance(event, Lost):
-                    self._tell(f"{event.why}; {_many(len(left), 'request')} will be asked again")
-                    if not event.begun:
-                        chunks.appendleft(left)
-                        continue
-                    for index in reversed(left):
-                        deaths[index] += 1
-                        chunks.appendleft([index])
-                        if deaths[index] == DEATHS:
-                            failure = failure or _deadly(requests[index], event.why)
-                elif left:
-                    raise BackendError(f"a worker left {_many(len(left), 'request')} of its chunk unanswered")
-        if failure is not None:
-            raise failure
-        return [replies[index] for index in range(len(requests))]
+        asked = Round(replies.__setitem__, {}, [])
+        limit = LARGEST
+        if expected is not None:
+            limit = min(limit, max(_SMALLEST, ceil(expected / (CHUNKS_A_WORKER * self._workers.size))))
+        chunks = gathered(requests, limit)
+        more = True
+        read = turn = 0
+        ends: deque[int] = deque()  # of the chunks with a reply that was not given on yet
+        with self._begun(asked):
+            while True:
+                while turn in replies:
+                    yield replies.pop(turn)
+                    turn += 1
+                asked.check()
+                while ends and ends[0] <= turn:
+                    ends.popleft()
+                # Of each worker the chunk that it is at and the next one; as many may be done and wait for an earlier one.
+                while more and len(ends) < 4 * self._workers.size and asked.open < 2 * self._workers.size:
+                    chunk = next(chunks, None)
+                    more = chunk is not None
+                    if chunk is not None:
+                        asked.add(range(read, read + len(chunk)), chunk)
+                        read += len(chunk)
+                        ends.append(read)
+                if self._turn(asked) and not more and turn == read:
+                    return
 
+    def _shared_out(self, requests: Sequence[Request]) -> list[Chunk]:
+        if self._homes is None:
+            return [Chunk(indices=indices) for indices in cut(requests, self._workers.size)]
+        return self._homes.shared_out(requests, there=self._workers.there, size=self._workers.size)
 
-def cut(requests: Sequence[Request], workers: int) -> list[list[int]]:
-    """Chunks of neighbours, as indices into the requests.
+    def _run(self, asked: Round) -> None:
+        with self._begun(asked):
+            while not self._turn(asked):
+                pass
+            asked.check()
 
-    Neighbours, because requests of one solution share their prompt. Small enough that every worker gets several,
-    for one may be slower than another; at most `LARGEST` samples, but never less than a request.
-    """
-    sizes = [request.n if isinstance(request, Write) else 1 for request in requests]
-    limit = min(LARGEST, ceil(sum(sizes) / (_CHUNKS_A_WORKER * workers)))
-    chunks: list[list[int]] = []
-    room = 0
-    for index, size in enumerate(sizes):
-        if size > room:
-            chunks.append([])
-            room = limit
-        chunks[-1].append(index)
-        room -= size
-    return chunks
+    @contextmanager
+    def _begun(self, asked: Round) -> Iterator[None]:
+        with self._changed:
+            self._rounds.append(asked)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._rounds.remove(asked)
+
+    def _turn(self, asked: Round) -> bool:
+        """Hand out what is waiting and hear what happened, for all rounds, or wait while another thread does; whether this one is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: asked.over or not self._pumping)
+            if asked.over:
+                return True
+            self._pumping = True
+            self._hand_out()
+        try:
+            events = self._workers.wait()
+            with self._changed:
+                for event in events:
+                    self._heard(event)
+        finally:
+            with self._changed:
+                self._pumping = False
+                self._changed.notify_all()
+        return False
+
+    def _hand_out(self) -> None:
+        there = self._workers.there
+        for one in self._rounds:
+            one.settle(there)
+        for worker in self._workers.idle:
+            for one in self._rounds:
+                given = one.take(worker, there)
+                if given is not None:
+                    one.held(self._workers.submit([one.asked[index] for index in given], to=worker), given)
+                    break
+
+    def _heard(self, event: Event) -> None:
+        # Of no round where it belongs to one that an exception ended.
+        for one in self._rounds:
+            if event.ticket in one.tickets:
+                one.heard(event, self._tell)
 
 
 def _tokens(reply: Reply) -> int:
     if isinstance(reply, InputError) or not isinstance(reply, Sequence):
         return 0
     return sum(sample.tokens or 0 for sample in reply if isinstance(sample, Written))
-
-
-def _deadly(request: Request, why: str) -> BackendError:
-    return BackendError(
-        f"{DEATHS} workers died over one request, {_named(request)}. The last: {why}. If it needs more memory than a "
-        f"worker has, give workers more or lower max_tokens; every other reply is recorded"
-    )
-
-
-def _named(request: Request) -> str:
-    if isinstance(request, Verify):
-        return f"the Verify of {request.answer[-80:]!r} against {request.gold[-80:]!r}"
-    if isinstance(request, Score | Release):
-        return f"the {type(request).__name__} of a prefix of the problem {request.problem[-160:]!r}"
-    prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
-    many = f"{len(request.options)} options" if isinstance(request, Choose) else _many(request.n, "sample")
-    after = f" and whose reply begins {request.prefill[:80]!r}" if request.prefill else ""
-    return f"the {type(request).__name__} of {many} whose prompt ends {prompt[-160:]!r}{after}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")

@@ -1,4 +1,4 @@
-"""What answers the requests of a run: a policy and a verifier in this process, or on a Ray cluster."""
+"""What answers the requests of a run: models in this process, or on the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,13 +6,56 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
     from stepmark.batching import Answerer
-    from stepmark.cli.labelling import LabelOptions
+    from stepmark.batching.cluster import RayWorkers
+
+RAY = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
+"""The options about a cluster. They decide no result: a run may be begun on a cluster and continued without one, or with another."""
+
+
+class RayOptions(Protocol):
+    """The options of a command that may use a cluster."""
+
+    @property
+    def ray(self) -> str | None:
+        """The cluster's address; None for none."""
+
+    @property
+    def ray_workers(self) -> int | None:
+        """How many workers; None for as many as have room."""
+
+    @property
+    def ray_cpus(self) -> float:
+        """Processors of each."""
+
+    @property
+    def ray_gpus(self) -> float:
+        """GPUs of each."""
+
+    @property
+    def device(self) -> str:
+        """Where models run."""
+
+
+class AnsweringOptions(RayOptions, Protocol):
+    """The options of a command whose policy writes and whose verifier compares."""
+
+    @property
+    def in_flight(self) -> int:
+        """Methods that are asked for at once."""
+
+    @property
+    def dtype(self) -> str:
+        """Of a local policy."""
+
+    @property
+    def percent(self) -> Literal["distinct", "sign"]:
+        """How a verifier reads percent signs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +67,7 @@ class Answering:
     """Tokens that the policy has written so far."""
 
 
-def check_ray(options: LabelOptions) -> None:
+def check_ray(options: RayOptions) -> None:
     """Refuse flags about workers that cannot work.
 
     Raises:
@@ -46,22 +89,54 @@ def check_ray(options: LabelOptions) -> None:
         raise UsageError("--device cuda: a worker sees no GPU that it is not given; add --ray-gpus 1")
 
 
+def ray_workers(
+    options: RayOptions,
+    function: str,
+    settings: Mapping[str, str | int | float | bool | None],
+    *,
+    most: int,
+    homes: bool = False,
+) -> RayWorkers:
+    """The workers of a run on a cluster, for a `with`; what happens to them is told on standard error.
+
+    Args:
+        options: the flags; `ray` is given.
+        function: what each worker builds its answerers with, as `batching.cluster.Build` names it.
+        settings: its arguments.
+        most: how many there are at most where the flags do not say how many.
+        homes: see `batching.spreading.Spreading`.
+
+    Raises:
+        StepmarkError: see `batching.cluster.RayWorkers`.
+    """
+    from stepmark.batching.cluster import Build, RayWorkers
+
+    assert options.ray is not None
+    return RayWorkers(
+        Build(function=function, settings=settings),
+        address=options.ray,
+        workers=options.ray_workers,
+        most=most,
+        cpus=options.ray_cpus,
+        gpus=options.ray_gpus,
+        homes=homes,
+        tell=lambda line: print(f"ray: {line}", file=sys.stderr, flush=True),
+    )
+
+
 @contextmanager
-def answering(options: LabelOptions, *, needs_policy: bool, needs_verifier: bool) -> Iterator[Answering]:
+def answering(options: AnsweringOptions, *, policy: str | None, verifier: str | None) -> Iterator[Answering]:
     """Load what answers, here or on a cluster, and let it go afterwards.
 
     Args:
         options: the flags.
-        needs_policy: whether a policy is asked.
-        needs_verifier: whether verdicts are asked for.
+        policy: its address; None where none is asked.
+        verifier: its name; None where no verdicts are asked for.
     """
-    policy = options.policy if needs_policy else None
-    verifier = options.verifier if needs_verifier else None
     if options.ray is None or (policy is None and verifier is None):
         with _here(options, policy, verifier) as found:
             yield found
         return
-    from stepmark.batching.cluster import Build, RayWorkers
     from stepmark.labels.workers import BUILD
 
     settings = {
@@ -71,20 +146,12 @@ def answering(options: LabelOptions, *, needs_policy: bool, needs_verifier: bool
         "device": options.device,
         "percent": options.percent,
     }
-    with RayWorkers(
-        Build(function=BUILD, settings=settings),
-        address=options.ray,
-        workers=options.ray_workers,
-        most=options.in_flight,
-        cpus=options.ray_cpus,
-        gpus=options.ray_gpus,
-        tell=lambda line: print(f"ray: {line}", file=sys.stderr, flush=True),
-    ) as workers:
+    with ray_workers(options, BUILD, settings, most=options.in_flight) as workers:
         yield Answering(answerers=workers.answerers, tokens_written=lambda: workers.tokens_written)
 
 
 @contextmanager
-def _here(options: LabelOptions, policy: str | None, verifier: str | None) -> Iterator[Answering]:
+def _here(options: AnsweringOptions, policy: str | None, verifier: str | None) -> Iterator[Answering]:
     from stepmark.models import policies
     from stepmark.problems import answers
 

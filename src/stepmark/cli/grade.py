@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import RAY, check_ray, ray_workers
 from stepmark.cli.grading import Run, summary
 from stepmark.cli.paths import FileOrDash
 from stepmark.cli.progress import Progress
@@ -27,6 +28,9 @@ SHOWN = 5
 
 _COUNTED_UP_TO = 1 << 28
 """Bytes of a file that are read beforehand only to know how many rows there are."""
+
+_MOST_WORKERS = 1024
+"""On a cluster, where no flag says how many."""
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
@@ -78,10 +82,35 @@ class GradeOptions:
     """The seed of those critiques."""
     show: int | None = None
     """Print this many graded solutions for people, in colour on a terminal (5 there unless --out is given)."""
+    ray: str | None = None
+    """Spread the work over a Ray cluster: auto (the one this machine is in), HOST:PORT, ray://HOST:PORT, or local."""
+    ray_workers: int | None = None
+    """Workers on the cluster, each with its own PRM. Left out: as many as have room now, at most 1,024."""
+    ray_cpus: float = 1
+    """Processors that each worker is given, and threads of its models."""
+    ray_gpus: float = 0
+    """GPUs that each worker is given; 0.5 puts two on one."""
 
 
-_NO_NUMBERS = ("out", "report", "keep_going", "token_budget", "show")
+_NO_NUMBERS = ("out", "report", "keep_going", "token_budget", "show", *RAY)
 """The options that do not decide what a graded row is; a run may be continued with others."""
+
+_OF_MODELS = (
+    "prm",
+    "family",
+    "neutral",
+    "dtype",
+    "device",
+    "truncate",
+    "token_budget",
+    "reference",
+    "model",
+    "tokenizer",
+    "samples",
+    "seed",
+    "orm",
+)
+"""The options that workers load their models by."""
 
 
 def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()) -> int:
@@ -106,8 +135,10 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
     known = _fingerprint(file, always=options.out is not None and not is_stream(options.out))
     for_people = options.out is None and show > 0
     target = os.devnull if for_people else options.out
-    with closing(open_rows(target, _manifest(file, known, options), resumable=known is not None)) as out:
-        prm, orm = _load(options)
+    with ExitStack() as stack:
+        writer = open_rows(target, _manifest(file, known, options), resumable=known is not None)
+        out = stack.enter_context(closing(writer))
+        prm, orm = _load(options, stack, left=None if known is None else max(1, known.lines - out.done))
         progress = Progress(
             None if known is None else known.lines, done=out.done, tokens=lambda: prm.ledger.tokens_computed
         )
@@ -136,7 +167,10 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
     return 0
 
 
-def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
+def _load(options: GradeOptions, stack: ExitStack, *, left: int | None) -> tuple[PRM, PRM | None]:
+    """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
+    if options.ray is not None:
+        return _on_cluster(options, stack, left=left)
     from stepmark.models.load import load_prm
 
     if sys.stderr.isatty():
@@ -168,6 +202,16 @@ def _load(options: GradeOptions) -> tuple[PRM, PRM | None]:
     return prm, orm
 
 
+def _on_cluster(options: GradeOptions, stack: ExitStack, *, left: int | None) -> tuple[PRM, PRM | None]:
+    from stepmark.scoring.workers import BUILD, SpreadPRM
+
+    settings = {name: getattr(options, name) for name in _OF_MODELS}
+    most = _MOST_WORKERS if left is None else min(left, _MOST_WORKERS)
+    workers = stack.enter_context(ray_workers(options, BUILD, settings, most=most))
+    prm = SpreadPRM(workers, expected=left)
+    return prm, None if options.orm is None else SpreadPRM(workers, which="orm", expected=left)
+
+
 def _check(file: str, options: GradeOptions) -> None:
     """Everything that can be known to be wrong before a file is read or a model loaded."""
     from stepmark.scoring.aggregate import check_aggregate
@@ -180,6 +224,7 @@ def _check(file: str, options: GradeOptions) -> None:
         split("-", options.split, marker=options.marker)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
         raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    check_ray(options)
     for name, least in (("show", 0), ("token_budget", 1), ("samples", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.batching import Write
-from stepmark.cli.answering import answering, check_ray
+from stepmark.cli.answering import RAY, answering, check_ray
 from stepmark.cli.grade import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input
@@ -74,7 +74,7 @@ class LabelOptions:
     """GPUs that each worker is given; 0.5 puts two on one."""
 
 
-_NO_LABELS = ("out", "budget", "in_flight", "keep_going", "ray", "ray_workers", "ray_cpus", "ray_gpus")
+_NO_LABELS = ("out", "budget", "in_flight", "keep_going", *RAY)
 """The options that do not decide what a label is; a run may be continued with others."""
 
 
@@ -122,7 +122,11 @@ def run_labeller(
     with (
         closing(open_rows(work, manifest)) as out,
         closing(ReplyFile(Path(options.out + ".replies.sqlite"))) as store,
-        answering(options, needs_policy=needs_policy, needs_verifier=needs_verifier) as asked,
+        answering(
+            options,
+            policy=options.policy if needs_policy else None,
+            verifier=options.verifier if needs_verifier else None,
+        ) as asked,
     ):
         for earlier in out.earlier():
             if not isinstance(earlier, InputError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import RAY, answering, check_ray
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
@@ -51,9 +52,17 @@ class SampleOptions:
     """Precision of a local policy."""
     device: str = "auto"
     """Where a local policy runs: auto, cpu, cuda."""
+    ray: str | None = None
+    """Spread the work over a Ray cluster: auto (the one this machine is in), HOST:PORT, ray://HOST:PORT, or local."""
+    ray_workers: int | None = None
+    """Workers on the cluster, each with its own policy. Left out: as many as have room now, at most --in-flight."""
+    ray_cpus: float = 1
+    """Processors that each worker is given, and threads of its models."""
+    ray_gpus: float = 0
+    """GPUs that each worker is given; 0.5 puts two on one."""
 
 
-_ANYWAY = ("in_flight",)
+_ANYWAY = ("in_flight", *RAY)
 
 
 def sample_command(file: str, /, *, policy: str, out: str, options: SampleOptions = SampleOptions()) -> int:
@@ -69,9 +78,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
         options: the flags.
     """
     from stepmark.batching import run
-    from stepmark.models import policies
     from stepmark.models.replies import ReplyFile
-    from stepmark.problems import answers
     from stepmark.problems.sources import read_problems
     from stepmark.solutions.sampling import sample_and_judge
 
@@ -79,31 +86,23 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     problems = list(read_problems(file))
     sampling = _sampling(options)
     tally = _Tally()
-    judge = (
-        None
-        if options.verifier == "none"
-        else answers.load_verifier(options.verifier, percent=options.percent)
-    )
-    writer = policies.load_policy(policy, dtype=options.dtype, device=options.device)
-    try:
-        found = {**policies.answerers(writer), **({} if judge is None else answers.answerers(judge))}
-        with closing(ReplyFile(Path(out + ".replies.sqlite"))) as store, atomic_rows(out) as write:
-            progress = Progress(
-                len(problems), tokens=lambda: writer.tokens_written, verb="asked", facts=tally.facts
+    verifier = None if options.verifier == "none" else options.verifier
+    with (
+        answering(options, policy=policy, verifier=verifier) as asked,
+        closing(ReplyFile(Path(out + ".replies.sqlite"))) as store,
+        atomic_rows(out) as write,
+    ):
+        progress = Progress(len(problems), tokens=asked.tokens_written, verb="asked", facts=tally.facts)
+        methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in problems)
+        with progress:
+            for number, judged in run(methods, asked.answerers, store=store, in_flight=options.in_flight):
+                for row in _rows(problems[number], judged, policy, tally):
+                    write(row)
+                progress.advance()
+        if not tally.written:
+            raise InputError(
+                "no solution was written" + (f": {tally.why[0]}" if tally.why else ""), where=file
             )
-            methods = (sample_and_judge(problem, sampling, judge is not None) for problem in problems)
-            with progress:
-                for number, judged in run(methods, found, store=store, in_flight=options.in_flight):
-                    for row in _rows(problems[number], judged, policy, tally):
-                        write(row)
-                    progress.advance()
-            if not tally.written:
-                raise InputError(
-                    "no solution was written" + (f": {tally.why[0]}" if tally.why else ""), where=file
-                )
-    finally:
-        if judge is not None:
-            judge.close()
     with atomic_write(out + ".manifest.json") as handle:
         json.dump(_manifest(file, policy, options) | asdict(tally), handle, ensure_ascii=False, indent=2)
         handle.write("\n")
@@ -197,6 +196,7 @@ def _check(file: str, out: str, options: SampleOptions) -> None:
     check_writable(out)
     if Path(out).resolve() == Path(file).resolve():
         raise UsageError(f"--out {out} is the input: it would be replaced; choose another")
+    check_ray(options)
     if options.in_flight < 1:
         raise UsageError(f"--in-flight {options.in_flight}: expected 1 or more")
 

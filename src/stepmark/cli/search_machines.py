@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from cyclopts import Parameter
 
 from stepmark.batching import Answerer
+from stepmark.cli.answering import ray_workers
 from stepmark.cli.grade import Flag
+from stepmark.records import ScoreKind
 from stepmark.search.searching import Budget, Grading, ModelSize, Search, Sizes, Steps
 
 if TYPE_CHECKING:
-    from stepmark.models.policies import Policy
-    from stepmark.models.prm import PRM
+    from stepmark.batching.cluster_worker import Fact
+
+
+_OF_MODELS = (
+    "policy",
+    "family",
+    "tokenizer",
+    "dtype",
+    "device",
+    "memory_tokens",
+    "policy_memory_tokens",
+)
+"""The options that models are loaded by, beside --prm."""
 
 
 class Method(Search, Protocol):
@@ -73,6 +86,14 @@ class SearchOptions:
     """Tokens whose keys and values the PRM keeps at most. Left out: 65,536."""
     policy_memory_tokens: int = 65_536
     """Tokens whose keys and values a policy in this process keeps at most; 0 keeps none."""
+    ray: str | None = None
+    """Spread the work over a Ray cluster: auto (the one this machine is in), HOST:PORT, ray://HOST:PORT, or local."""
+    ray_workers: int | None = None
+    """Workers on the cluster, each with its own policy and PRM. Left out: as many as have room now, at most --in-flight."""
+    ray_cpus: float = 1
+    """Processors that each worker is given, and threads of its models."""
+    ray_gpus: float = 0
+    """GPUs that each worker is given; 0.5 puts two on one."""
 
     @property
     def keeps_traces(self) -> bool:
@@ -80,88 +101,93 @@ class SearchOptions:
         return self.trace is not None or self.report is not None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scorer:
+    """The PRM of a run, as far as what it prints names it."""
+
+    name: str
+    threshold: float | None
+    """The score under which a step is an error; None when its scores have no such point."""
+
+
 class Machines:
-    """Policy, PRM, verifier, and the search with what it must know of them."""
+    """Verifier, policy and PRM, the last two in this process or on the workers of a cluster; and the search with what it must know of them."""
 
     def __init__(self, search: Method, options: SearchOptions, stack: ExitStack, *, needs_prm: bool) -> None:
-        from stepmark.models import policies, scorer
-        from stepmark.models.load import load_prm
         from stepmark.problems import answers
+        from stepmark.search.workers import BUILD, build
 
         self.verifier = stack.enter_context(
             closing(answers.load_verifier(options.verifier, percent=options.percent))
         )
-        self.prm: PRM | None = None
-        if needs_prm:
-            self.prm = load_prm(
-                options.prm,
-                family=options.family,
-                tokenizer=options.tokenizer,
-                dtype=options.dtype,
-                device=options.device,
+        prm = options.prm if needs_prm else None
+        if options.ray is None:
+            made = build(prm=prm, **{name: getattr(options, name) for name in _OF_MODELS})
+            found, self.facts, self._counters = made.answerers, made.facts, made.counters
+        else:
+            settings = {"prm": prm, **{name: getattr(options, name) for name in _OF_MODELS}}
+            # A problem stays with the worker that has read it.
+            workers = stack.enter_context(
+                ray_workers(options, BUILD, settings, most=options.in_flight, homes=True)
             )
-        self.policy: Policy = policies.load_policy(
-            options.policy,
-            dtype=options.dtype,
-            device=options.device,
-            counts=True,
-            memory_tokens=options.policy_memory_tokens,
-        )
-        self.search = _fitted(search, options, self.prm, self._sizes(options))
-        self.answerers: dict[type, Answerer] = {
-            **policies.answerers(self.policy),
-            **answers.answerers(self.verifier),
-        }
-        self.whole_prefixes = ""
-        if self.prm is not None:
-            self.whole_prefixes = scorer.why_whole_prefixes(self.prm)
-            self.answerers |= scorer.answerers(self.prm, memory_tokens=options.memory_tokens)
+            found, self.facts, self._counters = workers.answerers, workers.facts, lambda: workers.counters
+        self.answerers: dict[type, Answerer] = {**found, **answers.answerers(self.verifier)}
+        self.scorer: Scorer | None = None
+        if needs_prm:
+            threshold = self.facts["prm.threshold"]
+            assert threshold is None or isinstance(threshold, int | float)
+            self.scorer = Scorer(name=str(self.facts["prm.name"]), threshold=threshold)
+        self.search = _fitted(search, options, self.facts, self._sizes(options))
+        self.whole_prefixes = str(self.facts.get("prm.whole_prefixes", ""))
+
+    @property
+    def written(self) -> int:
+        """Tokens that the policy has written."""
+        return self._counters().get("policy.written", 0)
 
     @property
     def read(self) -> int:
         """Tokens that the PRM has computed or written."""
-        return 0 if self.prm is None else self.prm.ledger.tokens_computed + self.prm.ledger.tokens_written
+        return self._counters().get("prm.read", 0)
 
     @property
     def saved(self) -> str:
-        """What a policy in this process has computed of its prompts, for people; "" for others."""
-        from stepmark.models.policies import reading_of
-
-        reading = reading_of(self.policy)
-        if reading is None or not reading.given:
+        """What a policy in a process of ours has computed of its prompts, for people; "" for others."""
+        counted = self._counters()
+        if not counted.get("policy.given"):
             return ""
-        again = (
-            f", {reading.again:,} of them again: give it more --policy-memory-tokens" if reading.again else ""
-        )
-        return f"the policy computed {reading.computed:,} of {reading.given:,} tokens of its prompts{again}"
+        forgotten = counted.get("policy.again", 0)
+        again = f", {forgotten:,} of them again: give it more --policy-memory-tokens" if forgotten else ""
+        return f"the policy computed {counted['policy.computed']:,} of {counted['policy.given']:,} tokens of its prompts{again}"
 
-    def facts(self) -> Sequence[str]:
+    def told(self) -> Sequence[str]:
         """What progress tells."""
-        return (f"{self.policy.tokens_written:,} tokens written", f"{self.read:,} read by the PRM")
+        return (f"{self.written:,} tokens written", f"{self.read:,} read by the PRM")
 
     def _sizes(self, options: SearchOptions) -> Sizes:
-        """As the flags say, else of the models in this process."""
-        from stepmark.models.sizes import weights_of
+        """As the flags say, else of the models in processes of ours."""
+        return Sizes(
+            policy=self._size("policy", options.policy_parameters),
+            prm=self._size("prm", options.prm_parameters),
+        )
 
-        found: list[ModelSize | None] = []
-        for given, machine in (
-            (options.policy_parameters, self.policy),
-            (options.prm_parameters, self.prm),
-        ):
-            weights = None if given is not None or machine is None else weights_of(machine)
-            if weights is not None:
-                found.append(ModelSize(parameters=weights.parameters, attention=weights.attention))
-            else:
-                found.append(None if given is None else ModelSize(parameters=given))
-        return Sizes(policy=found[0], prm=found[1])
+    def _size(self, which: str, given: float | None) -> ModelSize | None:
+        if given is not None:
+            return ModelSize(parameters=given)
+        known, attention = (self.facts.get(f"{which}.{name}") for name in ("parameters", "attention"))
+        if known is None:
+            return None
+        assert isinstance(known, int | float)
+        assert isinstance(attention, int | float)
+        return ModelSize(parameters=known, attention=attention)
 
 
-def _fitted(search: Method, options: SearchOptions, prm: PRM | None, sizes: Sizes) -> Method:
+def _fitted(search: Method, options: SearchOptions, facts: Mapping[str, Fact], sizes: Sizes) -> Method:
     """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
     grading = Grading()
-    if prm is not None:
-        how = prm.default_aggregate if options.aggregate is None else options.aggregate
-        grading = Grading(aggregate=how, kind=prm.score_kind)
+    if "prm.name" in facts:
+        how = str(facts["prm.aggregate"]) if options.aggregate is None else options.aggregate
+        grading = Grading(aggregate=how, kind=cast(ScoreKind, facts["prm.score_kind"]))
     fitted: Method = replace(  # type: ignore[type-var]
         search,
         how=replace(search.how, stop=search.how.stop.replace("\\n", "\n")),  # as a shell passes it

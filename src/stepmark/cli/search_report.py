@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepmark.search.searching import Found
 
 if TYPE_CHECKING:
-    from stepmark.cli.search_machines import SearchOptions
-    from stepmark.models.prm import PRM
+    from stepmark.cli.search_machines import Scorer, SearchOptions
     from stepmark.problems.answers import Verifier
 
 
@@ -117,7 +116,7 @@ def summary(tally: Tally, options: SearchOptions, saved: str) -> str:
 
 
 def write_page(
-    path: str, rows: Iterable[Mapping[str, Any]], name: str, prm: PRM | None, verifier: Verifier
+    path: str, rows: Iterable[Mapping[str, Any]], name: str, prm: Scorer | None, verifier: Verifier
 ) -> None:
     """Draw the trees of a run on one HTML page.
 
@@ -136,7 +135,7 @@ def write_page(
         row_view(
             row["found"],
             row["trace"],
-            threshold=None if prm is None else prm.default_threshold,
+            threshold=None if prm is None else prm.threshold,
             judge=lambda text, gold: verifier.verify(text or None, gold).correct,
         )
         for row in rows

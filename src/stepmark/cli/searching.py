@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
+from stepmark.cli.answering import RAY, check_ray
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
@@ -46,6 +47,7 @@ _NO_RESULTS = (
     "memory_tokens",
     "policy_memory_tokens",
     "problem",
+    *RAY,
 )
 """The options that do not decide what is found; a run may be continued with others."""
 
@@ -81,7 +83,7 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
         tally = _many(file, machines, out, options, lines=known.lines)
         if options.report is not None:
             lines = Path(f"{options.out}.work").read_text(encoding="utf-8").splitlines()
-            write_page(options.report, map(json.loads, lines), file, machines.prm, machines.verifier)
+            write_page(options.report, map(json.loads, lines), file, machines.scorer, machines.verifier)
     _flatten(options, manifest, tally)
     print(summary(tally, options, machines.saved), file=sys.stderr)
     return 0
@@ -102,8 +104,8 @@ def _one(machines: Machines, options: SearchOptions) -> int:
             _write(path, [row])
     if options.report is not None:
         rows = [{"found": found_row(found), "trace": trace_row(found)}]
-        write_page(options.report, rows, "a typed problem", machines.prm, machines.verifier)
-    print_found(found, None if machines.prm is None else machines.prm.default_threshold)
+        write_page(options.report, rows, "a typed problem", machines.scorer, machines.verifier)
+    print_found(found, None if machines.scorer is None else machines.scorer.threshold)
     return 0
 
 
@@ -121,9 +123,9 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
     progress = Progress(
         lines,
         done=before,
-        tokens=lambda: machines.policy.tokens_written + machines.read,
+        tokens=lambda: machines.written + machines.read,
         verb="found",
-        facts=machines.facts,
+        facts=machines.told,
     )
     answerers = {**machines.answerers, Write: _ticking(machines.answerers[Write], progress.tick)}
     with closing(ReplyFile(Path(f"{options.out}.replies.sqlite"))) as store, progress:
@@ -192,6 +194,7 @@ def _check(file: str | None, options: SearchOptions) -> None:
         raise UsageError('expected either FILE, problems as JSON lines, or --problem "…", one that is typed')
     if options.problem is not None and not options.problem.strip():
         raise UsageError("--problem: expected a text, found only white space")
+    check_ray(options)
     if options.in_flight < 1:
         raise UsageError(f"--in-flight {options.in_flight}: expected 1 or more")
     if options.memory_tokens is not None and options.memory_tokens < 1:
