@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Convert labelled solutions from one format to another.",
     ),
     "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
+    "serve": ("stepmark.cli.serve:serve_command", "Serve a PRM over HTTP for many clients."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
     "rl": ("stepmark.cli.rl:rl_command", "Train a policy with process rewards, watched for reward hacking."),
     "doctor": ("stepmark.cli.doctor:doctor_command", "Say what is installed, what is missing, what to type."),

@@ -101,7 +101,8 @@ class Guard:
             seconds = time.monotonic() - began
             route = _route(inner)
             traffic.add(route, _method(scope), answer.status, seconds)
-            self.service.log(_log_line(scope, answer.status, seconds, inner.get("stepmark.key")))
+            if self.service.log_requests:
+                self.service.log(_log_line(scope, answer.status, seconds, inner.get("stepmark.key")))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         headers = _headers(scope)

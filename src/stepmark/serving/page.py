@@ -175,7 +175,8 @@ def _kind(schema: Data) -> str:
         return " or ".join(json.dumps(one) for one in schema["enum"])
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
-    return {"integer": "whole number"}.get(schema.get("type", ""), schema.get("type", "anything"))
+    kind = str(schema.get("type", "anything"))
+    return {"integer": "whole number"}.get(kind, kind)
 
 
 def _names(schema: Any) -> list[str | None]:

@@ -153,6 +153,7 @@ class Service:
         settings: limits.
         extensions: what else is served.
         log: takes lines for the operator; None for silence.
+        log_requests: a line for each request too.
         clock: seconds, for deadlines.
     """
 
@@ -163,6 +164,7 @@ class Service:
         *,
         extensions: Sequence[Extension] = (),
         log: Callable[[str], None] | None = None,
+        log_requests: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.extensions, self.clock = settings, extensions, clock
@@ -173,6 +175,9 @@ class Service:
         """What /v1/models lists."""
         self.error: BaseException | None = None
         """Why it could not be loaded."""
+        self.log_requests = log_requests
+        self.when_loaded: Callable[[asyncio.Task[None]], object] | None = None
+        """Called once the PRM is served, or could not be loaded (`error`)."""
         self._load, self._log = load, log
         self._built: Live | None = None
         self._draining = False
@@ -220,6 +225,8 @@ class Service:
             self._loading = asyncio.create_task(self._begin())
             # Its error is `error` too; nobody need wait for the task.
             self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+            if self.when_loaded is not None:
+                self._loading.add_done_callback(self.when_loaded)
         return self._loading
 
     def stop(self) -> asyncio.Task[None]:

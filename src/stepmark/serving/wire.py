@@ -25,7 +25,8 @@ MOST_NODE = 2**53
 
 _PROBLEM = "What is 12 * 8 - 70?"
 _STEPS = ["12 * 8 = 96", "96 - 70 = 36"]
-_SOLUTION: dict[str, Any] = {"problem": _PROBLEM, "steps": _STEPS}
+EXAMPLE: dict[str, Any] = {"problem": _PROBLEM, "steps": _STEPS}
+"""A request for scores that shows what they are for: the second step is wrong."""
 
 
 def _given(*names: str) -> dict[str, Any]:
@@ -49,7 +50,7 @@ class SolutionToScore(_Request):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [_SOLUTION, {"problem": _PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 36"}],
+            "examples": [EXAMPLE, {"problem": _PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 36"}],
             "oneOf": [_given("steps"), _given("solution")],
         }
     )
@@ -112,12 +113,12 @@ class ScoreRequest(_Grading):
             "examples": [
                 {
                     "solutions": [
-                        _SOLUTION,
+                        EXAMPLE,
                         {"problem": _PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 26\nThe answer is 26."},
                     ],
                     "aggregate": "min",
                 },
-                _SOLUTION,
+                EXAMPLE,
             ],
             "oneOf": [_given("solutions"), _given("problem", "steps"), _given("problem", "solution")],
         }
@@ -616,10 +617,10 @@ class ModelEntry(_Answer):
     id: str = Field(description="Its name in requests.", examples=["default"])
     object: Literal["model"] = "model"
     created: int = Field(description="When it was loaded, in Unix time.", examples=[1764000000])
-    owned_by: str = Field("stepmark", examples=["stepmark"])
-    max_model_len: int | None = Field(None, description="As vLLM calls `stepmark.max_tokens`.")
+    owned_by: str = Field(default="stepmark", examples=["stepmark"])
+    max_model_len: int | None = Field(default=None, description="As vLLM calls `stepmark.max_tokens`.")
     stepmark: PRMFacts | None = Field(
-        None, description="Of a PRM; absent for a model that writes (see best-of-N as a model)."
+        default=None, description="Of a PRM; absent for a model that writes (see best-of-N as a model)."
     )
 
 

@@ -1,0 +1,184 @@
+"""`stepmark serve`: one PRM for many clients, over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from stepmark.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import PRM
+    from stepmark.serving.service import Settings
+
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
+DEFAULT_PORT = 8008
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """What is served, where, and how much of it at once."""
+
+    prm: str = "default"
+    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
+    host: str = "127.0.0.1"
+    """The address to listen on. Other machines reach another one than 127.0.0.1; then --keys is needed, or --open."""
+    port: int = DEFAULT_PORT
+    """Where it listens; 0 for any that is free."""
+    keys: Path | None = None
+    """A file of those who may ask, a line each: NAME KEY."""
+    open: Flag = False
+    """Anybody who reaches the server may ask."""
+    name: str | None = None
+    """The model's name for clients. Left out: the PRM's own; of a folder, its last part."""
+    family: str | None = None
+    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
+    neutral: Literal["positive", "negative"] = "positive"
+    """What the neutral class of a three-class PRM counts as."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the model."""
+    device: str = "auto"
+    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
+    truncate: Flag = False
+    """Leave steps beyond the model's length without a score (null) instead of refusing the solution."""
+    reference: str | None = None
+    """The reference model of an implicit PRM."""
+    model: str | None = None
+    """The model's name on the server that --prm names."""
+    tokenizer: str | None = None
+    """The tokenizer's folder, for a PRM on a server."""
+    samples: int | None = None
+    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
+    seed: int = 0
+    """The seed of those critiques."""
+    aggregate: str | None = None
+    """How step scores become one number where a request does not say. Left out: the PRM's own way."""
+    threshold: float | None = None
+    """A step under it is an error where a request does not say. Left out: the PRM's own."""
+    token_budget: int | None = None
+    """Tokens that a batch computes. Left out: 2,048 on CPU, 16,384 on CUDA."""
+    memory_tokens: int | None = None
+    """Tokens whose keys and values are kept, over all clients. Left out: 65,536."""
+    queue_tokens: int | None = None
+    """Tokens that may wait; more are refused with 429. Left out: 32 batches."""
+    timeout: float = 60.0
+    """Seconds a request may take where it does not say (504 afterwards)."""
+    body_timeout: float = 30.0
+    """Seconds a request's body may take to arrive (408 afterwards)."""
+    grace: float = 30.0
+    """Seconds that SIGTERM or Ctrl-C gives to what is in work."""
+    max_body: int = 8
+    """Megabytes (2^20 bytes) a request."""
+    max_solutions: int = 1024
+    """Solutions, candidates, steps of a session or sequences a request."""
+    max_steps: int = 1024
+    """Steps a solution."""
+    sessions: int = 1024
+    """Sessions at once."""
+    session_idle: float = 600.0
+    """Seconds without a request after which a session is forgotten."""
+    quiet: Flag = False
+    """No line for each request."""
+
+
+def serve_command(*, options: ServeOptions = ServeOptions()) -> int:
+    """Serve a PRM over HTTP: scores, candidates in order, growing prefixes, for many clients at once.
+
+    Args:
+        options: the flags.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"stepmark serve needs the package {error.name}: pip install 'stepmark[serve]'"
+        ) from None
+    from stepmark.cli.serve_run import Place, run
+    from stepmark.serving.keys import Keys
+
+    settings = checked(options)
+    keys = None if options.keys is None else Keys.read(options.keys)
+    place = Place(host=options.host, port=options.port, everybody=options.open)
+    return run(loader(options), settings, place, what=options.prm, keys=keys, quiet=options.quiet)
+
+
+def loader(options: ServeOptions) -> Callable[[], PRM]:
+    """What loads the PRM that the options name."""
+
+    def load() -> PRM:
+        from stepmark.models.load import load_prm
+
+        return load_prm(
+            options.prm,
+            family=options.family,
+            neutral=options.neutral,
+            dtype=options.dtype,
+            device=options.device,
+            truncate=options.truncate,
+            token_budget=options.token_budget,
+            reference=options.reference,
+            model=options.model,
+            tokenizer=options.tokenizer,
+            samples=options.samples,
+            seed=options.seed,
+        )
+
+    return load
+
+
+def checked(options: ServeOptions) -> Settings:
+    """The settings, with everything found wrong that can be before a model loads.
+
+    Raises:
+        UsageError: a flag that cannot work.
+    """
+    from stepmark.scoring.aggregate import check_aggregate
+    from stepmark.serving.service import Settings
+
+    if options.aggregate is not None:
+        check_aggregate(options.aggregate, "probability")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
+        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    if options.threshold is not None and options.threshold != options.threshold:
+        raise UsageError("--threshold nan: expected a number")
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"--port {options.port}: expected 0 to 65535")
+    if options.open and options.keys is not None:
+        raise UsageError("--open lets everybody ask and --keys only some: give one of them")
+    for name in (
+        "token_budget",
+        "memory_tokens",
+        "queue_tokens",
+        "samples",
+        "max_body",
+        "max_solutions",
+        "max_steps",
+        "sessions",
+    ):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+    return Settings(
+        name=options.name,
+        aggregate=options.aggregate,
+        threshold=options.threshold,
+        token_budget=options.token_budget,
+        memory_tokens=options.memory_tokens,
+        queue_tokens=options.queue_tokens,
+        timeout=options.timeout,
+        body_timeout=options.body_timeout,
+        grace=options.grace,
+        max_body=options.max_body << 20,
+        max_solutions=options.max_solutions,
+        max_steps=options.max_steps,
+        sessions=options.sessions,
+        session_idle=options.session_idle,
+    )
