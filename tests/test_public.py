@@ -7,6 +7,8 @@ import pytest
 import stepmark
 
 PUBLIC = [
+    "AsyncClient",
+    "Client",
     "Judgement",
     "LabelledSolution",
     "Problem",

@@ -39,6 +39,8 @@ def load_prm(
     Args:
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
             address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
+            A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
+            ids (vLLM's `/pooling`) and needs `tokenizer`.
         family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
             has to be named; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
@@ -51,7 +53,7 @@ def load_prm(
         reference: for implicit PRMs, the reference model; None takes the one that the family names. It computes in the PRM's own
             precision.
         model: for servers, the served model's name; None where it serves one.
-        tokenizer: for servers, the folder or hub name of the checkpoint's tokenizer.
+        tokenizer: for servers that take token ids, the folder or hub name of the checkpoint's tokenizer; None for a stepmark server.
         outcome: read only the last step: the checkpoint as an outcome reward model.
         samples: for generative PRMs, critiques a step; None for the family's default.
         seed: for generative PRMs, the seed of their samples.
@@ -59,6 +61,7 @@ def load_prm(
     Raises:
         CheckpointError: missing, corrupt, or of a family that cannot be told.
         UsageError: settings that do not go together.
+        BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
     from stepmark.models.generative import GENERATIVE
@@ -89,6 +92,16 @@ def load_prm(
             samples=samples,
             seed=seed,
         )
+    if name_or_path.startswith(("http://", "https://")) and tokenizer is None:
+        settings = {
+            "family": family is not None,
+            "neutral": neutral != "positive",
+            "truncate": truncate,
+            "reference": reference is not None,
+            "outcome": outcome,
+            "samples": samples is not None,
+        }
+        return _remote(name_or_path, model, [name for name, given in settings.items() if given])
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -96,7 +109,7 @@ def load_prm(
         raise MissingExtraError(
             "reading a checkpoint needs torch and transformers: pip install 'stepmark[local]'"
         ) from error
-    if name_or_path.startswith(("http://", "https://")):
+    if tokenizer is not None and name_or_path.startswith(("http://", "https://")):
         return _served(
             name_or_path,
             family=family,
@@ -154,6 +167,35 @@ def _generative(
     return generative_prm(family, policy, samples=samples, seed=seed)
 
 
+def _remote(address: str, model: str | None, given: list[str]) -> PRM:
+    """The PRM of a stepmark server."""
+    from stepmark.errors import BackendError
+    from stepmark.models.policies.transport import Patience
+    from stepmark.models.remote.client import Client
+    from stepmark.models.remote.prm import RemotePRM
+
+    # Where nobody answers at all, nobody is waited for; a server that says that it is loading is.
+    with Client(address, patience=Patience(retries=1, first_wait=0.2, timeout=120)) as asking:
+        try:
+            listing = asking.listing()
+        except BackendError as error:
+            found = str(error)
+        else:
+            if listing.prms and given:
+                raise UsageError(
+                    f"{address} is a stepmark server, which decides how its PRM is read: give {', '.join(given)} to `stepmark serve`"
+                )
+            if listing.prms:
+                return RemotePRM(Client(address, model=model))
+            found = (
+                f"it serves {', '.join(map(repr, listing.others)) or 'no model'}, and no PRM of stepmark's"
+            )
+    raise UsageError(
+        f"{address} does not answer as a stepmark server ({found}); token ids are sent to any other server, so its tokenizer is "
+        "needed here: name the checkpoint's folder or hub name with --tokenizer"
+    )
+
+
 def _served(
     address: str,
     *,
@@ -161,7 +203,7 @@ def _served(
     neutral: Literal["positive", "negative"],
     truncate: bool,
     model: str | None,
-    tokenizer: str | None,
+    tokenizer: str,
     outcome: bool,
 ) -> PRM:
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
@@ -171,11 +213,6 @@ def _served(
     from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
-    if tokenizer is None:
-        raise UsageError(
-            f"{address}: token ids are sent to a server, so its tokenizer is needed here: name the checkpoint's folder or "
-            "hub name with --tokenizer"
-        )
     folder = find_checkpoint(tokenizer)
     spec = spec_of(folder, tokenizer, family)
     if outcome:

@@ -1,6 +1,6 @@
 """A PRM as an answerer of `Score` and `Release`, for searches that `batching.run` drives.
 
-A PRM that keeps its state (`models.session`) is asked for the new step alone: places are kept by problem and steps, and a prefix
+A PRM that keeps its state (`models.session`, or a stepmark server: `models.remote`) is asked for the new step alone: places are kept by problem and steps, and a prefix
 without a place, as after a replay, is opened whole. Any other PRM reads the whole prefix for every step, and its `Graded.tokens`
 say so.
 """
@@ -20,6 +20,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
 if TYPE_CHECKING:
+    from stepmark.models.remote.prm import RemotePRM
     from stepmark.models.session import CachedSession, Place
     from stepmark.models.tree import Ints
 
@@ -60,7 +61,12 @@ def answerers(
 
 
 def scorer_of(prm: PRM, *, memory_tokens: int | None = None) -> Scorer:
-    """The scorer of a PRM: with a session where its family keeps state, else over whole prefixes."""
+    """The scorer of a PRM: with a session where it keeps state, here or on its server, else over whole prefixes."""
+    remote = _remote(prm)
+    if remote is not None:
+        from stepmark.models.remote.scoring import RemoteScorer
+
+        return RemoteScorer(remote)
     if not _torch_is_loaded():
         return WholePrefixScorer(prm)
     from stepmark.models.session import CachedSession, session_of
@@ -73,6 +79,9 @@ def why_whole_prefixes(prm: PRM) -> str:
     """Why a search must have this PRM read every prefix whole; "" where a step costs its own tokens only."""
     from stepmark.models.generative import GenerativePRM
 
+    remote = _remote(prm)
+    if remote is not None:
+        return "" if remote.served.sessions else "the PRM on the server keeps no state, and says so"
     if isinstance(prm, GenerativePRM):
         return "a generative PRM writes about the whole solution each time"
     if _torch_is_loaded():
@@ -87,10 +96,13 @@ def why_whole_prefixes(prm: PRM) -> str:
 
 
 def prm_identity(prm: PRM) -> str:
-    """A PRM's name and, where it runs in this process, a fingerprint of its settings and weights.
+    """A PRM's name and, where it runs in this process or its server tells, a fingerprint of its settings and weights.
 
     Recorded scores are found again under it: a model that was trained further into the same folder is another one.
     """
+    remote = _remote(prm)
+    if remote is not None:
+        return remote.identity
     if not _torch_is_loaded():
         return prm.name
     from stepmark.models.local import HeadPRM, ImplicitPRM
@@ -114,6 +126,15 @@ def prm_identity(prm: PRM) -> str:
         with torch.inference_mode():
             digest.update(f"{prm.neutral} {prm.head(states).float().cpu().tolist()}".encode())
     return f"{prm.name}#{digest.hexdigest()[:12]}"
+
+
+def _remote(prm: PRM) -> RemotePRM | None:
+    """It, where it is one behind a stepmark server; nobody else is made to load a client."""
+    if "stepmark.models.remote.prm" not in sys.modules:
+        return None
+    from stepmark.models.remote.prm import RemotePRM
+
+    return prm if isinstance(prm, RemotePRM) else None
 
 
 def _torch_is_loaded() -> bool:

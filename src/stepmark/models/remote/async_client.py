@@ -1,0 +1,204 @@
+"""A client of `stepmark serve` for asyncio: `Client`, with `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import final
+
+import httpx
+
+from stepmark.batching import Graded
+from stepmark.errors import InputError
+from stepmark.models.policies.transport import Patience
+from stepmark.models.prm import Ledger
+from stepmark.models.remote.answers import Ranked, ServedModel
+from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_of, questions_of
+from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, headers, request_of
+from stepmark.models.remote.growing import Growing
+from stepmark.models.remote.portions import batches
+from stepmark.records import Refusal, ScoredSolution, Solution
+
+
+@final
+class AsyncClient:
+    """Talks to a score server (`stepmark serve`) from asyncio: `Client` with `await`, in which everything is explained.
+
+    Close it: `async with`, or `await client.close()`. To have several requests on their way, use `asyncio.gather`; the server computes
+    them together.
+
+    Args:
+        address: `http://host:port`.
+        model: the name of one of its PRMs; None where it serves one.
+        patience: attempts and waits.
+        batch: solutions in a request, at most.
+        transport: what sends requests; None for the network.
+        sleep: waits some seconds.
+        rng: draws the jitter of the waits.
+        clock: seconds, from any origin.
+
+    Raises:
+        UsageError: no such address, or a batch without a solution.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        model: str | None = None,
+        patience: Patience = PATIENT,
+        batch: int = 64,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._calls = calls_of(address, model, patience=patience, batch=batch, rng=rng, clock=clock)
+        self._sleep = sleep
+        self._http = httpx.AsyncClient(headers=headers(), transport=transport)
+
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._calls.rules.address
+
+    @property
+    def ledger(self) -> Ledger:
+        """See `Client.ledger`."""
+        return self._calls.ledger
+
+    async def models(self) -> tuple[ServedModel, ...]:
+        """The PRMs that are served; see `Client.models`."""
+        return (await self.run(self._calls.listing())).prms
+
+    async def model(self) -> ServedModel:
+        """The PRM that this client talks to; see `Client.model`."""
+        return await self.run(self._calls.served())
+
+    async def score(
+        self,
+        problem: str,
+        steps: Sequence[str] | str,
+        *,
+        split: str | None = None,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        timeout: float | None = None,
+    ) -> ScoredSolution:
+        """Score one solution; see `Client.score`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        [result] = await self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
+        if isinstance(result, Refusal):
+            raise result.error
+        return result
+
+    async def score_many(
+        self,
+        solutions: Iterable[Solution],
+        *,
+        keep_going: bool = False,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[ScoredSolution | Refusal]:
+        """Score a stream of solutions, in order; see `Client.score_many`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        questions = (Question(solution=solution) for solution in solutions)
+        for part in batches(questions, lambda question: question.characters, self._calls.limits):
+            for result in await self.run(self._calls.score(part, settings)):
+                if isinstance(result, Refusal) and not keep_going:
+                    raise result.error
+                yield result
+
+    async def rank(
+        self,
+        problem: str,
+        candidates: Sequence[Sequence[str] | str],
+        *,
+        split: str | None = None,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        timeout: float | None = None,
+    ) -> list[Ranked]:
+        """Put candidate solutions of one problem in order; see `Client.rank`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        return await self.run(self._calls.rank(questions_of(problem, candidates, split), settings))
+
+    def session(self, problem: str) -> AsyncSession:
+        """A session for prefixes of one problem; to be used in an `async with` block. See `Client.session`."""
+        return AsyncSession(self, Growing(self._calls, problem))
+
+    async def close(self) -> None:
+        """Close the connections. Leaving an `async with` block does it too."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run(self, exchange: Exchange[Result]) -> Result:
+        """Carry an exchange out."""
+        heard: httpx.Response | httpx.RequestError | None = None
+        with closing(exchange):
+            while True:
+                try:
+                    asked = exchange.send(heard)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                if isinstance(asked, Wait):
+                    await self._sleep(asked.seconds)
+                    heard = None
+                    continue
+                try:
+                    heard = await self._http.send(request_of(self._http, asked))
+                except httpx.RequestError as error:
+                    heard = error
+
+
+@final
+class AsyncSession:
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`."""
+
+    def __init__(self, client: AsyncClient, growing: Growing) -> None:
+        self._client, self._growing = client, growing
+
+    @property
+    def problem(self) -> str:
+        """Its text."""
+        return self._growing.problem
+
+    @property
+    def held(self) -> int:
+        """Prefixes that were asked for and not released."""
+        return self._growing.held
+
+    async def extend(
+        self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
+    ) -> list[Graded | InputError]:
+        """The score of the last step of each prefix; see `Session.extend`."""
+        return await self._client.run(self._growing.extend(prefixes_of(prefixes), timeout=timeout))
+
+    async def release(self, prefixes: Sequence[Sequence[str]]) -> None:
+        """Say that prefixes will not be continued; see `Session.release`."""
+        await self._client.run(self._growing.release(prefixes_of(prefixes)))
+
+    async def close(self) -> None:
+        """End the session. Leaving an `async with` block does it too."""
+        await self._client.run(self._growing.close())
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

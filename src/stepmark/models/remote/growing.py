@@ -1,0 +1,232 @@
+"""A session of a server as its client sees it: prefixes of one problem that grow, each named by its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from stepmark.batching import Graded
+from stepmark.errors import BackendError, InputError, StepmarkError
+from stepmark.models.remote.answers import ServedModel, Stepped, read_opened, read_steps
+from stepmark.models.remote.calls import Calls, check_characters
+from stepmark.models.remote.exchange import DeclinedError, Exchange, Verb
+from stepmark.models.remote.portions import batches, complaint, in_parts
+
+Prefix = tuple[str, ...]
+
+_REOPENED = 3
+"""Times that a session may be lost within one call before the server is given up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Held:
+    node: int
+    graded: Graded
+    length: int
+    """Tokens of the prefix, as far as they are told."""
+
+
+class _LostError(Exception):
+    """The session, or a node of it, is not there any more."""
+
+
+@final
+class Growing:
+    """The exchanges of one session, and what is known of it here.
+
+    A prefix is sent once: its last step, after the node of the rest. One whose rest has no node (it was released, or never asked)
+    is built up from the last node that there is. A session that the server has forgotten is opened anew, and what is needed of it
+    is read once more; `Ledger.tokens_again` counts that.
+
+    Args:
+        calls: of the server.
+        problem: what the prefixes are of.
+    """
+
+    def __init__(self, calls: Calls, problem: str) -> None:
+        self._calls, self.problem = calls, problem
+        self._id: str | None = None
+        self._nodes: dict[Prefix, _Held] = {}
+        self._forgotten: set[Prefix] = set()
+        self._wanted: set[Prefix] = set()
+        self._root_read = self._root_again = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server is thought to hold something."""
+        return self._id is not None
+
+    @property
+    def held(self) -> int:
+        """Prefixes that were asked for and not released."""
+        return len(self._wanted)
+
+    def extend(
+        self, prefixes: Sequence[Prefix], *, timeout: float | None = None
+    ) -> Exchange[list[Graded | InputError]]:
+        """The score of the last step of each prefix; one result each, in order.
+
+        Raises:
+            BackendError: the server failed, or loses the session again and again.
+        """
+        model = yield from self._calls.served()
+        done: dict[Prefix, Graded | InputError] = {}
+        lost = 0
+        while any(prefix not in done for prefix in prefixes):
+            try:
+                yield from self._some(prefixes, done, model, timeout)
+            except _LostError:
+                lost += 1
+                if lost > _REOPENED:
+                    raise BackendError(
+                        f"{self._calls.rules.address}: the session was lost {lost} times within one call; does the server forget "
+                        "sessions sooner (--session-idle) than it answers?"
+                    ) from None
+                self._forget()
+        self._wanted.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
+        return [done[prefix] for prefix in prefixes]
+
+    def release(self, prefixes: Sequence[Prefix]) -> Exchange[None]:
+        """Let go of prefixes; what is not there is passed over. With the last one goes the session.
+
+        A server that does not hear it forgets them by itself.
+        """
+        self._wanted.difference_update(prefixes)
+        if not self._wanted:
+            yield from self.close()
+            return
+        nodes = [self._nodes.pop(prefix).node for prefix in prefixes if prefix in self._nodes]
+        if nodes and self._id is not None:
+            yield from self._quietly("POST", f"/v1/sessions/{self._id}/release", {"nodes": nodes})
+
+    def close(self) -> Exchange[None]:
+        """End the session."""
+        name = self._id
+        self._forget()
+        self._wanted.clear()
+        if name is not None:
+            yield from self._quietly("DELETE", f"/v1/sessions/{name}", None)
+
+    def _quietly(self, verb: Verb, path: str, body: dict[str, list[int]] | None) -> Exchange[None]:
+        with suppress(DeclinedError, StepmarkError):  # it expires by itself
+            yield from self._calls.rules.ask(verb, path, body, lambda data: None, once=True)
+
+    def _some(
+        self,
+        prefixes: Sequence[Prefix],
+        done: dict[Prefix, Graded | InputError],
+        model: ServedModel,
+        timeout: float | None,
+    ) -> Exchange[None]:
+        """Ask for every step whose rest has a node; of prefixes whose rest has none, for the first step that is missing."""
+        wanted = set(prefixes)
+        missing: dict[Prefix, None] = {}
+        for prefix in prefixes:
+            if prefix in done:
+                continue
+            if prefix in self._nodes:
+                done[prefix] = self._nodes[prefix].graded
+                continue
+            # What it begins with may have been released, and what goes on from there be held.
+            known = next((end for end in range(len(prefix) - 1, 0, -1) if prefix[:end] in self._nodes), 0)
+            part = prefix[: known + 1]
+            before = done.get(part)
+            if isinstance(before, InputError):  # what begins unreadably is unreadable
+                done[prefix] = before
+                continue
+            try:
+                check_characters(part[-1], f"steps[{len(part) - 1}]")
+            except InputError as error:
+                done[part] = done[prefix] = error
+            else:
+                missing[part] = None
+        if not missing:
+            return
+        if self._id is None:
+            try:
+                self._id = yield from self._open()
+            except InputError as error:  # about the problem, and so about all
+                done.update(dict.fromkeys(prefixes, error))
+                return
+        for some in batches(missing, lambda p: len(p[-1]), self._calls.limits):
+            for prefix, result in zip(some, (yield from self._ask(some, model, timeout)), strict=True):
+                if isinstance(result, InputError):
+                    done[prefix] = result
+                    continue
+                self._enter(prefix, result, incremental=model.sessions)
+                if prefix in wanted:
+                    done[prefix] = result.graded
+
+    def _open(self) -> Exchange[str]:
+        check_characters(self.problem, "problem")
+        body = {"problem": self.problem}
+        if self._calls.model is not None:
+            body["model"] = self._calls.model
+        url = f"{self._calls.rules.address}/v1/sessions"
+        try:
+            return (
+                yield from self._calls.rules.ask(
+                    "POST", "/v1/sessions", body, lambda data: read_opened(data, url)
+                )
+            )
+        except DeclinedError as declined:
+            if declined.status == 400 and declined.field == "problem":
+                raise InputError(declined.message, field="problem") from None
+            raise complaint(declined) from None
+
+    def _ask(
+        self, asked: Sequence[Prefix], model: ServedModel, timeout: float | None
+    ) -> Exchange[list[Stepped | InputError]]:
+        path = f"/v1/sessions/{self._id}/steps"
+        url = self._calls.rules.address + path
+
+        def send(part: Sequence[Prefix]) -> Exchange[list[Stepped | InputError]]:
+            steps = [{"after": self._nodes[p[:-1]].node if len(p) > 1 else None, "text": p[-1]} for p in part]
+            try:
+                results = yield from self._calls.rules.ask(
+                    "POST",
+                    path,
+                    {"steps": steps},
+                    lambda data: read_steps(data, len(part), model.score_kind, url),
+                    timeout=timeout,
+                    tell=True,
+                )
+            except DeclinedError as declined:
+                if declined.status == 404:
+                    raise _LostError from None
+                raise
+            # We name only nodes that it gave us; if one is not there, the session has been somewhere else.
+            if any(isinstance(one, InputError) and (one.field or "").endswith("after") for one in results):
+                raise _LostError
+            return results
+
+        return (yield from in_parts(asked, self._calls.limits, "steps", send))
+
+    def _forget(self) -> None:
+        self._forgotten.update(self._nodes)
+        self._root_again |= self._root_read
+        self._root_read = False
+        self._nodes.clear()
+        self._id = None
+
+    def _enter(self, prefix: Prefix, result: Stepped, *, incremental: bool) -> None:
+        graded, ledger = result.graded, self._calls.ledger
+        tokens, root = graded.tokens or 0, graded.root or 0
+        above = self._nodes[prefix[:-1]].length if len(prefix) > 1 else root
+        length = above + tokens if incremental else tokens
+        self._nodes[prefix] = _Held(node=result.node, graded=graded, length=length)
+        fresh = 0 if prefix in self._forgotten else tokens
+        read = tokens
+        if incremental and not self._root_read:
+            self._root_read = True
+            read += root
+            fresh += 0 if self._root_again else root
+        # What of it the server took from its memory, it does not say.
+        ledger.steps += prefix not in self._forgotten
+        ledger.tokens_in += length
+        ledger.tokens_computed += read
+        ledger.tokens_distinct += fresh
+        ledger.tokens_again += read - fresh
+        self._forgotten.discard(prefix)

@@ -1,0 +1,92 @@
+"""A PRM behind `stepmark serve`, as any other PRM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import final
+
+from stepmark.models.prm import Ledger
+from stepmark.models.remote.answers import ServedModel
+from stepmark.models.remote.client import Client
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+
+
+@final
+class RemotePRM:
+    """Scores on a server. Made by `load_prm` from an address.
+
+    Its name, kind of scores, aggregate and threshold are the server's; so is how the checkpoint is read.
+
+    Args:
+        client: of the server; closed with this.
+
+    Raises:
+        UsageError: the server has no PRM of the client's choice.
+        BackendError: the server gives no answer, or is no stepmark server.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.served: ServedModel = client.model()
+
+    @property
+    def name(self) -> str:
+        """As the server names it."""
+        return self.served.id
+
+    @property
+    def identity(self) -> str:
+        """The name with what the server tells of settings and weights; with the address where it tells nothing."""
+        told = self.served.identity
+        return told if told != self.served.id else f"{told}@{self.client.address}"
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """What its scores are."""
+        return self.served.score_kind
+
+    @property
+    def default_aggregate(self) -> str:
+        """Its authors' way to one number, or the one that the server was started with."""
+        return self.served.default_aggregate
+
+    @property
+    def default_threshold(self) -> float | None:
+        """The score under which a step is an error."""
+        return self.served.default_threshold
+
+    @property
+    def ledger(self) -> Ledger:
+        """See `Client.ledger`."""
+        return self.client.ledger
+
+    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+        """Score every step of one solution; see `PRM.score`."""
+        result = next(self.score_many([Solution.of(problem, tuple(steps))]))
+        assert isinstance(result, StepScores)
+        return list(result.scores)
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        """Score a stream of solutions, some dozens in a request; see `PRM.score_many`.
+
+        Raises:
+            BackendError: the server failed. What was given before stays good.
+        """
+        # Only the scores of the steps are asked for. The least of them exists for every kind, and is never infinite.
+        for result in self.client.score_many(solutions, keep_going=keep_going, aggregate="min"):
+            yield result if isinstance(result, Refusal) else result.steps
+
+    def close(self) -> None:
+        """Close the connections. Leaving a `with` block does it too."""
+        self.client.close()
+
+    def __enter__(self) -> RemotePRM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
