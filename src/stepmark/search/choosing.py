@@ -26,7 +26,7 @@ from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, value_of
 from stepmark.search.searching import Candidate, Choice, Found
 
-_TIE = 1e-9
+TIE = 1e-9
 """Sums closer than this, relative to the higher, tie: the order of adding must not decide."""
 
 
@@ -61,7 +61,7 @@ def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> Generator[Any, A
         tree.stop("dead end", "no solution names an answer, so that none could vote")
         return (yield from tree.found(voted, None))
     highest = max(totals.values())
-    winner = next(group for group, total in totals.items() if total >= highest - _TIE * abs(highest))
+    winner = next(group for group, total in totals.items() if total >= highest - TIE * abs(highest))
     return (
         yield from tree.found(
             voted, _highest(voted, [i for i, group in enumerate(groups) if group == winner])

@@ -1,0 +1,199 @@
+"""What the tools' modules share, and what needs none of the tools: a PRM that many threads may ask, and texts graded with it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, final
+
+from stepmark.errors import InputError
+from stepmark.models.prm import PRM
+from stepmark.problems.extraction import find_answer
+from stepmark.records import Problem, Refusal, ScoredSolution, Solution
+from stepmark.scoring.grade import Grade, grade
+from stepmark.solutions.segmentation import split as split_text
+
+
+@lru_cache(maxsize=4)
+def loaded(name: str, family: str | None = None, tokenizer: str | None = None) -> PRM:
+    """The PRM of a name, loaded once a process however often a tool makes its scorers and filters.
+
+    Args:
+        name: as `stepmark.load_prm` takes it.
+        family: as there.
+        tokenizer: as there.
+
+    Raises:
+        CheckpointError, UsageError, MissingExtraError: as `load_prm`.
+    """
+    from stepmark.models.load import load_prm
+
+    return load_prm(name, family=family, tokenizer=tokenizer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cutting:
+    """How a text becomes steps; see `stepmark.split`."""
+
+    split: str = "auto"
+    """The way to cut."""
+    marker: str | None = None
+    """The separator, for the ways that read one."""
+
+    def solution(self, problem: str, text: str) -> Solution:
+        """A text as a solution of a problem.
+
+        Raises:
+            InputError: the text is blank.
+            UnknownNameError, UsageError: see `stepmark.split`.
+        """
+        cut = split_text(text, self.split, marker=self.marker)
+        return Solution(problem=Problem(text=problem), steps=cut.steps, split=cut.how)
+
+
+_OWN = Grade()
+
+
+@final
+class Grader:
+    """One PRM for callers on many threads: it is never entered twice, and what waits is graded together.
+
+    Args:
+        prm: scores.
+        settings: aggregate and threshold.
+
+    Raises:
+        UsageError: settings that do not fit the PRM.
+    """
+
+    def __init__(self, prm: PRM, settings: Grade = _OWN) -> None:
+        self.prm = prm
+        self.settings = settings.of(prm)
+        self._turn, self._guard = threading.Lock(), threading.Lock()
+        self._waiting: list[tuple[Sequence[Solution], Future[list[ScoredSolution | Refusal]]]] = []
+
+    def grade(self, solutions: Sequence[Solution]) -> list[ScoredSolution | Refusal]:
+        """One result each, in order; a `Refusal` for a solution that the PRM cannot read. May be called from any thread.
+
+        Raises:
+            BackendError: the PRM failed.
+        """
+        answer: Future[list[ScoredSolution | Refusal]] = Future()
+        with self._guard:
+            self._waiting.append((solutions, answer))
+        with self._turn:
+            if not answer.done():  # whoever had the turn before has taken this one along
+                self._grade_what_waits()
+        return answer.result()
+
+    def _grade_what_waits(self) -> None:
+        with self._guard:
+            taken, self._waiting = self._waiting, []
+        try:
+            every = [solution for some, _ in taken for solution in some]
+            results = list(grade(every, self.prm, self.settings, keep_going=True))
+        except Exception as error:
+            # Everyone who waited gets the same error object; each raises it in a thread of its own.
+            for _, answer in taken:
+                answer.set_exception(error)
+            return
+        start = 0
+        for some, answer in taken:
+            answer.set_result(results[start : start + len(some)])
+            start += len(some)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradedText:
+    """A text that a model wrote, and what the PRM says of it."""
+
+    text: str
+    scored: ScoredSolution | None
+    """None where it could not be graded."""
+    error: InputError | None = None
+    """Why not."""
+
+    @property
+    def score(self) -> float | None:
+        """The aggregate; None without one."""
+        return None if self.scored is None else self.scored.score
+
+    @property
+    def answer(self) -> str | None:
+        """The final answer that the text names; None for none."""
+        found = find_answer(self.text)
+        return None if found is None else found.text
+
+
+def grade_texts(
+    asked: Sequence[tuple[str, str]], grader: Grader, cutting: Cutting = Cutting()
+) -> list[GradedText]:
+    """Grade texts, each the solution of a problem.
+
+    Args:
+        asked: (problem, text).
+        grader: the PRM.
+        cutting: how the texts become steps.
+
+    Returns:
+        One entry each, in order; of a text that is blank or that the PRM cannot read, the error.
+    """
+    graded: list[GradedText] = []
+    solutions: list[Solution] = []
+    for problem, text in asked:
+        one = GradedText(text=text, scored=None)
+        try:
+            solutions.append(cutting.solution(problem, text))
+        except InputError as error:
+            one = replace(one, error=error)
+        graded.append(one)
+    results = iter(grader.grade(solutions))
+    for place, one in enumerate(graded):
+        if one.error is None:
+            result = next(results)
+            graded[place] = (
+                replace(one, error=result.error)
+                if isinstance(result, Refusal)
+                else replace(one, scored=result)
+            )
+    return graded
+
+
+def facts_of(graded: GradedText) -> dict[str, Any]:
+    """What of a graded text goes into a tool's log, as plain data."""
+    scored = graded.scored
+    if scored is None:
+        return {"error": str(graded.error)}
+    finite = scored.score is not None and math.isfinite(scored.score)
+    return {
+        "score": scored.score if finite else None,
+        "steps": list(scored.solution.texts),
+        "scores": list(scored.steps.scores),
+        "first_error": scored.first_error,
+        "threshold": scored.threshold,
+        "aggregate": scored.aggregate,
+        "score_kind": scored.steps.kind,
+        "split": scored.solution.split,
+        "prm": scored.prm,
+    }
+
+
+def explanation(scored: ScoredSolution) -> str:
+    """A graded solution as text: each step under its number (from 1) and score, the first error marked."""
+    lines = []
+    for number, (text, score) in enumerate(zip(scored.solution.texts, scored.steps.scores, strict=True)):
+        said = "not read" if score is None else f"{score:.3f}"
+        mark = "  <- first error" if number == scored.first_error else ""
+        lines.append(f"{number + 1}. [{said}] {text}{mark}")
+    if scored.first_error is None:
+        verdict = "Where the first error is cannot be told."
+    elif scored.first_error < 0:
+        verdict = f"No step is under the threshold of {scored.threshold:g}."
+    else:
+        verdict = f"The first error is in step {scored.first_error + 1}, under the threshold of {scored.threshold:g}."
+    total = "none" if scored.score is None else f"{scored.score:.3f}"
+    return "\n".join([*lines, "", f"{scored.aggregate}: {total}. {verdict}"])

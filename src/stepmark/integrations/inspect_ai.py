@@ -1,0 +1,215 @@
+"""inspect_ai: a scorer that grades each sample's completion step by step, and a solver that writes several and keeps the best.
+
+Both are in inspect's registry by an entry point, so its command line knows them: `inspect eval task.py --solver stepmark/prm_best_of_n`,
+`inspect score LOG --scorer stepmark/prm_scorer`.
+
+This module imports inspect_ai; nothing else of stepmark does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import anyio.to_thread
+from inspect_ai.model import GenerateConfig, ModelOutput, get_model
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.util import collect
+
+from stepmark.errors import InputError, UsageError
+from stepmark.integrations.candidates import (
+    Cutting,
+    GradedText,
+    Grader,
+    explanation,
+    facts_of,
+    grade_texts,
+    loaded,
+)
+from stepmark.problems.answers import load_verifier
+from stepmark.records import Refusal, Solution
+from stepmark.scoring.grade import Grade
+from stepmark.search.picking import check_pick, pick
+from stepmark.solutions.interchange import inspect_logs
+from stepmark.solutions.interchange.rows import Losses, Reading
+from stepmark.store import Row
+
+AGENT = "agent"
+"""The way to cut that reads the whole conversation: each of the assistant's turns with its tool calls is a step."""
+
+
+@scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
+def prm_scorer(
+    prm: str = "default",
+    aggregate: str | None = None,
+    threshold: float | None = None,
+    split: str = "auto",
+    marker: str | None = None,
+    family: str | None = None,
+    tokenizer: str | None = None,
+) -> Scorer:
+    """Score a sample by a process reward model: the aggregate of its steps' scores.
+
+    The score's `value` is the aggregate, its `answer` the final answer that the completion names, its `explanation` the steps with their
+    scores and the first error, its `metadata` all of it. A sample that cannot be graded (a blank completion, one that is too long for
+    the PRM) is unscored, with the reason, and metrics leave it out.
+
+    The target is not looked at: a PRM judges the reasoning. Put another scorer beside it for the outcome.
+
+    Args:
+        prm: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory".
+        aggregate: how step scores make one number; None for the PRM's own.
+        threshold: a step under it is an error; None for the PRM's own.
+        split: how the completion is cut into steps (`stepmark split`); "agent" reads the whole conversation instead, whose steps are the
+            assistant's turns.
+        marker: the separator, for split "marker" and "auto".
+        family: how the PRM is read; None tells it from the checkpoint.
+        tokenizer: for a PRM behind a vLLM server, its tokenizer.
+
+    Raises:
+        StepmarkError: the PRM cannot be loaded, or settings do not fit it; raised when the first sample is scored.
+    """
+    made: list[Grader] = []
+    cutting = Cutting(split=split, marker=marker)
+
+    def graded(state: TaskState) -> GradedText:
+        if not made:  # in the thread that grades, because loading takes long
+            made.append(
+                Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate, threshold=threshold))
+            )
+        if split == AGENT:
+            return _graded_trace(state, made[0])
+        return grade_texts([(state.input_text, state.output.completion)], made[0], cutting)[0]
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return _score(await anyio.to_thread.run_sync(graded, state))
+
+    return score
+
+
+@solver  # type: ignore[untyped-decorator]
+def prm_best_of_n(
+    n: int = 8,
+    choose: str = "best",
+    prm: str = "default",
+    aggregate: str | None = None,
+    split: str = "auto",
+    marker: str | None = None,
+    verifier: str = "math",
+    temperature: float = 0.7,
+    family: str | None = None,
+    tokenizer: str | None = None,
+) -> Solver:
+    """Write several completions with the task's model, and go on with the one that a PRM prefers.
+
+    It takes the place of `generate()`. All completions with their scores are in the sample's metadata under `stepmark`. A PRM that
+    grades what it chose itself gives no honest score of it: judge the result by its target.
+
+    Args:
+        n: completions.
+        choose: `best` (highest aggregate), `majority` (commonest answer) or `vote` (answer with the highest sum of aggregates).
+        prm: as in `prm_scorer`.
+        aggregate: as in `prm_scorer`.
+        split: as in `prm_scorer`, without "agent".
+        marker: as in `prm_scorer`.
+        verifier: what says which answers are equal, for `majority` and `vote`: math, number, choice, text, or "package.module:Class".
+        temperature: of the completions; more than 0, or they would be one.
+        family: as in `prm_scorer`.
+        tokenizer: as in `prm_scorer`.
+
+    Raises:
+        UsageError: a setting that cannot work, a task with tools.
+    """
+    if n < 1:
+        raise UsageError(f"n: expected 1 or more, found {n}")
+    if n > 1 and not temperature > 0:
+        raise UsageError(f"temperature: at {temperature} all {n} completions are one; expected more than 0")
+    if split == AGENT:
+        raise UsageError("best of n chooses among completions; it cannot cut a conversation (split agent)")
+    choice = check_pick(choose)
+    cutting = Cutting(split=split, marker=marker)
+    made: list[Grader] = []
+
+    def grade_and_pick(problem: str, texts: Sequence[str]) -> dict[str, Any]:
+        if not made:
+            made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
+        graded = grade_texts([(problem, text) for text in texts], made[0], cutting)
+        scores, answers = [one.score for one in graded], [one.answer for one in graded]
+        if choice == "best":
+            picked = pick(scores, answers, choice)
+        else:
+            with load_verifier(verifier) as same:
+                picked = pick(scores, answers, choice, verifier=same)
+        votes = picked.votes or (None,) * len(graded)
+        return {
+            "chosen": picked.index,
+            "choice": picked.choice,
+            "why": picked.why,
+            "candidates": [
+                {"text": one.text, "answer": one.answer, "votes": vote, **facts_of(one)}
+                for one, vote in zip(graded, votes, strict=True)
+            ],
+        }
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        if state.tools:
+            raise UsageError("prm_best_of_n writes completions without tools; this task has some")
+        model = get_model()
+        # Cached, all n would be the same one.
+        wanted = GenerateConfig(temperature=temperature)
+        outputs: list[ModelOutput] = await collect(
+            *(model.generate(state.messages, config=wanted, cache=False) for _ in range(n))
+        )
+        texts = [output.completion for output in outputs]
+        found = await anyio.to_thread.run_sync(grade_and_pick, state.input_text, texts)
+        state.output = outputs[found["chosen"]]
+        state.messages.append(state.output.message)
+        state.metadata["stepmark"] = found
+        return state
+
+    return solve
+
+
+def _graded_trace(state: TaskState, grader: Grader) -> GradedText:
+    sample = {
+        "id": state.sample_id,
+        "epoch": state.epoch,
+        "messages": [message.model_dump() for message in state.messages],
+        "target": None,
+    }
+    text = state.output.completion
+    try:
+        [row] = inspect_logs.read(
+            Row(data=sample, file="sample", line=state.epoch), Reading(how=AGENT), Losses()
+        )
+    except InputError as error:
+        return GradedText(text=text, scored=None, error=error)
+    solution: Solution = row.solution
+    [result] = grader.grade([solution])
+    if isinstance(result, Refusal):
+        return GradedText(text=text, scored=None, error=result.error)
+    return GradedText(text=text, scored=result)
+
+
+def _score(graded: GradedText) -> Score:
+    facts = facts_of(graded)
+    scored, answer = graded.scored, graded.answer
+    if scored is None:
+        assert graded.error is not None
+        return Score.unscored(
+            reason="scoring_failed" if graded.text.strip() else "no_response",
+            answer=answer,
+            explanation=str(graded.error),
+            metadata=facts,
+        )
+    if scored.score is None or not math.isfinite(scored.score):
+        why = "not every step has a score" if scored.score is None else f"the score is {scored.score}"
+        return Score.unscored(
+            reason="scoring_failed",
+            answer=answer,
+            explanation=f"{why}\n\n{explanation(scored)}",
+            metadata=facts,
+        )
+    return Score(value=scored.score, answer=answer, explanation=explanation(scored), metadata=facts)
