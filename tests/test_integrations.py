@@ -23,8 +23,8 @@ GOOD = "2 + 3 = 5\nThe answer is 5."
 BAD = "2 + 3 = 6\nThe answer is 6."
 
 
-def texts(*some, problem="2 + 3?", prm_=None, settings=Grade()):
-    return grade_texts([(problem, text) for text in some], Grader(prm_ or prm(), settings), LINES)
+def texts(*some, problem="2 + 3?", prm_=None, settings=None):
+    return grade_texts([(problem, text) for text in some], Grader(prm_ or prm(), settings or Grade()), LINES)
 
 
 # Graded texts
