@@ -4,8 +4,8 @@
 
 All runs start from the tiny policy that ships with stepmark, on bare calculations of 3 to 6 steps, and are measured on the same held-out problems, one
 solution each. Seeds differ in the order of problems and in all that is sampled. The PRM is either one that the recipe's commands train on the spot from the same
-small network (`recipe`: rollouts, formulas, exact errors), or the exact checker of calculations (`exact`): a step with a false calculation scores 0.05, one whose
-calculations are true 0.95, one without any 0.5. That one is never mistaken about a calculation, and says nothing of whether it is the right one.
+small network (`recipe`: rollouts, formulas, exact errors), or the world's own truth (`exact`): a step that is right in itself scores 0.95, any other 0.05. That
+one is never mistaken: it shows what a credit method is good for, and the other what a PRM is.
 
 `rollouts_ratio_to_outcome` is the best process-reward method's rollouts to reach outcome GRPO's final accuracy over outcome GRPO's own, of mean curves
 over seeds, each a trailing mean of three evaluations. The best of several is a little too good; the table has all of them with intervals over seeds. Where
@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,14 +40,15 @@ from benchmarks.rl_figures import (
     mean_interval,
     ratio,
 )
-from stepmark.labels.formulas import check
+from stepmark.errors import InputError
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.checkpoint import ARITHMETIC
 from stepmark.models.load import load_prm
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
+from stepmark.problems.arithmetic_steps import true_labels
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
 from stepmark.rl.credit.methods import Credit, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO
@@ -73,6 +75,7 @@ class Method:
 LEARNING: Mapping[str, Method] = {
     OUTCOME: Method(credit=Outcome()),
     "process, half outcome": Method(credit=Process(process_weight=0.5)),
+    "delta, half outcome": Method(credit=Process(process_weight=0.5, shaping="delta")),
     "min-form": Method(credit=MinForm()),
     "progress": Method(credit=Progress()),
     "papo": Method(credit=Papo()),
@@ -156,13 +159,17 @@ def quick() -> World:
 
 
 def exact_prm() -> PRM:
-    """The checker of calculations as a PRM of correctness."""
+    """The truth of the arithmetic world as a PRM of correctness; what states nothing of the problem is not right."""
+    read = lru_cache(maxsize=None)(read_arithmetic)
 
-    def score(_problem: str, steps: tuple[str, ...]) -> float:
-        truths = {formula.truth for formula in check(steps[-1])}
-        return 0.05 if "wrong" in truths else 0.95 if "right" in truths else 0.5
+    def score(problem: str, steps: tuple[str, ...]) -> float:
+        try:
+            labels, _ = true_labels(read(problem), steps)
+        except InputError:
+            return 0.05
+        return 0.95 if labels[-1] else 0.05
 
-    return ScriptedPRM(score, name="exact calculations")
+    return ScriptedPRM(score, name="the world's truth")
 
 
 RECIPE = """

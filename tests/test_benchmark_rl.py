@@ -140,9 +140,14 @@ def test_the_tables():
 # --- the parts that run -----------------------------------------------------------------------------------------------
 
 
-def test_the_exact_prm_knows_calculations_and_nothing_else():
+def test_the_exact_prm_knows_what_is_due_and_what_cannot_be_read():
+    problem = "Start with 10. In the first step add 5. In the second step multiply by 2. What is the result?"
+    wrong, faithful = "Result after the first step: 10 + 5 = 16", "Result after the second step: 16 * 2 = 32"
+    true_of_no_use = "Result after the second step: 16 + 2 = 18"
     prm = rl.exact_prm()
-    assert prm.score("p", ["2 + 2 = 4", "2 + 2 = 5", "so"]) == [0.95, 0.05, 0.5]
+    assert prm.score(problem, [wrong, faithful]) == [0.05, 0.95]
+    assert prm.score(problem, [wrong, true_of_no_use]) == [0.05, 0.05]
+    assert prm.score(problem, [wrong, "so", faithful]) == [0.05, 0.05, 0.05]
 
 
 def test_no_held_out_problem_is_trained_on():
