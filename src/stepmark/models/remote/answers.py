@@ -275,7 +275,7 @@ def _result(
 def _entries(data: Mapping[str, Any], count: int, url: str) -> list[Mapping[str, Any]]:
     results = data.get("results")
     if not isinstance(results, list) or len(results) != count:
-        found = f"{len(results)} results" if isinstance(results, list) else f"{results!r:.80}"
+        found = len(results) if isinstance(results, list) else f"{results!r:.80}"
         raise BackendError(f"{url}: {count} asked for, {found} answered; no score was made from it")
     for i, entry in enumerate(results):
         if not isinstance(entry, dict):

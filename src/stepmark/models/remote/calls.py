@@ -155,8 +155,8 @@ class Calls:
         for i, question in enumerate(questions):
             result = known[i] if i in known else next(answered)
             if isinstance(result, InputError):
-                error = type(result)(result.message, where=_name(question.solution), field=result.field)
-                results.append(Refusal(solution=question.solution, error=error))
+                named = type(result)(result.message, where=_name(question.solution), field=result.field)
+                results.append(Refusal(solution=question.solution, error=named))
             else:
                 self._count(result)
                 results.append(result.scored)

@@ -1,0 +1,183 @@
+"""Score servers for the tests of their client: one that is written by hand and can be made to misbehave, and the real one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from contextlib import AsyncExitStack
+
+import httpx
+
+FACTS = {
+    "version": "0.2.0",
+    "identity": "words#0123456789ab",
+    "score_kind": "probability",
+    "default_aggregate": "min",
+    "default_threshold": 0.5,
+    "family": None,
+    "max_tokens": None,
+    "sessions": True,
+    "pooling": False,
+    "max_solutions": 1024,
+    "max_steps": 1024,
+    "max_body": 1 << 20,
+}
+
+
+def worth(step):
+    """What the server by hand thinks of a step: 1 over its words."""
+    return 1 / len(step.split())
+
+
+def error(status, message, *, type="invalid_request", field=None, headers=None):
+    told = {"type": type, "message": message} | ({} if field is None else {"field": field})
+    return httpx.Response(status, json={"error": told}, headers=headers)
+
+
+class Words:
+    """A server whose PRM gives a step 1 over its words, and counts words as tokens. `log` holds what it was asked.
+
+    `before(path, body)` may answer, or raise, instead; what it returns None for is answered as it should be.
+    """
+
+    def __init__(self, before=None, **facts):
+        self.before, self.facts = before or (lambda path, body: None), {**FACTS, **facts}
+        self.log, self.keys, self.timeouts = [], [], []
+        self.sessions, self.opened = {}, 0
+        self.answers = []
+
+    def __call__(self, request):
+        body = json.loads(request.content) if request.content else None
+        self.log.append((request.url.path, body))
+        self.keys.append(request.headers.get("Authorization"))
+        self.timeouts.append(request.extensions["timeout"]["read"])
+        answer = self.before(request.url.path, body) or self.answer(request.method, request.url.path, body)
+        self.answers.append((request.url.path, answer))
+        return answer
+
+    @property
+    def transport(self):
+        return httpx.MockTransport(self)
+
+    def asked(self, path):
+        """The bodies of the requests to a path."""
+        return [body for one, body in self.log if re.fullmatch(path, one)]
+
+    def answer(self, method, path, body):
+        if path == "/v1/models":
+            entry = {"id": "words", "object": "model", "created": 1, "owned_by": "stepmark"}
+            return httpx.Response(200, json={"object": "list", "data": [{**entry, "stepmark": self.facts}]})
+        if path == "/v1/score":
+            results = [self.result(i, one["problem"], one) for i, one in enumerate(body["solutions"])]
+            return self.graded("scores", body, results)
+        if path == "/v1/rank":
+            results = [self.result(i, body["problem"], one) for i, one in enumerate(body["candidates"])]
+            results.sort(key=lambda one: ("error" in one, -one.get("score", 0)))
+            return self.graded("ranking", body, results)
+        if path == "/v1/sessions":
+            self.opened += 1
+            self.sessions[f"s{self.opened}"] = (body["problem"], {})
+            return httpx.Response(200, json={"id": f"s{self.opened}", "expires_in": 600.0})
+        _, name, *what = path.split("/")[2:]
+        if name not in self.sessions:
+            return error(404, "no such session", type="not_found")
+        problem, nodes = self.sessions[name]
+        if method == "DELETE":
+            del self.sessions[name]
+            return httpx.Response(200, json={"id": name, "closed": True})
+        if what == ["release"]:
+            gone = [nodes.pop(node) for node in body["nodes"] if node in nodes]
+            return httpx.Response(200, json={"released": len(gone)})
+        results = []
+        for one in body["steps"]:
+            if "unreadable" in one["text"]:
+                told = {"type": "marker_in_text", "message": "cannot be read", "field": "steps.0.steps[0]"}
+                results.append({"error": told})
+                continue
+            number = len(self.log) * 1000 + len(nodes)
+            nodes[number] = one
+            score, tokens = worth(one["text"]), len(one["text"].split())
+            results.append({"node": number, "score": score, "tokens": tokens, "root": len(problem.split())})
+        return httpx.Response(200, json={"object": "steps", "model": "words", "results": results})
+
+    def graded(self, kind, body, results):
+        fine = [one for one in results if "error" not in one]
+        usage = {
+            "solutions": len(fine),
+            "steps": sum(len(one["scores"]) for one in fine),
+            "tokens": sum(one["tokens"] for one in fine),
+        }
+        above = {
+            "object": kind,
+            "model": "words",
+            "score_kind": "probability",
+            "aggregate": body.get("aggregate", "min"),
+            "threshold": body.get("threshold", 0.5),
+            "usage": usage,
+        }
+        return httpx.Response(200, json={**above, "results": results})
+
+    def result(self, index, problem, one):
+        steps = one["steps"] if "steps" in one else one["solution"].split("\n")
+        if any("unreadable" in step for step in steps):
+            told = {"type": "marker_in_text", "message": "cannot be read"}
+            return {"index": index, "error": {**told, "field": f"solutions.{index}.steps[0]"}}
+        scores = [worth(step) for step in steps]
+        wrong = [i for i, score in enumerate(scores) if score < 0.5]
+        cut = {} if "steps" in one else {"steps": steps}
+        tokens = len(" ".join([problem, *steps]).split())
+        return {
+            "index": index,
+            "scores": scores,
+            "score": min(scores),
+            "first_error": wrong[0] if wrong else -1,
+            **cut,
+            "tokens": tokens,
+        }
+
+
+class InProcess:
+    """The real server, its event loop in a thread; `transport` is what a `Client` reaches it by, and `requests` are the bodies it sent."""
+
+    def __init__(self, prm, settings=None, keys=None):
+        self.prm, self._settings, self._keys = prm, settings, keys
+        self.requests, self.answers = [], []
+
+    def __enter__(self):
+        from stepmark.serving.app import running
+        from stepmark.serving.service import Settings
+
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        entering = running(self.prm, self._settings or Settings(), keys=self._keys)
+        self.app = self._do(self._stack.enter_async_context(entering))
+        return self
+
+    def __exit__(self, *_):
+        self._do(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    @property
+    def transport(self):
+        return httpx.MockTransport(self._pass)
+
+    def _pass(self, request):
+        async def ask():
+            inner = httpx.ASGITransport(self.app)
+            reply = await inner.handle_async_request(request)
+            content = await reply.aread()
+            return httpx.Response(reply.status_code, headers=reply.headers, content=content)
+
+        reply = self._do(ask())
+        self.requests.append((request.method, request.url.path, request.content))
+        self.answers.append((request.url.path, reply.status_code, reply.content))
+        return reply

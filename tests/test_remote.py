@@ -1,0 +1,773 @@
+"""The client of a score server, against one that is written by hand: what is sent, sent again, waited for, believed and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import httpx
+import pytest
+
+from score_servers import Words, error, worth
+from stepmark import AsyncClient, Client, Solution
+from stepmark.batching import Graded
+from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.policies.transport import Patience
+from stepmark.models.remote.prm import RemotePRM
+from stepmark.records import Problem, Refusal, ScoredSolution, Step
+
+ADDRESS = "http://there:8000"
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now, self.slept = 100.0, []
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def __call__(self):
+        return self.now
+
+
+def client(server, time=None, **more):
+    time = time or Time()
+    transport = server if isinstance(server, httpx.MockTransport) else server.transport
+    return Client(ADDRESS, transport=transport, sleep=time.sleep, clock=time, rng=random.Random(0), **more)
+
+
+def in_turn(*answers):
+    """A server's `before`: these, one after the other (an exception is raised), and then as it should be."""
+    waiting = list(answers)
+
+    def before(path, body):
+        if not waiting or not path.startswith("/v1/s"):
+            return None
+        one = waiting.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    return before
+
+
+def solutions(count, words=1):
+    return [
+        Solution.of(f"problem {i // 3}", [f"step{i}" + " word" * (words - 1)], id=f"n{i}")
+        for i in range(count)
+    ]
+
+
+# -- One solution ----------------------------------------------------------------------------------------------
+
+
+def test_a_solution_is_scored():
+    server = Words()
+    with client(server) as asking:
+        scored = asking.score("What is it?", ["one", "one two three"])
+    assert isinstance(scored, ScoredSolution)
+    assert scored.solution == Solution.of("What is it?", ["one", "one two three"])
+    assert scored.steps.scores == (1.0, 1 / 3)
+    assert scored.steps.kind == "probability"
+    assert (scored.score, scored.aggregate, scored.first_error, scored.threshold) == (1 / 3, "min", 1, 0.5)
+    assert scored.prm == "words"
+    assert (asking.ledger.solutions, asking.ledger.steps) == (1, 2)
+    assert asking.ledger.tokens_in == asking.ledger.tokens_computed == 3 + 4
+
+
+def test_what_is_sent():
+    server = Words()
+    with client(server, model="words") as asking:
+        asking.score("p", ["a"], aggregate="mean", threshold=0.25)
+    [body] = server.asked("/v1/score")
+    assert body.pop("timeout") == pytest.approx(570)  # 0.95 of what is waited for
+    assert body == {
+        "solutions": [{"problem": "p", "steps": ["a"]}],
+        "aggregate": "mean",
+        "threshold": 0.25,
+        "model": "words",
+    }
+
+
+def test_a_text_is_cut_by_the_server():
+    server = Words()
+    with client(server) as asking:
+        scored = asking.score("p", "one\none two", split="line")
+    assert scored.solution.texts == ("one", "one two")
+    assert scored.steps.scores == (1.0, 0.5)
+    assert server.asked("/v1/score")[0]["solutions"] == [
+        {"problem": "p", "solution": "one\none two", "split": "line"}
+    ]
+    with client(server) as asking, pytest.raises(UsageError, match="the steps are given"):
+        asking.score("p", ["one"], split="line")
+
+
+def test_what_the_prm_cannot_read_is_an_input_error_of_its_kind():
+    with client(Words()) as asking, pytest.raises(MarkerInTextError, match="cannot be read") as told:
+        asking.score("p", ["unreadable"])
+    assert told.value.field == "steps[0]"
+
+
+@pytest.mark.parametrize("address", ["there:8000", "http://", "ftp://there", "http://[::1", ""])
+def test_an_address_that_is_none(address):
+    with pytest.raises(UsageError, match="expected a server's address"):
+        Client(address)
+
+
+@pytest.mark.parametrize("address", [ADDRESS, ADDRESS + "/", ADDRESS + "/v1", ADDRESS + "/v1/"])
+def test_ways_to_write_an_address(address):
+    with Client(address, transport=Words().transport) as asking:
+        assert asking.address == ADDRESS
+        assert asking.model().id == "words"
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"batch": 0}, "batch"), ({"timeout": 0}, "timeout"), ({"timeout": 4000}, "timeout")],
+)
+def test_settings_that_cannot_work(settings, word):
+    with pytest.raises(UsageError, match=word):
+        client(Words(), **{k: v for k, v in settings.items() if k == "batch"}).score(
+            "p", ["s"], **{k: v for k, v in settings.items() if k == "timeout"}
+        )
+
+
+# -- Again, and not again --------------------------------------------------------------------------------------
+
+
+def busy(seconds, status=429):
+    return error(status, "the queue is full", type="busy", headers={"Retry-After": str(seconds)})
+
+
+def test_a_server_that_says_when_to_come_again_is_obeyed():
+    time, server = Time(), Words(in_turn(busy(3), busy(2, 503), busy(1)))
+    with client(server, time, patience=Patience(retries=0)) as asking:  # being busy is no failure
+        assert asking.score("p", ["a"]).score == 1.0
+    assert len(server.asked("/v1/score")) == 4
+    for slept, asked in zip(time.slept, (3, 2, 1), strict=True):
+        assert asked <= slept <= asked + 0.5
+
+
+def test_a_server_that_stays_busy_is_given_up():
+    for answers, word in (([busy(61)], "another 61 s"), ([busy(30)] * 9, "after 9")):
+        time = Time()
+        patience = Patience(max_wait=60, timeout=120)
+        with (
+            client(Words(in_turn(*answers)), time, patience=patience) as asking,
+            pytest.raises(BackendError, match=word),
+        ):
+            asking.score("p", ["a"])
+        assert sum(time.slept) <= 121
+
+
+def test_failures_are_tried_again_after_growing_pauses():
+    time = Time()
+    failing = [
+        httpx.ConnectError("refused"),
+        error(500, "broken"),
+        error(502, "gateway"),
+        httpx.ReadTimeout("late"),
+    ]
+    server = Words(in_turn(*failing))
+    with client(server, time, patience=Patience(retries=4, first_wait=1.0, max_wait=3.0)) as asking:
+        assert asking.score("p", ["a"]).score == 1.0
+    for slept, full in zip(time.slept, (1, 2, 3, 3), strict=True):
+        assert full / 2 <= slept <= full
+
+
+def test_the_last_failure_is_told():
+    server = Words(in_turn(*[error(500, "the model failed", type="failed")] * 9))
+    with (
+        client(server, patience=Patience(retries=2)) as asking,
+        pytest.raises(BackendError, match=r"3 attempts; the last: HTTP 500: the model failed"),
+    ):
+        asking.score("p", ["a"])
+    assert len(server.log) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            error(400, "no aggregate 'most'", field="aggregate"),
+            UsageError,
+            r"'aggregate'.*no aggregate 'most'",
+        ),
+        (error(404, "no model", type="not_found", field="model"), UsageError, "no model"),
+        (
+            error(401, "expected a key", type="unauthorized"),
+            BackendError,
+            r"401: expected a key .*STEPMARK_API_KEY",
+        ),
+        (error(403, "another site's page"), BackendError, "403"),
+        (httpx.Response(404, text="Not Found"), BackendError, "is it a stepmark server"),
+        (httpx.Response(301, headers={"Location": "http://elsewhere/"}), BackendError, "301"),
+        (error(405, "GET only"), BackendError, "405"),
+    ],
+)
+def test_what_is_declined_is_not_asked_again(answer, kind, words):
+    server, time = Words(in_turn(answer)), Time()
+    with client(server, time) as asking, pytest.raises(kind, match=words):
+        asking.score("p", ["a"])
+    assert len(server.log) == 1
+    assert time.slept == []
+
+
+def test_a_deadline_bounds_everything():
+    time, server = Time(), Words(in_turn(busy(3), busy(3), busy(3)))
+    with client(server, time) as asking, pytest.raises(BackendError, match=r"within the 5 s.*queue is full"):
+        asking.score("p", ["a"], timeout=5)
+    assert len(server.log) == 2  # the third would come too late, and is not waited for
+    assert sum(time.slept) < 5
+    told = [body["timeout"] for body in server.asked("/v1/score")]
+    assert told[0] == pytest.approx(4.75)
+    assert told[1] == pytest.approx(0.95 * (5 - time.slept[0]))
+    assert server.timeouts == pytest.approx([5, 5 - time.slept[0]])
+    late = Words(in_turn(error(504, "not in time", type="deadline")))
+    with client(late) as asking, pytest.raises(BackendError, match="504: not in time"):
+        asking.score("p", ["a"], timeout=5)
+    assert len(late.log) == 1
+
+
+def test_a_key_comes_from_one_variable_and_goes_nowhere_else(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "of another service")
+    server = Words()
+    with client(server) as asking:
+        asking.score("p", ["a"])
+    monkeypatch.setenv("STEPMARK_API_KEY", "secret")
+    with client(server) as asking:
+        asking.score("p", ["a"])
+    assert server.keys == [None, "Bearer secret"]
+    moved = Words(in_turn(httpx.Response(307, headers={"Location": "http://elsewhere/"})))
+    with client(moved) as asking, pytest.raises(BackendError) as told:
+        asking.score("p", ["a"])
+    assert len(moved.log) == 1
+    assert "secret" not in str(told.value)
+
+
+def test_connections_are_closed():
+    with client(Words()) as asking:
+        asking.score("p", ["a"])
+    with pytest.raises(RuntimeError, match="closed"):
+        asking.score("p", ["a"])
+
+
+# -- Nonsense --------------------------------------------------------------------------------------------------
+
+
+def answered(change):
+    """The right answer to one solution of two steps, changed."""
+    right = json.loads(
+        Words().answer("POST", "/v1/score", {"solutions": [{"problem": "p", "steps": ["a", "b c"]}]}).content
+    )
+    change(right)
+    return right
+
+
+def with_result(**changes):
+    return answered(lambda right: right["results"][0].update(changes))
+
+
+def without(*keys):
+    return answered(lambda right: [right["results"][0].pop(key) for key in keys])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (with_result(scores=[0.5]), r"expected 2 scores, one a step, found 1: \[0.5\]"),
+        (with_result(scores=[0.5, 0.5, 0.5]), "expected 2 scores, one a step, found 3"),
+        (with_result(scores=None), "expected 2 scores, one a step, found None"),
+        (without("scores"), "expected 2 scores, one a step, found None"),
+        (with_result(scores=[0.5, "0.5"]), r"scores\[1\]: expected a finite number, found '0.5'"),
+        (with_result(scores=[0.5, True]), r"scores\[1\]: expected a finite number, found True"),
+        (with_result(scores=[0.5, 1.5]), r"scores\[1\]: expected a probability in \[0, 1\], found 1.5"),
+        (with_result(index=1), "expected the index 0, found 1"),
+        (with_result(index=False), "expected the index 0, found False"),
+        (without("index"), "expected the index 0, found None"),
+        (without("score"), "'score', found 'nothing'"),
+        (with_result(first_error=2), "expected a step from 0 to 1, -1 or null under 'first_error', found 2"),
+        (with_result(tokens=-1), "tokens"),
+        (with_result(classes=[[0.1, 0.9]]), "expected 2 classes, one a step"),
+        (with_result(classes=[[0.1, 0.9], "x"]), r"classes\[1\]"),
+        (with_result(error="bad"), "expected an object under 'error'"),
+        (answered(lambda right: right["results"].append(right["results"][0])), "1 asked for, 2 answered"),
+        (answered(lambda right: right.pop("results")), "1 asked for, None answered"),
+        (answered(lambda right: right.update(score_kind="odds")), "'score_kind', found 'odds'"),
+        (answered(lambda right: right.pop("model")), "a str under 'model'"),
+        ([1], "expected a JSON object"),
+    ],
+)
+def test_nonsense_is_an_error_that_says_what_came(answer, words):
+    server = Words(in_turn(httpx.Response(200, json=answer)))
+    with client(server) as asking, pytest.raises(BackendError, match=words):
+        asking.score("p", ["a", "b c"])
+    assert asking.ledger.solutions == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none(number):
+    text = json.dumps(with_result(scores=[0.5, 0.125])).replace("0.125", number)
+    server = Words(in_turn(httpx.Response(200, text=text)))
+    with client(server) as asking, pytest.raises(BackendError, match=r"NaN|Infinity|inf"):
+        asking.score("p", ["a", "b c"])
+
+
+def test_an_answer_that_is_no_json():
+    server = Words(in_turn(httpx.Response(200, text="<html>welcome to the proxy")))
+    with client(server) as asking, pytest.raises(BackendError, match="expected JSON, found '<html>"):
+        asking.score("p", ["a"])
+
+
+# -- Many ------------------------------------------------------------------------------------------------------
+
+
+def scores(results):
+    return [result.steps.scores[0] for result in results]
+
+
+def test_batches_are_bounded_and_in_order():
+    server, many = Words(), [Solution.of("p", ["w " * (1 + i)], id=str(i)) for i in range(10)]
+    with client(server, batch=4) as asking:
+        results = list(asking.score_many(many))
+    assert [result.solution for result in results] == many
+    assert scores(results) == [1 / (1 + i) for i in range(10)]
+    assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [4, 4, 2]
+
+
+def test_batches_are_bounded_by_their_text_too():
+    server = Words(max_body=800)  # a hundred characters a request, at eight bytes each
+    with client(server) as asking:
+        asking.model()
+        long = [Solution.of("p", ["x" * 60]) for _ in range(3)] + [Solution.of("p", ["x" * 500])]
+        assert len(list(asking.score_many([*long, *solutions(3)]))) == 7
+    assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [1, 1, 1, 1, 3]
+
+
+def test_a_stream_is_read_no_further_than_a_batch():
+    read = []
+
+    def endless():
+        while True:
+            read.append(len(read))
+            yield Solution.of("p", ["a"])
+
+    with client(Words(), batch=5) as asking:
+        results = asking.score_many(endless())
+        for _ in range(6):
+            next(results)
+        assert len(read) == 10
+        results.close()
+
+
+def large(most):
+    def before(path, body):
+        if path == "/v1/score" and len(body["solutions"]) > most:
+            return error(413, f"expected at most {most}", type="too_large", field="solutions")
+        return None
+
+    return before
+
+
+def test_a_request_that_is_too_large_is_halved_and_stays_small():
+    server = Words(large(3))
+    with client(server, batch=8) as asking:
+        results = list(asking.score_many(solutions(16)))
+    assert [result.solution.id for result in results] == [f"n{i}" for i in range(16)]
+    assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [8, 4, 2, 2, 4, 2, 2, 2, 2, 2, 2]
+
+
+def test_a_request_that_takes_too_long_is_halved():
+    def slow(path, body):
+        late = path == "/v1/score" and len(body["solutions"]) > 2
+        return error(504, "not in time", type="deadline") if late else None
+
+    server = Words(slow)
+    with client(server) as asking:
+        assert len(list(asking.score_many(solutions(4)))) == 4
+    assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [4, 2, 2]
+
+
+def test_one_that_is_too_large_by_itself_is_refused_alone():
+    def before(path, body):
+        big = path == "/v1/score" and any(len(one["steps"][0]) > 50 for one in body["solutions"])
+        return error(413, "expected at most 50 bytes", type="too_large") if big else None
+
+    many = [*solutions(2), Solution.of("p", ["x" * 60], id="big"), *solutions(2)]
+    with client(Words(before)) as asking:
+        results = list(asking.score_many(many, keep_going=True))
+    assert [isinstance(result, Refusal) for result in results] == [False, False, True, False, False]
+    assert isinstance(results[2].error, TooLongError)
+    assert results[2].error.where == "solution 'big'"
+    assert "at most 50 bytes" in results[2].error.message
+
+
+def test_bad_ones_are_refused_in_their_place_or_raise():
+    many = solutions(5)
+    many[2] = Solution.of("p", ["unreadable"], id="bad")
+    many[3] = Solution.of("p", ["half \ud800"], id="half")
+    server = Words()
+    with client(server) as asking:
+        results = list(asking.score_many(many, keep_going=True))
+        assert [isinstance(result, Refusal) for result in results] == [False, False, True, True, False]
+        assert isinstance(results[2].error, MarkerInTextError)
+        assert (results[2].error.where, results[2].error.field) == ("solution 'bad'", "steps[0]")
+        assert results[2].solution == many[2]
+        assert (results[3].error.where, results[3].error.field) == ("solution 'half'", "steps[0]")
+        assert len(server.asked("/v1/score")[0]["solutions"]) == 4  # what is no character does not travel
+        given = []
+        with pytest.raises(MarkerInTextError, match="solution 'bad'"):
+            for result in asking.score_many(many):
+                given.append(result)
+        assert len(given) == 2
+
+
+def test_a_request_that_is_declined_for_one_solution_goes_without_it():
+    def before(path, body):
+        for i, one in enumerate(body["solutions"] if path == "/v1/score" else ()):
+            if not one["problem"]:
+                return error(400, "expected a text that is not blank", field=f"solutions.{i}.problem")
+        return None
+
+    many = solutions(4)
+    many[1] = Solution.of("", ["a"])
+    with client(Words(before)) as asking:
+        results = list(asking.score_many(many, keep_going=True))
+        assert isinstance(results[1], Refusal)
+        assert (results[1].error.message, results[1].error.field) == (
+            "expected a text that is not blank",
+            "problem",
+        )
+        assert scores(results[:1] + results[2:]) == [1.0] * 3
+
+
+def test_what_was_done_stays_when_the_connection_is_lost():
+    server = Words(lambda path, body: lost() if len(server.log) > 2 else None)
+
+    def lost():
+        raise httpx.RemoteProtocolError("Server disconnected")
+
+    given = []
+    with (
+        client(server, batch=2, patience=Patience(retries=1)) as asking,
+        pytest.raises(BackendError, match=r"2 attempts.*Server disconnected"),
+    ):
+        for result in asking.score_many(solutions(10)):
+            given.append(result)
+    assert [result.solution.id for result in given] == ["n0", "n1", "n2", "n3"]
+    assert asking.ledger.solutions == 4
+
+
+def test_nothing_is_asked_for_nothing():
+    server = Words()
+    with client(server) as asking:
+        assert list(asking.score_many([])) == []
+        assert asking.rank("p", []) == []
+        with asking.session("p") as session:
+            assert session.extend([]) == []
+    assert server.asked("/v1/s.*") == []
+
+
+# -- The order of candidates -----------------------------------------------------------------------------------
+
+
+def test_candidates_are_put_in_order():
+    server = Words()
+    with client(server) as asking:
+        ranked = asking.rank("p", [["a b c"], "a\nb", ["unreadable"], ["a b"]], split="line")
+    assert [one.index for one in ranked] == [1, 3, 0, 2]
+    assert [one.score for one in ranked] == [1.0, 0.5, 1 / 3, None]
+    assert ranked[0].scored.solution.texts == ("a", "b")
+    assert isinstance(ranked[3].error, MarkerInTextError)
+    [body] = server.asked("/v1/rank")
+    assert body["candidates"] == [
+        {"steps": ["a b c"]},
+        {"solution": "a\nb"},
+        {"steps": ["unreadable"]},
+        {"steps": ["a b"]},
+    ]
+    assert body["split"] == "line"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda results: results.reverse(), "the highest score first"),
+        (lambda results: results[0].update(index=1), "each index from 0 to 1 once"),
+        (lambda results: results.pop(), "2 asked for, 1 answered"),
+    ],
+)
+def test_an_order_that_is_none(change, words):
+    body = {"problem": "p", "candidates": [{"steps": ["a"]}, {"steps": ["a b"]}]}
+    right = json.loads(Words().answer("POST", "/v1/rank", body).content)
+    change(right["results"])
+
+    def before(path, body):
+        return httpx.Response(200, json=right) if path == "/v1/rank" else None
+
+    with client(Words(before)) as asking, pytest.raises(BackendError, match=words):
+        asking.rank("p", [["a"], ["a b"]])
+
+
+# -- What is served --------------------------------------------------------------------------------------------
+
+
+def test_the_models():
+    server = Words(default_aggregate="product", max_tokens=2048)
+    with client(server) as asking:
+        [served] = asking.models()
+        assert asking.model() == asking.model() == served
+    assert (served.id, served.default_aggregate, served.max_tokens) == ("words", "product", 2048)
+    assert len(server.log) == 2
+    with (
+        client(server, model="other") as asking,
+        pytest.raises(UsageError, match=r"'other' was asked for.*'words'"),
+    ):
+        asking.model()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"score_kind": "odds"}, "'score_kind', found 'odds'"),
+        ({"sessions": "yes"}, "a bool under 'sessions', found 'yes'"),
+        ({"default_threshold": "0.5"}, "default_threshold: expected a finite number"),
+        ({"identity": None}, "a str under 'identity'"),
+    ],
+)
+def test_facts_that_are_none(facts, words):
+    with client(Words(**facts)) as asking, pytest.raises(BackendError, match=words):
+        asking.model()
+
+
+def test_a_remote_prm_is_what_its_server_says():
+    server = Words(default_aggregate="product", default_threshold=None)
+    with RemotePRM(client(server)) as prm:
+        assert (prm.name, prm.score_kind, prm.default_aggregate, prm.default_threshold) == (
+            "words",
+            "probability",
+            "product",
+            None,
+        )
+        assert prm.identity == "words#0123456789ab"
+        assert prm.score("p", ["a", "a b"]) == [1.0, 0.5]
+        assert [result.scores for result in prm.score_many(solutions(2, words=4))] == [(0.25,)] * 2
+        with pytest.raises(InputError, match="cannot be read"):
+            prm.score("p", ["unreadable"])
+        assert prm.ledger.solutions == 3
+    with RemotePRM(client(Words(identity="words"))) as prm:
+        assert prm.identity == f"words@{ADDRESS}"
+
+
+def test_what_the_world_answered_goes_with_the_next_step():
+    steps = (
+        Step(text="look", observation="\n it is 7 "),
+        Step(text=" so 7 "),
+        Step(text="end", observation="x"),
+    )
+    solution = Solution(problem=Problem(text="p"), steps=steps, id="o")
+    server = Words()
+    with client(server) as asking:
+        [result] = asking.score_many([solution])
+        assert result.solution == solution
+    assert server.asked("/v1/score")[0]["solutions"][0]["steps"] == ["look", "it is 7\n\nso 7", "end"]
+    with client(Words(sessions=False)) as asking, pytest.raises(InputError, match="observation") as told:
+        list(asking.score_many([solution]))
+    assert (told.value.where, told.value.field) == ("solution 'o'", "steps[1]")
+
+
+# -- Sessions --------------------------------------------------------------------------------------------------
+
+
+def sent(server):
+    """The texts of the steps of every request."""
+    return [[step["text"] for step in body["steps"]] for body in server.asked("/v1/sessions/.*/steps")]
+
+
+def test_a_session_sends_each_step_once():
+    server = Words()
+    with client(server) as asking:
+        with asking.session("the problem") as session:
+            one, two = session.extend([("a",), ("b c",)])
+            assert one == Graded(score=1.0, tokens=1, root=2)
+            assert two == Graded(score=0.5, tokens=2, root=2)
+            [three] = session.extend([("b c", "d e f")])
+            assert three.score == 1 / 3
+            assert session.extend([("a",), ("b c", "d e f")]) == [one, three]  # known
+            assert session.held == 3
+        assert sent(server) == [["a", "b c"], ["d e f"]]
+        first, second = server.asked("/v1/sessions/.*/steps")
+        assert {"timeout", "steps"} == set(first)
+        assert [step["after"] for step in first["steps"]] == [None, None]
+        assert second["steps"][0]["after"] is not None
+        assert server.sessions == {}  # closed
+        ledger = asking.ledger
+        assert ledger.steps == 3
+        assert ledger.tokens_computed == ledger.tokens_distinct == 2 + 1 + 2 + 3
+        assert ledger.tokens_in == (2 + 1) + (2 + 2) + (2 + 2 + 3)
+        assert ledger.tokens_again == 0
+
+
+def test_a_prefix_that_was_never_asked_is_built_up():
+    server = Words()
+    with client(server) as asking, asking.session("p") as session:
+        [found] = session.extend([("a", "b", "c d")])
+        assert found.score == 0.5
+        session.extend([("a", "b", "x"), ("a", "y")])
+        assert sent(server) == [["a"], ["b"], ["c d"], ["x", "y"]]
+        assert session.held == 3
+
+
+def test_what_is_released_may_be_asked_again():
+    server = Words()
+    with client(server) as asking, asking.session("p") as session:
+        session.extend([("a",), ("a", "b")])
+        session.release([("a",), ("never asked",)])
+        assert len(server.asked("/v1/sessions/s1/release")[0]["nodes"]) == 1
+        session.extend([("a", "b", "c")])  # goes on from what is held
+        assert sent(server) == [["a"], ["b"], ["c"]]
+        session.extend([("a", "d")])
+        assert sent(server)[3:] == [["a"], ["d"]]
+        session.release([("a", "b"), ("a", "b", "c"), ("a", "d")])  # the last
+        assert server.sessions == {}
+        assert session.extend([("a",)])[0].score == 1.0
+        assert server.opened == 2
+
+
+def test_what_begins_unreadably_is_unreadable():
+    server = Words()
+    with client(server) as asking, asking.session("p") as session:
+        found = session.extend([("a",), ("unreadable",), ("unreadable", "b"), ("\ud800",)])
+        assert isinstance(found[0], Graded)
+        assert [type(one) for one in found[1:]] == [MarkerInTextError, MarkerInTextError, InputError]
+        assert sent(server) == [["a", "unreadable"]]
+        assert session.held == 1
+
+
+def test_a_session_that_expired_is_opened_anew_and_the_ledger_says_so():
+    server = Words()
+    with client(server) as asking, asking.session("a problem") as session:
+        session.extend([("a",), ("b",)])
+        session.extend([("a", "c d")])
+        server.sessions.clear()
+        [found] = session.extend([("a", "c d", "e")])
+        assert found == Graded(score=1.0, tokens=1, root=2)
+        assert sent(server)[3:] == [["a"], ["c d"], ["e"]] or sent(server)[2:] == [
+            ["e"],
+            ["a"],
+            ["c d"],
+            ["e"],
+        ]
+        assert server.opened == 2
+        ledger = asking.ledger
+        assert ledger.tokens_again == 2 + 1 + 2  # the problem, a, c d
+        assert ledger.tokens_distinct == 2 + 1 + 1 + 2 + 1
+        assert ledger.tokens_computed == ledger.tokens_distinct + ledger.tokens_again
+        assert ledger.steps == 4
+
+
+def test_a_session_of_which_a_node_is_lost_is_opened_anew():
+    server = Words()
+    with client(server) as asking, asking.session("p") as session:
+        session.extend([("a",)])
+        told = {"type": "input", "message": "no node 7", "field": "steps[0].after"}
+        lost = httpx.Response(200, json={"object": "steps", "model": "words", "results": [{"error": told}]})
+        server.before = in_turn(lost)
+        assert session.extend([("a", "b")])[0].score == 1.0
+        assert server.opened == 2
+
+
+def test_a_server_that_forgets_at_once_is_given_up():
+    def before(path, body):
+        return error(404, "no such session", type="not_found") if path.endswith("/steps") else None
+
+    with (
+        client(Words(before)) as asking,
+        asking.session("p") as session,
+        pytest.raises(BackendError, match="lost 4 times"),
+    ):
+        session.extend([("a",)])
+
+
+@pytest.mark.parametrize(
+    "results",
+    [[], [{"node": 1, "score": 2.0}], [{"node": -1, "score": 0.5}], [{"score": 0.5}], [{"node": 1}]],
+)
+def test_steps_that_are_answered_with_nonsense(results):
+    def before(path, body):
+        answer = {"object": "steps", "model": "words", "results": results}
+        return httpx.Response(200, json=answer) if path.endswith("/steps") else None
+
+    with (
+        client(Words(before)) as asking,
+        asking.session("p") as session,
+        pytest.raises(BackendError, match=r"results|answered"),
+    ):
+        session.extend([("a",)])
+
+
+def test_a_server_that_does_not_hear_the_end_costs_nothing():
+    server, time = Words(), Time()
+    with client(server, time) as asking:
+        with asking.session("p") as session:
+            session.extend([("a",), ("b",)])
+            server.before = in_turn(busy(5), httpx.ConnectError("gone"))
+            session.release([("a",)])
+        assert len(server.asked("/v1/sessions/s1.*")) == 3
+        assert time.slept == []
+
+
+@pytest.mark.parametrize("prefix", [(), "abc"])
+def test_prefixes_that_are_none(prefix):
+    with (
+        client(Words()) as asking,
+        asking.session("p") as session,
+        pytest.raises(UsageError, match="expected its steps"),
+    ):
+        session.extend([prefix])
+
+
+# -- With await ------------------------------------------------------------------------------------------------
+
+
+def test_the_same_with_await():
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    async def all_of_it():
+        server = Words(in_turn(busy(2), httpx.ConnectError("refused")))
+        async with AsyncClient(ADDRESS, transport=server.transport, sleep=sleep, batch=2) as asking:
+            assert asking.address == ADDRESS
+            assert (await asking.score("p", ["a b"])).score == 0.5
+            assert 2 <= slept[0] <= 2.5
+            assert len(slept) == 2
+            assert [one.id for one in await asking.models()] == ["words"]
+            assert (await asking.model()).id == "words"
+            found = [result async for result in asking.score_many(solutions(5))]
+            assert [result.solution.id for result in found] == [f"n{i}" for i in range(5)]
+            ranked = await asking.rank("p", [["a b"], ["a"]])
+            assert [one.index for one in ranked] == [1, 0]
+            async with asking.session("p q") as session:
+                assert session.problem == "p q"
+                assert (await session.extend([("a",), ("a", "b c")]))[1].score == worth("b c")
+                await session.release([("a",)])
+                assert session.held == 1
+            assert server.sessions == {}
+            assert asking.ledger.solutions == 8
+            with pytest.raises(MarkerInTextError):
+                await asking.score("p", ["unreadable"])
+            with pytest.raises(MarkerInTextError):
+                [result async for result in asking.score_many([Solution.of("p", ["unreadable"])])]
+
+    asyncio.run(all_of_it())
