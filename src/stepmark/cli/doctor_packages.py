@@ -26,6 +26,7 @@ PURPOSES: dict[str, str] = {
     "evaluate": "plots and reports of evaluations; the maths verifier",
     "annotate": "stepmark annotate: the web app where people label steps",
     "postgres": "stepmark annotate on PostgreSQL",
+    "serve": "stepmark serve: a PRM behind HTTP; the PRM itself needs local or default",
     "cluster": "requests answered on a Ray cluster (--ray)",
     "dev": "working on stepmark itself: tests, checks, docs",
 }

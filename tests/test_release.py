@@ -1,0 +1,194 @@
+"""What is released agrees with itself: version, changelog, extras, constraints, the page about installing."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from datetime import date
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import stepmark
+from stepmark.cli.doctor_packages import PURPOSES
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+CORE: list[str] = PROJECT["project"]["dependencies"]
+
+PINS = {
+    canonicalize_name(name): Version(version)
+    for name, _, version in (
+        line.partition("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    )
+}
+
+
+# --- the version
+
+
+def test_the_version_stands_in_one_place():
+    assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["hatch"]["version"] == {"path": "src/stepmark/__init__.py"}
+    assert str(Version(stepmark.__version__)) == stepmark.__version__
+
+
+SECTION = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\S+)$", re.M)
+
+
+def test_the_changelog():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^## ", text, re.M)) == len(SECTION.findall(text))
+    versions = [Version(found["version"]) for found in SECTION.finditer(text)]
+    dates = [found["date"] for found in SECTION.finditer(text)]
+    assert str(versions[0]) == stepmark.__version__
+    assert versions == sorted(set(versions), reverse=True)
+    # Only the newest may wait for its day.
+    days = [date.fromisoformat(day) for day in dates if day != "unreleased"]
+    assert days == sorted(days, reverse=True) and "unreleased" not in dates[1:]
+    kinds = set(re.findall(r"^### (.+)$", text, re.M))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+# --- extras
+
+
+def named(requirements: list[str]) -> set[str]:
+    """Package names, an extra of stepmark's own by the extra's name."""
+    found = set()
+    for one in map(Requirement, requirements):
+        found |= one.extras if one.name == "stepmark" else {one.name.lower()}
+    return found
+
+
+def test_the_page_about_installing_has_the_extras_as_they_are():
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    table = page.partition("| extra | for | packages |")[2].partition("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    told = {
+        extra: (purpose, {one.strip(" `") for one in packages.split(",")})
+        for extra, purpose, packages in rows
+    }
+    real = {"": named(CORE)} | {extra: named(wanted) for extra, wanted in EXTRAS.items() if extra != "dev"}
+    assert {extra: packages for extra, (_, packages) in told.items()} == real
+    assert {extra: purpose for extra, (purpose, _) in told.items() if extra} == {
+        extra: purpose for extra, purpose in PURPOSES.items() if extra != "dev"
+    }
+
+
+def test_the_changelog_names_the_extras():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for extra in EXTRAS:
+        assert extra == "dev" or f"`{extra}`" in text, f"CHANGELOG.md does not name the extra {extra}"
+
+
+# --- constraints
+
+
+def test_every_package_that_is_named_has_its_version():
+    for requirement in map(Requirement, [*CORE, *(one for wanted in EXTRAS.values() for one in wanted)]):
+        name = canonicalize_name(requirement.name)
+        if name != "stepmark":
+            assert name in PINS, f"constraints.txt has no version of {name}"
+            assert requirement.specifier.contains(PINS[name]), (
+                f"constraints.txt: {name} {PINS[name]} is not {requirement}"
+            )
+
+
+def test_what_those_bring_has_its_version_too():
+    """Of what is installed here: the whole is tried by `.ci/release`."""
+    waiting = [Requirement(one) for one in [*CORE, *(one for wanted in EXTRAS.values() for one in wanted)]]
+    seen = {("stepmark", "")}
+    lacking = set()
+    while waiting:
+        one = waiting.pop()
+        name = canonicalize_name(one.name)
+        for extra in ("", *one.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            try:
+                told = distribution(name).requires or []
+            except PackageNotFoundError:
+                continue
+            if name not in PINS and name != "stepmark":
+                lacking.add(name)
+            for further in map(Requirement, told):
+                if further.marker is None or further.marker.evaluate({"extra": extra}):
+                    waiting.append(further)
+    assert lacking == set()
+
+
+def test_constraints_are_versions_and_in_order():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in pins)  # no build tag
+    assert len(PINS) == len(pins)
+    names = [line.partition("==")[0].lower().replace("_", "-") for line in pins]
+    assert names == sorted(names)
+
+
+# --- what is inside
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    spec = importlib.util.spec_from_file_location("wheel_content", ROOT / ".ci" / "wheel.py")
+    if spec is None or not (ROOT / ".ci" / "wheel.py").is_file():
+        pytest.skip("the release's script is not here (a source distribution)")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def packed() -> list[str]:
+    """The names that a wheel of this tree has."""
+    package = ROOT / "src" / "stepmark"
+    files = [file for file in package.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    rest = ("entry_points.txt", "licenses/LICENSE", "licenses/src/stepmark/show/vendor/katex/LICENSE")
+    return [
+        *(file.relative_to(ROOT / "src").as_posix() for file in files),
+        *(f"stepmark-{stepmark.__version__}.dist-info/{name}" for name in rest),
+    ]
+
+
+def test_a_wheel_of_this_tree_is_whole(wheel):
+    assert wheel.faults_of_wheel(packed()) == []
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("adapter_model.safetensors", "the default PRM"),
+        ("py.typed", "the mark of types"),
+        ("katex/", "KaTeX"),
+        ("annotation/web", "the pages of stepmark annotate"),
+    ],
+)
+def test_what_a_wheel_lacks_is_named(wheel, gone, said):
+    assert f"wheel: {said} is not inside" in wheel.faults_of_wheel(
+        [name for name in packed() if gone not in name]
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stepmark/tests/test_x.py",
+        "stepmark/__pycache__/x.pyc",
+        "stepmark/.gitignore",
+        "benchmarks/rl.py",
+        "tests/test_x.py",
+        "stepmark/models/out.jsonl.part",
+    ],
+)
+def test_what_a_wheel_must_not_have_is_named(wheel, name):
+    assert any(name in fault for fault in wheel.faults_of_wheel([*packed(), name]))
