@@ -1,4 +1,4 @@
-"""Policies for the tests of `stepmark label --ray`: workers build them by name, in processes of their own."""
+"""Policies and PRMs for the tests of `--ray`: workers build them by name, in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stepmark.batching import Choose, Ready, Write, Written
 from stepmark.errors import BackendError, InputError
+from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
 
 
@@ -80,3 +81,16 @@ class Broken(Slow):
     def __init__(self) -> None:
         super().__init__()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grader() -> ScriptedPRM:
+    """Takes $DELAY seconds a step, and says of a step how long it is; each process logs the problems it read as `Slow` does."""
+    log = Path(os.environ["ASKED"]) / str(os.getpid())
+
+    def score(problem: str, steps: tuple[str, ...]) -> float:
+        time.sleep(float(os.environ["DELAY"]))
+        with log.open("a") as handle:
+            handle.write(f"{problem!r} {len(steps)}\n")
+        return 1 / len(steps[-1])
+
+    return ScriptedPRM(score, name="grader")

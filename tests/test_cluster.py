@@ -1,7 +1,8 @@
-"""`stepmark label --ray`: a cluster of two nodes on this machine, of which one and then a worker are killed."""
+"""`--ray` on clusters of two nodes on this machine, of which nodes, workers and drivers are killed; and what needs no cluster to be tested."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -51,9 +52,13 @@ def logged(folder):
 
 
 def driver(file, out, address):
+    return started(*words(file, out, "cluster_policies:Slow", "--ray", address))
+
+
+def started(*words):
     code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *words(file, out, "cluster_policies:Slow", "--ray", address)],
+        [sys.executable, "-c", code, *map(str, words)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -124,6 +129,75 @@ def test_a_node_a_worker_and_the_driver_are_killed_and_nothing_is_lost_or_change
     assert "will be asked again" in said
     assert "is there again" in said
     unchanged(out, whole, logged(asked), undisturbed, twice=32)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # ray's own
+def test_grading_and_searching_go_on_when_a_worker_a_node_and_the_driver_are_killed(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="the extra `cluster` is not installed")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    monkeypatch.setenv("ASKED", str(asked))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("DELAY", "0")
+    from ray.cluster_utils import Cluster
+
+    file, _ = single.world(tmp_path, count=24)
+    solutions = tmp_path / "solutions.jsonl"
+    rows = [
+        {"problem": f"problem {p}", "steps": ["x" * (1 + (s * k + p) % 7) for k in range(1, 4)]}
+        for p in range(40)
+        for s in range(8)
+    ]
+    solutions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def grade(out, *more):
+        return ["grade", solutions, "--prm", "cluster_policies:grader", "--out", out, *more]
+
+    def search(out, *more):
+        models = ["--policy", "cluster_policies:Slow", "--prm", "cluster_policies:grader"]
+        small = ["--width", "2", "--expand", "2", "--max-steps", "6", "--verifier", "number"]
+        return ["search", "beam", file, *models, *small, "--out", out, *more]
+
+    for command in (grade, search):
+        assert main([str(word) for word in command(tmp_path / f"{command.__name__}.whole")]) == 0
+    for log in asked.iterdir():
+        log.unlink()
+    monkeypatch.setenv("DELAY", "0.02")
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        cluster.wait_for_nodes()
+        out = tmp_path / "graded"
+        first = started(*grade(out, "--ray", cluster.address))
+        until(lambda: len(list(asked.iterdir())) == 2 and len(logged(asked)) > 20, "both workers")
+        os.kill(int(min(asked.iterdir()).name), signal.SIGKILL)
+        part = tmp_path / "graded.part"
+        until(lambda: part.exists() and part.read_bytes().count(b"\n") > 60, "graded rows")
+        first.send_signal(signal.SIGKILL)
+        _, said = first.communicate()
+        assert "will be asked again" in said
+        again = started(*grade(out, "--ray", cluster.address))
+        _, said = again.communicate(timeout=120)
+        assert again.returncode == 0, said
+        assert "continued after the" in said
+        assert out.read_bytes() == (tmp_path / "grade.whole").read_bytes()
+
+        for log in asked.iterdir():
+            log.unlink()
+        found = tmp_path / "found"
+        third = started(*search(found, "--ray", cluster.address))
+        until(lambda: len(list(asked.iterdir())) == 2 and len(logged(asked)) > 40, "both workers")
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        _, said = third.communicate(timeout=180)
+        assert third.returncode == 0, said
+        assert "will be asked again" in said
+        assert found.read_bytes() == (tmp_path / "search.whole").read_bytes()
+    finally:
+        cluster.shutdown()
 
 
 def unchanged(out, whole, asked, undisturbed, *, twice):
