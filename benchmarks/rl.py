@@ -75,7 +75,7 @@ class Method:
 LEARNING: Mapping[str, Method] = {
     OUTCOME: Method(credit=Outcome()),
     "process, half outcome": Method(credit=Process(process_weight=0.5)),
-    "delta, half outcome": Method(credit=Process(process_weight=0.5, shaping="delta")),
+    "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
     "min-form": Method(credit=MinForm()),
     "progress": Method(credit=Progress()),
     "papo": Method(credit=Papo()),
