@@ -355,6 +355,7 @@ class Batcher:
                 while not self._stopped and (batch := self._gathered()):
                     await self._batch(batch)
                 await self._give_back()
+            await self._give_back()
         except BaseException as error:
             # Nobody will compute any more, and nobody should wait for it.
             self._stopping = self._stopped = True

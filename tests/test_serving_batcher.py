@@ -1,0 +1,511 @@
+"""Queue and batches: fairness, budgets, leaving early, failures, draining; each answer to its own request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving_backends import Clock, Ruled, solution
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.records import Problem, Refusal, StepScores
+from stepmark.serving.batcher import Batcher
+from stepmark.serving.jobs import BusyError, DrainingError, Growth, LateError, Prepared, Whole
+from stepmark.serving.queueing import FairQueue
+from stepmark.serving.tallies import BUCKETS, Histogram
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+async def until(condition):
+    """Turns of the loop, and of the tokeniser's thread, until something is so."""
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.0005)
+    raise AssertionError("it never came")
+
+
+def scores(found):
+    return [one.scores if isinstance(one, StepScores) else type(one).__name__ for one in found]
+
+
+# The queue alone.
+
+
+def work(text, problem="p", tokens=None):
+    return Prepared(ask=Whole(solution=solution(text, problem=problem)), tokens=tokens or len(text))
+
+
+def whole_cost(one, beside):
+    return one.tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.integers(1, 50),
+)
+def test_batches_keep_their_budget_and_lose_nothing(lanes, budget):
+    queue = FairQueue()
+    for owner, sizes in enumerate(lanes):
+        queue.put(owner, [(i, work("x", tokens=size)) for i, size in enumerate(sizes)])
+    assert queue.tokens == sum(map(sum, lanes))
+    seen = []
+    while len(queue):
+        batch = queue.take(budget, whole_cost)
+        size = sum(one.work.tokens for one in batch)
+        assert size <= budget or len(batch) == 1
+        seen += [(one.owner, one.index) for one in batch]
+    assert queue.tokens == 0
+    assert queue.take(budget, whole_cost) == []
+    assert sorted(seen) == [(o, i) for o, sizes in enumerate(lanes) for i in range(len(sizes))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 20), min_size=30, max_size=60),
+    st.lists(st.integers(1, 20), min_size=30, max_size=60),
+)
+def test_two_that_wait_are_given_as_many_tokens(one, other):
+    queue = FairQueue()
+    queue.put("one", [(i, work("x", tokens=size)) for i, size in enumerate(one)])
+    queue.put("other", [(i, work("x", tokens=size)) for i, size in enumerate(other)])
+    given = {"one": 0, "other": 0}
+    while len(queue) == 2:
+        for taken in queue.take(50, whole_cost):
+            given[taken.owner] += taken.work.tokens
+        if len(queue) == 2:
+            # Each is ahead by one solution at most, and what did not fit a batch begins the next.
+            assert abs(given["one"] - given["other"]) <= 2 * 20
+
+
+def test_one_that_comes_late_does_not_wait_behind_ten_thousand():
+    queue = FairQueue()
+    queue.put("large", [(i, work("x" * 5)) for i in range(10_000)])
+    for _ in range(50):
+        queue.take(100, whole_cost)
+    queue.put("small", [(0, work("y" * 5))])
+    batch = queue.take(100, whole_cost)
+    assert [one.owner for one in batch].index("small") <= 1
+    assert len(batch) == 20
+
+
+def test_one_that_returns_has_no_credit_for_the_time_away():
+    queue = FairQueue()
+    queue.put("steady", [(i, work("x")) for i in range(1000)])
+    queue.take(500, whole_cost)
+    queue.put("late", [(i, work("y")) for i in range(400)])
+    owners = [one.owner for one in queue.take(100, whole_cost)]
+    assert owners.count("late") == owners.count("steady") == 50
+
+
+def test_solutions_of_one_problem_stand_together():
+    queue = FairQueue()
+    queue.put("one", [(i, work("x", problem=f"p{i % 3}")) for i in range(12)])
+    order = [one.work.ask.key for one in queue.take(100, whole_cost)]
+    assert order == ["p0"] * 4 + ["p1"] * 4 + ["p2"] * 4
+
+
+def test_what_is_at_hand_costs_nothing_but_does_not_make_a_batch_endless():
+    queue = FairQueue()
+    queue.put("one", [(i, work("x" * 10)) for i in range(1000)])
+    batch = queue.take(50, lambda one, beside: 0)
+    assert len(batch) == 50  # each counts as a token at least
+    beside_of = []
+    queue.take(50, lambda one, beside: beside_of.append(beside) or 25)
+    assert [one is None for one in beside_of] == [True, False, False]
+
+
+def test_what_leaves_is_gone():
+    queue = FairQueue()
+    queue.put("one", [(0, work("abc"))])
+    queue.put("other", [(0, work("de"))])
+    assert queue.drop("one") == 3
+    assert queue.drop("one") == 0
+    assert [one.owner for one in queue.take(10, whole_cost)] == ["other"]
+    assert (queue.tokens, len(queue)) == (0, 0)
+
+
+def test_a_histogram_counts_bounds_into_their_buckets():
+    histogram = Histogram()
+    for seconds in (0.0, 0.005, 0.006, 60.0, 61.0):
+        histogram.add(seconds)
+    assert (histogram.counts[0], histogram.counts[1], histogram.counts[-2], histogram.counts[-1]) == (
+        2,
+        1,
+        1,
+        1,
+    )
+    assert histogram.cumulative[-1] == histogram.count == 5
+    assert len(histogram.counts) == len(BUCKETS) + 1
+    assert histogram.seconds == pytest.approx(121.011)
+
+
+# The batcher.
+
+
+def test_answers_are_in_order_and_what_cannot_be_read_is_a_refusal():
+    async def scene():
+        backend = Ruled()
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        found = await batcher.score([solution("abc", "d"), solution("?"), solution("#"), solution("ef")])
+        assert scores(found) == [(3.0, 1.0), "Refusal", "Refusal", (2.0,)]
+        assert [str(one.error) for one in found if isinstance(one, Refusal)] == ["it asks", "too much"]
+        assert found[1].solution.texts == ("?",)
+        assert await batcher.score([]) == []
+        (rows,) = await batcher.rows([[4, 5]])
+        assert (rows.rows, rows.tokens) == (((4.0,), (5.0,)), 2)
+        grown, bad = await batcher.extend([Growth(problem=Problem(text="p"), text=t) for t in ("abcd", "?")])
+        assert grown.graded.score == 4.0
+        assert isinstance(bad, InputError)
+        batcher.release([grown])
+        figures = batcher.figures
+        assert (figures.requests, figures.answered, figures.refusals) == (3, 3, 3)
+        assert (figures.waiting_requests, figures.waiting_tokens, figures.computing_tokens) == (0, 0, 0)
+        await batcher.stop(grace=5)
+        assert backend.released == ["abcd"]
+        assert {kind for kind, _ in backend.threads} == {"prepare", "compute"}
+        assert len(backend.threads) == 2  # one thread each
+
+    run(scene())
+
+
+def test_a_backend_without_rows_says_so():
+    async def scene():
+        backend = Ruled()
+        backend.pooling = False
+        batcher = Batcher(backend, token_budget=1, queue_tokens=1)
+        with pytest.raises(UsageError, match="gives no rows"):
+            await batcher.rows([[1]])
+        await batcher.stop(grace=0)
+        for wrong in ({"token_budget": 0, "queue_tokens": 1}, {"token_budget": 1, "queue_tokens": 0}):
+            with pytest.raises(UsageError, match="at least 1, found 0"):
+                Batcher(backend, **wrong)
+
+    run(scene())
+
+
+def test_what_comes_while_a_batch_is_computed_is_the_next_batch():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        first = asyncio.create_task(batcher.score([solution("a")]))
+        await until(lambda: len(backend.batches) == 1)
+        others = [asyncio.create_task(batcher.score([solution(text)])) for text in ("bb", "cc", "dd")]
+        await until(lambda: batcher._queue.tokens == 6)
+        assert batcher.figures.computing_tokens == 1
+        for _ in range(2):
+            backend.gate.release()
+        assert scores(await first) == [(1.0,)]
+        assert [scores(one) for one in await asyncio.gather(*others)] == [[(2.0,)]] * 3
+        assert backend.batches == [["a"], ["bb", "cc", "dd"]]
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_one_solution_does_not_wait_for_a_thousand():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=20, queue_tokens=100_000)
+        await batcher.start()
+        large = asyncio.create_task(batcher.score([solution("xx")] * 1000))
+        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        small = asyncio.create_task(batcher.score([solution("abc")]))
+        await until(lambda: len(batcher._queue) == 2)
+        backend.gate.release()
+        backend.gate.release()
+        assert scores(await small) == [(3.0,)]
+        assert not large.done()
+        assert len(backend.batches) <= 3
+        assert all(sum(map(len, batch)) <= 20 for batch in backend.batches)
+        large.cancel()
+        await until(lambda: batcher._queue.tokens == 0)
+        for _ in range(3):
+            backend.gate.release()
+        await batcher.stop(grace=5)
+        assert len(backend.batches) <= 4  # nobody computes for one that left
+        assert (batcher.figures.gone, batcher.figures.waiting_tokens) == (1, 0)
+
+    run(scene())
+
+
+def test_one_that_leaves_while_it_is_computed_gives_back_what_was_kept():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd")]
+        leaving = asyncio.create_task(batcher.extend(growths))
+        await until(lambda: len(backend.batches) == 1)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        backend.gate.release()
+        await until(lambda: backend.released == ["ab", "cd"])
+        assert backend.kept == 0
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
+    async def scene():
+        backend = Ruled()
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        leaving = asyncio.create_task(batcher.extend([Growth(problem=Problem(text="p"), text="ab")]))
+        await until(lambda: len(batcher._queue) == 1)
+        deliver = batcher._deliver
+        batcher._deliver = lambda *batch: (deliver(*batch), leaving.cancel())
+        await batcher.start()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await until(lambda: backend.released == ["ab"])
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_part_of_a_request_was_computed_when_it_left():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
+        await batcher.start()
+        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd", "ef")]
+        leaving = asyncio.create_task(batcher.extend(growths))
+        await until(lambda: len(backend.batches) == 1)
+        backend.gate.release()
+        await until(lambda: len(backend.batches) == 2)
+        leaving.cancel()
+        backend.gate.release()
+        await until(lambda: sorted(backend.released) == ["ab", "cd"])
+        await batcher.stop(grace=5)
+        assert backend.batches == [["ab"], ["cd"]]
+
+    run(scene())
+
+
+def test_the_deadline_passes():
+    async def scene():
+        clock = Clock()
+        backend = Ruled(gated=True, clock=clock)
+        batcher = Batcher(backend, token_budget=2, queue_tokens=1000, clock=clock)
+        await batcher.start()
+        with pytest.raises(LateError, match="had passed"):
+            await batcher.score([solution("a")], deadline=clock.now)
+        first = asyncio.create_task(batcher.score([solution("aa")]))
+        await until(lambda: len(backend.batches) == 1)
+        late = asyncio.create_task(batcher.score([solution("bb")], deadline=clock.now + 1000))
+        patient = asyncio.create_task(batcher.score([solution("cc")], deadline=clock.now + 5000))
+        await until(lambda: len(batcher._queue) == 2)
+        clock.now += 1000
+        backend.gate.release()
+        with pytest.raises(LateError, match="before everything was computed"):
+            await late
+        backend.gate.release()
+        assert scores(await first) == [(2.0,)]
+        assert scores(await patient) == [(2.0,)]
+        assert backend.batches == [["aa"], ["cc"]]
+        assert (batcher.figures.late, batcher.figures.requests) == (1, 3)
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_the_deadline_passes_while_it_is_computed():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        with pytest.raises(LateError):
+            await batcher.score([solution("aa")], deadline=batcher.clock() + 0.02)
+        assert backend.batches == [["aa"]]  # it was in work, and is finished for nobody
+        backend.gate.release()
+        backend.gate.release()
+        assert scores(await batcher.score([solution("bb")])) == [(2.0,)]
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_a_full_queue_refuses_and_tells_when_to_come_back():
+    async def scene():
+        clock = Clock()
+        backend = Ruled(gated=True, clock=clock, seconds=2.0)
+        batcher = Batcher(backend, token_budget=10, queue_tokens=25, clock=clock)
+        await batcher.start()
+        backend.gate.release()
+        await batcher.score([solution("x" * 10)])  # 10 tokens in 2 seconds
+        assert batcher.figures.tokens_per_second == 5.0
+        computing = asyncio.create_task(batcher.score([solution("a" * 10)]))
+        await until(lambda: len(backend.batches) == 2)
+        waiting = asyncio.create_task(batcher.score([solution("b" * 20)]))
+        await until(lambda: batcher.figures.waiting_tokens == 20)
+        with pytest.raises(
+            BusyError, match="about 6 tokens were asked, 20 wait, and the queue takes 25"
+        ) as caught:
+            await batcher.score([solution("c" * 6)])
+        assert caught.value.retry_after == (20 + 10) / 5.0
+        fitting = asyncio.create_task(batcher.score([solution("d" * 5)]))
+        await until(lambda: batcher.figures.waiting_tokens == 25)
+        for _ in range(3):
+            backend.gate.release()
+        await asyncio.gather(computing, waiting, fitting)
+        assert batcher.figures.busy == 1
+        # One that is larger than the queue is taken when nothing waits, and computed a budget at a time.
+        for _ in range(10):
+            backend.gate.release()
+        assert len(await batcher.score([solution("e" * 5)] * 20)) == 20
+        assert all(sum(map(len, batch)) <= 10 for batch in backend.batches if "e" * 5 in batch)
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_before_anything_is_measured_one_comes_back_after_a_second():
+    assert BusyError("full", retry_after=0.0).retry_after == 1.0
+
+
+def test_a_request_that_breaks_the_model_fails_alone():
+    async def scene():
+        backend = Ruled()
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        tasks = [
+            asyncio.create_task(batcher.score([solution(t) for t in texts]))
+            for texts in (["a", "b"], ["!", "c"], ["dd"])
+        ]
+        await until(lambda: len(batcher._queue) == 3)
+        await batcher.start()
+        good, bad, other = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (scores(good), scores(other)) == ([(1.0,), (1.0,)], [(2.0,)])
+        assert isinstance(bad, BackendError)
+        assert str(bad) == "it broke"
+        assert [sorted(batch) for batch in backend.batches[1:]] == [["a", "b"], ["!", "c"], ["dd"]]
+        assert scores(await batcher.score([solution("eee")])) == [(3.0,)]
+        figures = batcher.figures
+        assert (figures.failed, figures.failed_batches, figures.batches, figures.answered) == (1, 2, 5, 3)
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("where", ["prepare", "compute", "results"])
+def test_a_fault_of_the_code_is_the_failure_of_a_request(where):
+    async def scene():
+        backend = Ruled()
+        if where == "results":
+            backend._result = lambda ask: None
+            compute = backend.compute
+            backend.compute = lambda works: compute(works)[1:]
+        else:
+            setattr(backend, where, lambda works: 1 / 0)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        with pytest.raises(
+            BackendError, match="ZeroDivisionError" if where != "results" else "0 results came"
+        ):
+            await batcher.score([solution("a")])
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_it_finishes_what_waits_and_takes_nothing_new():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
+        await batcher.start()
+        tasks = [asyncio.create_task(batcher.score([solution("aa")])) for _ in range(3)]
+        await until(lambda: len(batcher._live) == 3)
+        stopping = asyncio.create_task(batcher.stop(grace=20))
+        await until(lambda: batcher.draining)
+        with pytest.raises(DrainingError, match="shutting down"):
+            await batcher.score([solution("b")])
+        for _ in range(3):
+            backend.gate.release()
+        assert [scores(one) for one in await asyncio.gather(*tasks)] == [[(2.0,)]] * 3
+        await stopping
+
+    run(scene())
+
+
+def test_after_the_grace_the_rest_is_refused():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
+        await batcher.start()
+        tasks = [asyncio.create_task(batcher.score([solution("aa")])) for _ in range(3)]
+        await until(lambda: len(backend.batches) == 1)
+        stopping = asyncio.create_task(batcher.stop(grace=0))
+        for task in tasks:
+            with pytest.raises(DrainingError, match="before it came to"):
+                await task
+        assert not stopping.done()  # what is in work is waited for
+        backend.gate.release()
+        await stopping
+        assert len(backend.batches) == 1
+        assert batcher.figures.drained == 3
+
+    run(scene())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 100_000))
+def test_results_belong_to_their_request_whatever_else_happens(seed):
+    """Random requests, some of which leave, are late or break the model; what is answered is right, and all is given back."""
+
+    async def scene():
+        rng = random.Random(seed)
+        backend = Ruled()
+        batcher = Batcher(backend, token_budget=rng.choice([3, 12, 80]), queue_tokens=10_000)
+        if rng.random() < 0.5:
+            await batcher.start()
+
+        async def ask(number):
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+            texts = ["x" * rng.randint(1, 9) for _ in range(rng.randint(1, 6))]
+            if rng.random() < 0.15:
+                texts[rng.randrange(len(texts))] = "!"
+            if number % 2:
+                return texts, await batcher.score([solution(t, problem=f"p{len(t) % 2}") for t in texts])
+            growths = [Growth(problem=Problem(text="p"), text=t) for t in texts]
+            return texts, await batcher.extend(growths)
+
+        tasks = [asyncio.create_task(ask(number)) for number in range(12)]
+        for _ in range(rng.randrange(6)):
+            await asyncio.sleep(0)
+        for task in rng.sample(tasks, 3):
+            task.cancel()
+        await batcher.start()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        grown = []
+        for one in found:
+            if isinstance(one, BaseException):
+                assert isinstance(one, BackendError | asyncio.CancelledError)
+                continue
+            texts, results = one
+            assert "!" not in texts
+            assert len(results) == len(texts)
+            for text, result in zip(texts, results, strict=True):
+                if isinstance(result, StepScores):
+                    assert result.scores == (float(len(text)),)
+                else:
+                    assert result.graded.score == float(len(text))
+                    grown.append(result)
+        batcher.release(grown)
+        await batcher.stop(grace=5)
+        assert backend.kept == 0
+        figures = batcher.figures
+        assert (figures.waiting_requests, figures.waiting_tokens, figures.computing_tokens) == (0, 0, 0)
+        assert figures.requests == figures.answered + figures.gone + figures.failed
+
+    run(scene())

@@ -1,0 +1,255 @@
+"""Sessions by name: nodes, repeats, limits, expiry, and that everything kept is given back once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving_backends import Clock, Ruled
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.records import Problem
+from stepmark.serving.batcher import Batcher
+from stepmark.serving.jobs import BusyError, DrainingError
+from stepmark.serving.sessions import Sessions, UnknownSessionError
+from test_serving_batcher import run, until
+
+PROBLEM = Problem(text="p")
+
+
+def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0):
+    """Run a scene with a backend, its sessions and their clock; afterwards nothing may be kept."""
+
+    async def play():
+        clock = Clock()
+        backend = Ruled(gated=gated)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        await batcher.start()
+        sessions = Sessions(batcher, limit=limit, nodes=nodes, idle=idle, clock=clock)
+        await scene(backend, sessions, clock)
+        sessions.end_all()
+        assert (len(sessions), sessions.nodes) == (0, 0)
+        await batcher.stop(grace=5)
+        assert backend.kept == 0
+
+    run(play())
+
+
+def test_steps_go_on_from_nodes():
+    async def scene(backend, sessions, clock):
+        opened = sessions.open(PROBLEM)
+        assert opened.expires_in == 60.0
+        assert len(opened.id) >= 32
+        first, other = await sessions.extend(opened.id, [(None, "abc"), (None, "de")])
+        assert (first.score, first.tokens, other.score) == (3.0, 3, 2.0)
+        (longer,) = await sessions.extend(opened.id, [(other.node, "fghi")])
+        assert longer.score == 4.0
+        assert len({first.node, other.node, longer.node}) == 3
+        asked = []
+        backend._result = lambda ask, result=backend._result: asked.append(ask) or result(ask)
+        await sessions.extend(opened.id, [(longer.node, "j")])
+        assert (asked[0].problem, asked[0].steps, asked[0].text) == (PROBLEM, ("de", "fghi"), "j")
+        assert asked[0].place.text == "fghi"  # what was kept of the node is what it goes on from
+        assert sessions.nodes == 4
+
+    served(scene)
+
+
+def test_the_same_step_again_is_the_same_node_and_is_computed_once():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        one, two = await sessions.extend(name, [(None, "abc"), (None, "abc")])
+        (again,) = await sessions.extend(name, [(None, "abc")])
+        assert one == two == again
+        assert backend.batches == [["abc"]]
+        await sessions.release(name, [one.node])
+        (anew,) = await sessions.extend(name, [(None, "abc")])
+        assert anew.node != one.node
+        assert backend.released == ["abc"]
+
+    served(scene)
+
+
+def test_the_same_step_asked_twice_at_once_is_one_node():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        both = [asyncio.create_task(sessions.extend(name, [(None, "abc")])) for _ in range(2)]
+        await until(lambda: backend.batches)
+        for _ in range(2):
+            backend.gate.release()
+        (one,), (other,) = await asyncio.gather(*both)
+        assert one == other
+        assert sessions.nodes == 1
+        backend.gate.release()
+
+    served(scene, gated=True)
+
+
+def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        found = await sessions.extend(
+            name, [(None, "a"), (7, "b"), (None, "?"), (None, "c"), (None, "d"), (None, "e")]
+        )
+        assert [isinstance(one, InputError) for one in found] == [False, True, True, False, False, True]
+        assert "steps[1].after" in str(found[1])
+        assert "holds 4 steps" in str(found[5])  # "?" had a place until it turned out that it cannot be read
+        (last,) = await sessions.extend(name, [(found[0].node, "f")])
+        assert last.score == 1.0
+        (full,) = await sessions.extend(name, [(None, "g")])
+        assert isinstance(full, InputError)
+        assert await sessions.release(name, [found[0].node, 99]) == 1
+        (gone,) = await sessions.extend(name, [(found[0].node, "h")])
+        assert "was released" in str(gone)
+        (after,) = await sessions.extend(name, [(last.node, "i")])  # what went on from it stays
+        assert after.score == 1.0
+        with pytest.raises(InputError, match="problem is empty"):
+            sessions.open(Problem(text=" "))
+
+    served(scene, nodes=4)
+
+
+def test_idle_sessions_end_and_busy_ones_do_not():
+    async def scene(backend, sessions, clock):
+        names = [sessions.open(PROBLEM).id for _ in range(2)]
+        backend.gate.release()
+        await sessions.extend(names[0], [(None, "abc")])
+        clock.now += 59
+        await sessions.release(names[0], [])  # is a sign of life
+        clock.now += 1
+        assert sessions.expire() == 1
+        with pytest.raises(UnknownSessionError, match="open a new one"):
+            await sessions.extend(names[1], [(None, "a")])
+        extending = asyncio.create_task(sessions.extend(names[0], [(None, "de")]))
+        await until(lambda: len(backend.batches) == 2)
+        clock.now += 1000
+        assert sessions.expire() == 0  # it is being computed for
+        backend.gate.release()
+        (found,) = await extending
+        assert found.score == 2.0
+        clock.now += 60
+        assert sessions.expire() == 1
+        await until(lambda: sorted(backend.released) == ["abc", "de"])
+
+    served(scene, gated=True)
+
+
+def test_a_timer_ends_them_where_nobody_asks():
+    async def scene(backend, sessions, clock):
+        sessions.open(PROBLEM)
+        sessions.open(PROBLEM)
+        clock.now += 1
+        await until(lambda: len(sessions) == 0)
+
+    served(scene, idle=0.01)
+
+
+def test_there_are_so_many_and_no_more():
+    async def scene(backend, sessions, clock):
+        names = {sessions.open(PROBLEM).id}
+        clock.now += 20
+        names |= {sessions.open(PROBLEM).id for _ in range(2)}
+        assert len(names) == 3
+        with pytest.raises(BusyError, match="3 sessions are open") as caught:
+            sessions.open(PROBLEM)
+        assert caught.value.retry_after == 40.0
+        clock.now += 40
+        name = sessions.open(PROBLEM).id  # the first has ended
+        assert len(sessions) == 3
+        with pytest.raises(BusyError):
+            sessions.open(PROBLEM)
+        await sessions.close(name)
+        sessions.open(PROBLEM)
+
+    served(scene)
+
+
+def test_a_closed_session_is_gone_and_so_is_what_it_was_waiting_for():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        extending = asyncio.create_task(sessions.extend(name, [(None, "abc"), (None, "?")]))
+        await until(lambda: backend.batches)
+        await sessions.close(name)
+        for ask in (sessions.extend(name, []), sessions.release(name, []), sessions.close(name)):
+            with pytest.raises(UnknownSessionError):
+                await ask
+        backend.gate.release()
+        with pytest.raises(UnknownSessionError):
+            await extending
+        await until(lambda: backend.released == ["abc"])
+
+    served(scene, gated=True)
+
+
+def test_a_failure_leaves_the_session_as_it_was():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        (node,) = await sessions.extend(name, [(None, "abc")])
+        with pytest.raises(BackendError, match="it broke"):
+            await sessions.extend(name, [(node.node, "de"), (node.node, "!")])
+        (after,) = await sessions.extend(name, [(node.node, "de")])
+        assert after.score == 2.0
+        assert sessions.nodes == 2
+
+    served(scene)
+
+
+def test_draining_is_told():
+    async def play():
+        batcher = Batcher(Ruled(), token_budget=1, queue_tokens=1)
+        sessions = Sessions(batcher, limit=1, nodes=1, idle=1)
+        name = sessions.open(PROBLEM).id
+        await batcher.stop(grace=0)
+        with pytest.raises(DrainingError):
+            await sessions.extend(name, [(None, "a")])
+        sessions.end_all()
+        for wrong in ({"limit": 0}, {"nodes": 0}, {"idle": 0.0}):
+            with pytest.raises(UsageError):
+                Sessions(batcher, **({"limit": 1, "nodes": 1, "idle": 1.0} | wrong))
+
+    run(play())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 100_000))
+def test_whatever_happens_all_is_given_back_once(seed):
+    async def scene(backend, sessions, clock):
+        rng = random.Random(seed)
+
+        async def client():
+            name = None
+            known = []
+            for _ in range(8):
+                try:
+                    if name is None:
+                        name, known = sessions.open(PROBLEM).id, []
+                    act = rng.random()
+                    if act < 0.6:
+                        steps = [(rng.choice([None, *known]), rng.choice("abc?!")) for _ in range(3)]
+                        found = await sessions.extend(name, steps)
+                        known += [one.node for one in found if not isinstance(one, InputError)]
+                    elif act < 0.8 and known:
+                        await sessions.release(name, [known.pop(rng.randrange(len(known)))])
+                    elif act < 0.9:
+                        await sessions.close(name)
+                        name = None
+                    else:
+                        clock.now += 25
+                except (UnknownSessionError, BusyError):
+                    name = None
+                except BackendError:
+                    pass
+                await asyncio.sleep(0)
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        for _ in range(rng.randrange(40)):
+            await asyncio.sleep(0)
+        clients[0].cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        assert sessions.nodes <= 3 * 5
+        assert not any(isinstance(c.exception(), Exception) for c in clients[1:])
+
+    served(scene)
