@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import threading
 from contextlib import AsyncExitStack
 
@@ -181,3 +182,29 @@ class InProcess:
         self.requests.append((request.method, request.url.path, request.content))
         self.answers.append((request.url.path, reply.status_code, reply.content))
         return reply
+
+
+class OnPort:
+    """The real server on a port of this machine; `url` is its address."""
+
+    def __init__(self, prm):
+        import uvicorn
+
+        from stepmark.serving.app import guarded
+        from stepmark.serving.service import Service
+
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.service = Service(lambda: prm)
+        config = uvicorn.Config(guarded(self.service), lifespan="on", ws="none", log_config=None)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()

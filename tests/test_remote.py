@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -252,6 +254,15 @@ def test_a_key_comes_from_one_variable_and_goes_nowhere_else(monkeypatch):
         asking.score("p", ["a"])
     assert len(moved.log) == 1
     assert "secret" not in str(told.value)
+
+
+def test_a_client_loads_no_torch():
+    code = (
+        "import sys, stepmark; from stepmark.models import scorer; from stepmark.models.remote import prm, scoring; "
+        "stepmark.Client('http://there').close(); assert 'stepmark.models.remote.async_client' not in sys.modules; "
+        "stepmark.AsyncClient; assert not {'torch', 'transformers', 'fastapi'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_connections_are_closed():

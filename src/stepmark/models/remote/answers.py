@@ -6,6 +6,7 @@ Keys that are not known here are passed over, so that an older client reads a ne
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -208,10 +209,9 @@ def read_error(data: Any, place: str) -> InputError:
 
 
 def own_field(field: str) -> str | None:
-    """`steps[1]` for `solutions.3.steps[1]`."""
-    head, _, rest = field.partition(".")
-    number, _, own = rest.partition(".")
-    return (own or None) if head in ("solutions", "candidates", "steps") and number.isdigit() else field
+    """`steps[1]` for `solutions.3.steps.1`: from the solution on, and as errors in this process say it."""
+    own = re.sub(r"^(solutions|candidates|steps)\.\d+(\.|$)(?=\D|$)", "", field)
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", own) or None
 
 
 def _result(

@@ -153,7 +153,8 @@ class Growing:
         for some in batches(missing, lambda p: len(p[-1]), self._calls.limits):
             for prefix, result in zip(some, (yield from self._ask(some, model, timeout)), strict=True):
                 if isinstance(result, InputError):
-                    done[prefix] = result
+                    # As in this process: the field is the step's in its prefix, and not in what was sent.
+                    done[prefix] = type(result)(result.message, field=f"steps[{len(prefix) - 1}]")
                     continue
                 self._enter(prefix, result, incremental=model.sessions)
                 if prefix in wanted:

@@ -1,0 +1,164 @@
+"""An address as a PRM: `load_prm`, `stepmark grade` and `stepmark search` with a server on a port."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+import torch
+
+import stepmark.models.remote.client
+from score_servers import OnPort
+from stepmark import load_prm
+from stepmark.cli import main
+from stepmark.errors import BackendError, UsageError
+from stepmark.models.policies.transport import Patience
+from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems.arithmetic import arithmetic_problems
+from test_pooling import Server
+
+torch.set_num_threads(1)
+
+ROWS = [
+    {
+        "problem": "Ann has 3 boxes of 12 pens. How many pens?",
+        "steps": ["3 * 12 = 36 pens.", "The answer is 36."],
+        "id": "a",
+    },
+    {
+        "problem": "Ann has 3 boxes of 12 pens. How many pens?",
+        "solution": "3 * 12 = 36 pens.\nShe has 6.",
+        "meta": {"x": 1},
+    },
+    {"problem": "2x + 5 = 17", "steps": ["2x = 12.", "<extra_0>"]},
+    {"problem": "2x + 5 = 17", "steps": ["2x = 12.", "x = 6.", "So x = 6."]},
+]
+
+
+@pytest.fixture(autouse=True)
+def straight_to_the_server(monkeypatch):
+    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(scope="module")
+def folder(zoo):
+    return str(zoo["qwen-prm"].folder)
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    with OnPort(load_prm(folder, dtype="float32", device="cpu")) as server:
+        yield server
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_address_is_a_prm(served):
+    prm = load_prm(served.url)
+    assert isinstance(prm, RemotePRM)
+    assert prm.name == "qwen-prm"
+    with load_prm(served.url + "/v1/", model="qwen-prm") as named:
+        assert named.identity == prm.identity
+    with pytest.raises(UsageError, match="'other' was asked for"):
+        load_prm(served.url, model="other")
+    prm.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"family": "pure"}, {"neutral": "negative"}, {"truncate": True}, {"outcome": True}, {"samples": 2}],
+)
+def test_what_the_server_decides_cannot_be_asked_here(served, settings):
+    with pytest.raises(UsageError, match=f"decides how its PRM is read: give {next(iter(settings))}"):
+        load_prm(served.url, **settings)
+
+
+def test_another_server_needs_a_tokenizer_and_says_what_was_found():
+    with Server(lambda body: (500, b"")) as server:
+        with pytest.raises(UsageError, match=r"it serves 'tiny-prm', and no PRM of stepmark's.*--tokenizer"):
+            load_prm(server.url)
+        assert server.asked == ["/v1/models"]
+    with (
+        Server(lambda body: (500, b""), models={"data": 7}) as server,
+        pytest.raises(UsageError, match=r"found 7.*--tokenizer"),
+    ):
+        load_prm(server.url)
+    with pytest.raises(UsageError, match=r"ConnectError.*--tokenizer"):
+        load_prm("http://127.0.0.1:9")
+
+
+def test_grading_over_a_server_is_grading_here(served, folder, tmp_path, capsys):
+    file, here, there = tmp_path / "in.jsonl", tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    words = ["grade", str(file), "--keep-going"]
+    assert main([*words, "--prm", folder, "--dtype", "float32", "--device", "cpu", "--out", str(here)]) == 0
+    told_here = capsys.readouterr().err
+    assert main([*words, "--prm", served.url, "--out", str(there)]) == 0
+    told_there = capsys.readouterr().err
+    expected, found = rows(here), rows(there)
+    assert len(found) == len(expected) == 3
+    for one, other in zip(found, expected, strict=True):
+        assert one.pop("scores") == pytest.approx(other.pop("scores"), abs=1e-5)
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert (one.pop("prm"), other.pop("prm")) == ("qwen-prm", folder)
+        assert one == other
+    left_out = [line for line in told_there.splitlines() if "in.jsonl:3" in line]
+    assert left_out == [line for line in told_here.splitlines() if "in.jsonl:3" in line] != []
+
+
+def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    impatient = functools.partial(stepmark.models.remote.client.Client, patience=Patience(retries=0), batch=2)
+    asked, broken = [], [True]
+
+    def script(problem, steps):
+        if broken and problem == "problem 5":
+            raise BackendError("out of memory")
+        asked.append(problem)
+        return 0.5
+
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps({"problem": f"problem {i}", "steps": ["a"]}) + "\n" for i in range(8)))
+    with OnPort(ScriptedPRM(script)) as server:
+        monkeypatch.setattr(stepmark.models.remote.client, "Client", impatient)
+        command = ["grade", str(file), "--prm", server.url, "--out", str(out)]
+        assert main(command) == 1
+        told = capsys.readouterr().err
+        assert "out of memory" in told
+        assert "4 rows are kept" in told
+        broken.clear()
+        assert main(command) == 0
+    assert [row["problem"] for row in rows(out)] == [f"problem {i}" for i in range(8)]
+    assert [asked.count(f"problem {i}") for i in range(4)] == [1] * 4  # what was kept is not asked again
+
+
+def test_a_search_sends_each_step_once(served, folder, tmp_path, capsys):
+    file = tmp_path / "problems.jsonl"
+    problems = arithmetic_problems(2, seed=3, steps=(3, 5))
+    file.write_text(
+        "".join(json.dumps({"problem": p.text, "answer": str(p.answer)}) + "\n" for p in problems)
+    )
+    found = []
+    for name, prm in (("there", served.url), ("here", folder)):
+        out, trace = tmp_path / f"{name}.jsonl", tmp_path / f"{name}-trace.jsonl"
+        command = ["search", "beam", str(file), "--policy", "search_models:policy", "--verifier", "number"]
+        dtype = ["--dtype", "float32", "--device", "cpu"]
+        assert main([*command, "--prm", prm, "--out", str(out), "--trace", str(trace), *dtype]) == 0
+        assert "whole prefix" not in capsys.readouterr().err
+        found.append((rows(out), rows(trace)))
+    (there, there_traces), (here, here_traces) = found
+    for one, other in zip(there, here, strict=True):
+        assert one["cost"].pop("prm_flops") is None  # the weights are not in this process
+        assert other["cost"].pop("prm_flops") > 0
+        assert one["cost"] == other["cost"]
+    for one, other in zip(there_traces, here_traces, strict=True):
+        assert [node["step"] for node in one["nodes"]] == [node["step"] for node in other["nodes"]]
+        scores = [[node["score"] or 0 for node in trace["nodes"]] for trace in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    assert len(served.service.live.sessions) == 0

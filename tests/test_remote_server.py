@@ -1,0 +1,407 @@
+"""The client against the real server, in this process: its PRM is the local one, through the network and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import httpx
+import pytest
+import torch
+
+from score_servers import InProcess, Words
+from stepmark import AsyncClient, Client, Solution, grade, load_prm
+from stepmark.batching import Answerer, Graded, Release, Score
+from stepmark.errors import BackendError, InputError
+from stepmark.models import scorer
+from stepmark.models.policies import answerers as policy_answerers
+from stepmark.models.policies.transport import Patience
+from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.scoring import RemoteScorer
+from stepmark.models.replies import MemoryReplies
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.problems.arithmetic import arithmetic_problems
+from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.records import Problem, Refusal, Step, StepScores
+from stepmark.search.beam import BeamSearch
+from stepmark.search.best_of_n import BestOfN
+from stepmark.search.mcts import MCTS
+from stepmark.search.run import run as search_run
+from stepmark.search.searching import Grading
+from stepmark.serving import wire
+from stepmark.serving.service import Settings
+
+torch.set_num_threads(1)
+
+ADDRESS = "http://here"
+PENS = "Ann has 3 boxes of 12 pens. How many pens?"
+SOLUTIONS = [
+    Solution.of(PENS, ["3 * 12 = 36 pens.", "The answer is 36."], id="a"),
+    Solution.of(PENS, ["3 * 12 = 36 pens.", "She has 6."], id="b"),
+    Solution.of("2x + 5 = 17", ["2x = 12.", "x = 6.", "So x = 6."]),
+    Solution.of("How far in 4 hours?", ["240 / 60 = 4, so it is 240."], id="d"),
+    Solution.of("Blank?", ["something", "  "], id="blank"),
+    Solution.of(" ", ["something"], id="no problem"),
+    Solution.of("Marked?", ["a step <extra_0> in it"], id="marked"),
+    Solution.of("Long?", ["word " * 3000], id="long"),
+    Solution.of("Half?", ["half of \ud83d"], id="half"),
+    Solution(
+        problem=Problem(text="Observed?"),
+        steps=(
+            Step(text="I look.", observation="\n\nTool:\n41 \n"),
+            Step(text=" So 42. "),
+            Step(text="It is 42."),
+        ),
+        id="observed",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("STEPMARK_API_KEY", raising=False)
+
+
+def prm_of(zoo, name="qwen-prm"):
+    built, more = zoo[name], {} if name == "qwen-prm" else {"family": name}
+    if built.reference:
+        more["reference"] = str(built.reference.folder)
+    return load_prm(str(built.folder), dtype="float32", device="cpu", **more)
+
+
+def remote(server, **more):
+    patience = Patience(retries=1, first_wait=0.001, timeout=30)
+    return RemotePRM(Client(ADDRESS, transport=server.transport, patience=patience, **more))
+
+
+def alike(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, Refusal):
+        assert type(found.error) is type(expected.error)
+        assert (found.error.where, found.solution) == (expected.error.where, expected.solution)
+        return
+    assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert (found.kind, found.class_names) == (expected.kind, expected.class_names)
+    assert (found.classes is None) == (expected.classes is None)
+    for row, other in zip(found.classes or (), expected.classes or (), strict=True):
+        assert row == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen-prm", "three-class", "implicit"])
+def test_it_scores_as_the_prm_does_here(zoo, name):
+    here = prm_of(zoo, name)
+    with InProcess(prm_of(zoo, name)) as server, remote(server, batch=4) as there:
+        assert (there.score_kind, there.default_aggregate, there.default_threshold) == (
+            here.score_kind,
+            here.default_aggregate,
+            here.default_threshold,
+        )
+        found = list(there.score_many(SOLUTIONS, keep_going=True))
+        for one, other in zip(found, here.score_many(SOLUTIONS, keep_going=True), strict=True):
+            alike(one, other)
+        assert sum(isinstance(one, Refusal) for one in found) >= 4
+        assert there.ledger.solutions == here.ledger.solutions
+        assert there.ledger.tokens_in == here.ledger.tokens_in
+        assert there.score(PENS, ["3 * 12 = 36 pens."]) == pytest.approx(
+            here.score(PENS, ["3 * 12 = 36 pens."]), abs=1e-5
+        )
+        good = SOLUTIONS[:4]
+        for one, other in zip(grade(good, there), grade(good, here), strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert (one.first_error, one.aggregate, one.threshold) == (
+                other.first_error,
+                other.aggregate,
+                other.threshold,
+            )
+        # The server's own verdicts are the same ones.
+        for one, other in zip(there.client.score_many(good), grade(good, here), strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert (one.first_error, one.aggregate, one.threshold) == (
+                other.first_error,
+                other.aggregate,
+                other.threshold,
+            )
+
+
+def test_an_error_names_the_same_field_there(zoo):
+    here = prm_of(zoo)
+    with InProcess(prm_of(zoo)) as server, remote(server) as there:
+        for solution in SOLUTIONS[6:9]:
+            fields = []
+            for prm in (here, there):
+                with pytest.raises(InputError) as told:
+                    prm.score(solution.problem.text, list(solution.texts))
+                fields.append(told.value.field)
+            assert fields[0] == fields[1]
+
+
+def test_candidates_in_order_and_texts_that_are_cut_there():
+    prm = ScriptedPRM(lambda problem, steps: 1 / len(steps[-1]))
+    with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as asking:
+        ranked = asking.rank("p", ["aaa\nb", ["a", "b"], [" "], ["aa"]], split="line", aggregate="mean")
+        assert [(one.index, one.score) for one in ranked] == [
+            (1, 1.0),
+            (0, pytest.approx(2 / 3)),
+            (3, 0.5),
+            (2, None),
+        ]
+        assert ranked[1].scored.solution.texts == ("aaa", "b")
+        assert ranked[1].scored.first_error == 0
+        assert isinstance(ranked[3].error, InputError)
+        assert asking.score("p", "aa\nb").solution.texts == ("aa", "b")
+
+
+def test_the_server_by_hand_says_what_the_wire_says():
+    """What the other tests of the client believe in is what `serving.wire` has written down."""
+    answers = {
+        "/v1/score": wire.ScoreAnswer,
+        "/v1/rank": wire.RankAnswer,
+        "/v1/models": wire.ModelsAnswer,
+        "/v1/sessions": wire.SessionAnswer,
+        "steps": wire.StepsAnswer,
+        "release": wire.ReleaseAnswer,
+        "s1": wire.ClosedAnswer,
+    }
+    server = Words()
+    everything(server.transport)
+    seen = set()
+    for path, answer in server.answers:
+        name = path if path in answers else path.rpartition("/")[2]
+        answers[name].model_validate_json(answer.content, strict=True)
+        seen.add(name)
+    assert seen == set(answers)
+
+
+def test_what_the_client_asks_is_what_the_wire_says():
+    bodies = {
+        "/v1/score": wire.ScoreRequest,
+        "/v1/rank": wire.RankRequest,
+        "/v1/sessions": wire.SessionRequest,
+        "steps": wire.StepsRequest,
+        "release": wire.ReleaseRequest,
+    }
+    with InProcess(ScriptedPRM(lambda problem, steps: 1 / len(steps[-1]))) as server:
+        everything(server.transport)
+    for _, path, content in server.requests:
+        name = path if path in bodies else path.rpartition("/")[2]
+        if content:
+            bodies[name].model_validate_json(content)
+    assert {status for _, status, _ in server.answers} == {200}
+
+
+def everything(transport):
+    with Client(ADDRESS, transport=transport) as asking:
+        asking.score("p", ["a", "b c"], aggregate="mean", threshold=0.2, timeout=9)
+        asking.score("p", "a b\nb", split="line")
+        asking.rank("p", [["a"], "b c d"])
+        with asking.session("p") as session:
+            session.extend([("a",), ("b", "c d")])
+            session.release([("a",)])
+
+
+def test_with_await_several_at_once(zoo):
+    here = prm_of(zoo)
+
+    async def all_of_it(server):
+        async with AsyncClient(ADDRESS, transport=httpx.ASGITransport(server)) as asking:
+            found = await asyncio.gather(*[asking.score(s.problem.text, s.texts) for s in SOLUTIONS[:4]])
+            many = [result async for result in asking.score_many(SOLUTIONS, keep_going=True)]
+            async with asking.session(PENS) as session:
+                steps = await session.extend([SOLUTIONS[0].texts[:1], SOLUTIONS[0].texts])
+            return found, many, steps
+
+    async def serve():
+        from stepmark.serving.app import running
+
+        async with running(prm_of(zoo)) as app:
+            return await all_of_it(app)
+
+    found, many, steps = asyncio.run(serve())
+    expected = list(here.score_many(SOLUTIONS, keep_going=True))
+    for one, other in zip(found, expected[:4], strict=True):
+        assert one.steps.scores == pytest.approx(other.scores, abs=1e-5)
+    for one, other in zip(many, expected, strict=True):
+        alike(one if isinstance(one, Refusal) else one.steps, other)
+    assert [one.score for one in steps] == pytest.approx(expected[0].scores, abs=1e-5)
+
+
+def test_a_server_with_keys(tmp_path, monkeypatch):
+    from stepmark.serving.keys import Keys
+
+    file = tmp_path / "keys"
+    file.write_text("me a-key-of-some-length-0123456789\n")
+    with InProcess(ScriptedPRM({"a": 0.25}), keys=Keys.read(file)) as server:
+        with pytest.raises(BackendError, match=r"401.*STEPMARK_API_KEY"):
+            remote(server)
+        monkeypatch.setenv("STEPMARK_API_KEY", "a-key-of-some-length-0123456789")
+        with remote(server) as there:
+            assert there.score("p", ["a"]) == [0.25]
+
+
+def test_limits_of_the_server_are_kept():
+    settings = Settings(max_solutions=3, max_body=4000, max_steps=5)
+    with InProcess(ScriptedPRM(lambda problem, steps: 0.5), settings) as server, remote(server) as there:
+        many = [Solution.of("p", ["s"] * 2)] * 7 + [
+            Solution.of("p", ["x" * 5000]),
+            Solution.of("p", ["s"] * 6),
+        ]
+        found = list(there.score_many(many, keep_going=True))
+    assert [type(one) for one in found] == [StepScores] * 7 + [Refusal] * 2
+    assert {status for _, status, _ in server.answers[:4]} == {200}  # known from /v1/models, and not tried
+
+
+# -- Searches --------------------------------------------------------------------------------------------------
+
+
+def arithmetic(count):
+    return [
+        Problem(text=p.text, id=p.id, answer=str(p.answer))
+        for p in arithmetic_problems(count, seed=3, steps=(3, 5))
+    ]
+
+
+def scored_nodes(found):
+    return [(node.parent, node.step, node.state) for node in found.trace.nodes]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [BestOfN(n=3), BeamSearch(width=2, expand=2), MCTS(simulations=5, expand=2)],
+    ids=lambda s: s.name,
+)
+def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once(zoo, search):
+    here, served = prm_of(zoo), prm_of(zoo)
+    search = replace(search, grading=Grading(aggregate="min", kind=here.score_kind))
+    expected = list(
+        search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | scorer.answerers(here))
+    )
+    with InProcess(served) as server, remote(server) as there:
+        assert scorer.why_whole_prefixes(there) == ""
+        keeper = scorer.scorer_of(there)
+        assert isinstance(keeper, RemoteScorer)
+        identity = scorer.prm_identity(there)
+        assert identity == f"{there.name}#{scorer.prm_identity(here).rpartition('#')[2]}"
+        asked = {
+            Score: Answerer(identity=identity, answer=keeper.score),
+            Release: Answerer(identity=identity, answer=keeper.release),
+        }
+        store = MemoryReplies()
+        results = list(
+            search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked, store=store)
+        )
+        assert keeper.places == 0
+        sent = sum(path.endswith("/steps") for _, path, _ in server.requests)
+        # A replay asks nothing.
+        assert (
+            list(search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked, store=store))
+            == results
+        )
+        assert sum(path.endswith("/steps") for _, path, _ in server.requests) == sent
+        texts = [
+            step
+            for _, path, body in server.requests
+            if path.endswith("/steps")
+            for step in json.loads(body)["steps"]
+        ]
+        assert len(texts) == sum(found.cost.scores for found in results)
+        opened = sum((method, path) == ("POST", "/v1/sessions") for method, path, _ in server.requests)
+        closed = sum(method == "DELETE" for method, _, _ in server.requests)
+        assert opened == closed >= 2
+        ledger = there.ledger
+    for one, other in zip(results, expected, strict=True):
+        assert scored_nodes(one) == scored_nodes(other)
+        assert one.cost == other.cost
+        for node, twin in zip(one.trace.nodes, other.trace.nodes, strict=True):
+            assert node.score == (None if twin.score is None else pytest.approx(twin.score, abs=1e-5))
+    assert served.ledger.tokens_again == 0
+    assert served.ledger.tokens_computed == served.ledger.tokens_distinct == here.ledger.tokens_computed
+    assert ledger.tokens_again == 0
+    assert ledger.tokens_distinct == sum(found.cost.prm for found in results)
+
+
+def test_a_search_outlives_its_sessions(zoo):
+    here, served = prm_of(zoo), prm_of(zoo)
+    search = BeamSearch(width=2, expand=2, grading=Grading(aggregate="min", kind=here.score_kind))
+    expected = list(
+        search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | scorer.answerers(here))
+    )
+    with InProcess(served) as server, remote(server) as there:
+        keeper = scorer.scorer_of(there)
+        calls = []
+
+        def forgets(requests, ready):
+            calls.append(1)
+            if len(calls) == 3:
+                server._do(forget(server))
+            return keeper.score(requests, ready)
+
+        async def forget(server):
+            server.app.service.live.sessions.end_all()
+
+        asked = {
+            Score: Answerer(identity="there", answer=forgets),
+            Release: Answerer(identity="there", answer=keeper.release),
+        }
+        results = list(search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | asked))
+        assert there.ledger.tokens_again > 0
+    for one, other in zip(results, expected, strict=True):
+        assert one.cost == other.cost
+        assert scored_nodes(one) == scored_nodes(other)
+
+
+def test_few_sessions_are_enough_for_many_problems():
+    """Fewer than there are problems: those that were used longest ago are given back, and what is needed is read again."""
+    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
+    with InProcess(prm, Settings(sessions=2)) as server, remote(server) as there:
+        keeper = RemoteScorer(there, sessions=2)
+        asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
+        assert [one.score for one in keeper.score(asked, unheard)] == [0.5] * 5
+        longer = [Score(problem=f"problem {i}", steps=("a", "b")) for i in range(5)]
+        assert [one.score for one in keeper.score(longer, unheard)] == [1 / 3] * 5
+        assert len(server.app.service.live.sessions) == 2
+        keeper.release(
+            [
+                Release(problem="problem 4", prefixes=(("a",), ("a", "b"))),
+                Release(problem="x", prefixes=(("a",),)),
+            ],
+            unheard,
+        )
+        assert len(server.app.service.live.sessions) == 1
+        assert keeper.places == 1
+
+
+def unheard(index, reply):
+    raise AssertionError("recorded in one go")
+
+
+def test_what_was_answered_is_recorded_though_another_problem_failed():
+    def before(path, body):
+        if path.endswith("/steps") and body["steps"][0]["text"] == "dies":
+            raise httpx.ConnectError("gone")
+
+    heard = {}
+    with RemotePRM(
+        Client(ADDRESS, transport=Words(before).transport, patience=Patience(retries=0), sleep=lambda s: None)
+    ) as there:
+        asked = [
+            Score(problem=p, steps=(s,))
+            for p, s in (("one", "a"), ("two", "dies"), ("three", "b c"), ("one", "d e"))
+        ]
+        with pytest.raises(BackendError, match="gone"):
+            RemoteScorer(there).score(asked, heard.__setitem__)
+    assert {number: reply.score for number, reply in heard.items()} == {0: 1.0, 2: 0.5, 3: 0.5}
+
+
+def test_a_prm_that_keeps_nothing_there_is_charged_for_whole_prefixes():
+    prm = ScriptedPRM(lambda problem, steps: 0.5)
+    with InProcess(prm) as server, remote(server) as there:
+        assert "keeps no state" in scorer.why_whole_prefixes(there)
+        request = Score(problem="the problem", steps=("a b", "c"))
+        here = scorer.scorer_of(ScriptedPRM(lambda problem, steps: 0.5))
+        [found] = scorer.scorer_of(there).score([request], unheard)
+        assert (
+            found
+            == here.score([request], lambda index, reply: None)[0]
+            == Graded(score=0.5, tokens=1, root=2)
+        )
