@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
@@ -18,7 +19,7 @@ from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
 from stepmark.serving.jobs import BusyError, DrainingError, LateError
 from stepmark.serving.refusals import Refused, input_error_data, retry
-from stepmark.serving.routing import REQUEST_MODELS
+from stepmark.serving.routing import MODELS
 from stepmark.serving.service import DEFAULTS, Extension, Service, Settings
 from stepmark.serving.sessions import UnknownSessionError
 
@@ -64,6 +65,7 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
     for router in (*ROUTERS, *(extension.router for extension in service.extensions)):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _refusal)
+    app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(StepmarkError, _stepmark_error)
     app.add_exception_handler(Exception, _failure)
     _document(app, keyed)
@@ -119,12 +121,10 @@ def _document(app: FastAPI, keyed: bool) -> None:
             document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
-            models = [(model, "validation") for model in dict.fromkeys(REQUEST_MODELS)]
-            _, bodies = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-            components = document.setdefault("components", {})
-            components["schemas"] = {**bodies.get("$defs", {}), **components.get("schemas", {})}
+            _, models = models_json_schema(list(MODELS.items()), ref_template="#/components/schemas/{model}")
+            document.setdefault("components", {})["schemas"] = models["$defs"]
             if keyed:
-                components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"key": []}]
             app.openapi_schema = document
         return app.openapi_schema
@@ -150,6 +150,14 @@ async def _refusal(_request: Request, error: Exception) -> Response:
     refused = Refused(kind, message, headers=dict(error.headers or {}))
     refused.status_code = error.status_code
     return _answered(refused)
+
+
+async def _malformed(_request: Request, error: Exception) -> Response:
+    # Of extensions whose routes have parameters that FastAPI reads.
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    return _answered(Refused("invalid_request", first["msg"], field=field or None))
 
 
 async def _stepmark_error(request: Request, error: Exception) -> Response:

@@ -52,6 +52,7 @@ async def document(request: Request) -> Response:
     return JSONResponse(request.app.openapi())
 
 
+@router.get("/", include_in_schema=False)
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """The same for people: one page that needs no network."""

@@ -36,6 +36,7 @@ from stepmark.serving.wire import (
     ScoreRequest,
     SolutionToScore,
 )
+from stepmark.store import json_type
 
 router = APIRouter(tags=["scores"])
 
@@ -47,7 +48,7 @@ _numbers = itertools.count(1)
 @router.post(
     "/v1/score",
     summary="Score solutions",
-    **described(ScoreAnswer, 404, 429, 500, 503, 504, body=ScoreRequest),
+    **described(ScoreAnswer, 404, 500, 504, body=ScoreRequest),
 )
 async def score(request: Request) -> Response:
     """Scores of every step of some solutions, one number for each, and where the first error is.
@@ -76,9 +77,7 @@ async def score(request: Request) -> Response:
     )
 
 
-@router.post(
-    "/v1/rank", summary="Rank candidates", **described(RankAnswer, 404, 429, 500, 503, 504, body=RankRequest)
-)
+@router.post("/v1/rank", summary="Rank candidates", **described(RankAnswer, 404, 500, 504, body=RankRequest))
 async def rank(request: Request) -> Response:
     """Candidates of one problem, the best first: what best-of-N takes is `results[0].index`.
 
@@ -101,7 +100,7 @@ async def rank(request: Request) -> Response:
 @router.post(
     "/pooling",
     summary="Rows of the head (vLLM)",
-    **described(PoolingAnswer, 404, 429, 500, 503, 504, body=PoolingRequest),
+    **described(PoolingAnswer, 404, 500, 504, body=PoolingRequest),
 )
 async def pooling(request: Request) -> Response:
     """What vLLM answers for a token classifier that pools step marks: rows of the head, a row a mark.
@@ -221,7 +220,7 @@ def _as_refused(error: dict[str, Any]) -> Refused:
     return Refused(error["type"], error["message"], field=error.get("field"), where=error.get("where"))
 
 
-def _sequences(found: str | list[Any]) -> list[str | list[int]]:
+def _sequences(found: Any) -> list[str | list[int]]:
     """One or several, texts or token ids, as a list.
 
     Raises:
@@ -229,8 +228,9 @@ def _sequences(found: str | list[Any]) -> list[str | list[int]]:
     """
     if isinstance(found, str):
         found = [found]
-    if not found:
-        raise Refused("invalid_request", "expected token ids or a text, found an empty list", field="input")
+    if not isinstance(found, list) or not found:
+        what = "an empty list" if found == [] else json_type(found)
+        raise Refused("invalid_request", f"expected token ids or a text, found {what}", field="input")
     if type(found[0]) is int:
         return [_ids(found, "input")]
     return [

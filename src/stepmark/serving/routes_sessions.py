@@ -27,9 +27,7 @@ router = APIRouter(tags=["sessions"])
 _ID = {"id": "The session's id."}
 
 
-@router.post(
-    "/v1/sessions", summary="Open a session", **described(SessionAnswer, 404, 429, 503, body=SessionRequest)
-)
+@router.post("/v1/sessions", summary="Open a session", **described(SessionAnswer, 404, body=SessionRequest))
 async def open_session(request: Request) -> Response:
     """Begin with a problem; nothing is computed yet."""
     live = service_of(request).need()
@@ -42,7 +40,7 @@ async def open_session(request: Request) -> Response:
 @router.post(
     "/v1/sessions/{id}/steps",
     summary="Score more steps",
-    **described(StepsAnswer, 404, 429, 500, 503, 504, body=StepsRequest, path=_ID),
+    **described(StepsAnswer, 404, 500, 504, body=StepsRequest, path=_ID),
 )
 async def add_steps(request: Request) -> Response:
     """Score steps, each after a prefix that the session has; only the new step is read, where the PRM allows it.
@@ -67,7 +65,7 @@ async def add_steps(request: Request) -> Response:
 @router.post(
     "/v1/sessions/{id}/release",
     summary="Release nodes",
-    **described(ReleaseAnswer, 404, 503, body=ReleaseRequest, path=_ID),
+    **described(ReleaseAnswer, 404, body=ReleaseRequest, path=_ID),
 )
 async def release(request: Request) -> Response:
     """Let go of prefixes that will not be continued, so that their memory can serve others. What continues them already stays."""

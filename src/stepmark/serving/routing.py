@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 Body = TypeVar("Body", bound=BaseModel)
 
-REQUEST_MODELS: list[type[BaseModel]] = []
-"""Models of bodies, for the OpenAPI document: the routes read bodies themselves, so FastAPI does not know them."""
+MODELS: dict[type[BaseModel], Literal["validation", "serialization"]] = {}
+"""Models of bodies and answers, for the OpenAPI document: routes read and write them themselves, so FastAPI does not know them."""
 
 ARRIVED = "stepmark.arrived"
 """The scope's key for when the request arrived, on the service's clock; the guard sets it."""
+
+_ALWAYS = (401, 403)
+_WITH_BODY = (400, 408, 413, 415, 429, 503)
 
 
 def service_of(request: Request) -> Service:
@@ -90,10 +93,16 @@ def described(
         body: the request's body.
         path: parameters in the path, and what they are.
     """
-    responses: dict[int | str, dict[str, Any]] = {} if result is None else {200: {"model": result}}
-    for status in sorted({401, *errors, *((400, 408, 413, 415) if body is not None else ())}):
+    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    if result is not None:
+        content = _content(result, "serialization")
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": content}}
+    for status in sorted({*_ALWAYS, *errors, *(_WITH_BODY if body is not None else ())}):
         why = "; ".join(text for kind, (code, text) in TYPES.items() if code == status)
-        responses[status] = {"model": ErrorAnswer, "description": why[:1].upper() + why[1:] + "."}
+        responses[status] = {
+            "description": why[:1].upper() + why[1:] + ".",
+            "content": _content(ErrorAnswer, "serialization"),
+        }
         if status in (429, 503):
             responses[status]["headers"] = {
                 "Retry-After": {
@@ -103,23 +112,20 @@ def described(
             }
     extra: dict[str, Any] = {}
     if body is not None:
-        REQUEST_MODELS.append(body)
-        schema = {"$ref": f"#/components/schemas/{body.__name__}"}
         examples = body.model_json_schema().get("examples", [])
-        extra["requestBody"] = {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": schema,
-                    "examples": {
-                        f"example-{number}": {"value": one} for number, one in enumerate(examples, start=1)
-                    },
-                }
-            },
+        content = _content(body, "validation")
+        content["application/json"]["examples"] = {
+            f"example-{number}": {"value": one} for number, one in enumerate(examples, start=1)
         }
+        extra["requestBody"] = {"required": True, "content": content}
     if path:
         extra["parameters"] = [
             {"name": name, "in": "path", "required": True, "description": what, "schema": {"type": "string"}}
             for name, what in path.items()
         ]
     return {"responses": responses, "openapi_extra": extra}
+
+
+def _content(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    MODELS[model] = mode
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}

@@ -216,7 +216,7 @@ class PoolingRequest(_Request):
         }
     )
 
-    input: str | list[Any] = Field(
+    input: Any = Field(
         description="Token ids of one sequence or a list of several; or a text or several, which get the tokenizer's own special tokens.",
         json_schema_extra={
             "anyOf": [

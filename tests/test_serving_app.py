@@ -1,0 +1,732 @@
+"""What the score server answers: scores, orders, sessions, what it says of itself, and every error of its table."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from serving_site import PROBLEM, prm, site, talk
+from stepmark.errors import BackendError, MarkerInTextError, TooLongError
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.records import StepScores
+from stepmark.serving import wire
+from stepmark.serving.refusals import TYPES
+from stepmark.serving.service import Settings
+
+RIGHT = ["12 * 8 = 96", "96 - 70 = 26"]
+WRONG = ["12 * 8 = 96", "96 - 70 = 36"]
+JSON = {"content-type": "application/json"}
+
+
+def error(answer, status, kind, field=None):
+    assert answer.status_code == status, answer.text
+    body = wire.ErrorAnswer.model_validate(answer.json()).error
+    assert (body.type, body.field) == (kind, field), body
+    assert TYPES[kind][0] == status
+    return body.message
+
+
+# ---- scores ----
+
+
+def test_scores_of_several_solutions():
+    async def conversation(client):
+        body = {
+            "solutions": [
+                {"problem": PROBLEM, "steps": WRONG, "id": "w"},
+                {"problem": PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 26"},
+                {"problem": "What is 2 + 2?", "steps": ["2 + 2 = 5", "5 - 1 = 4"]},
+            ]
+        }
+        answer = await client.post("/v1/score", json=body)
+        assert answer.status_code == 200
+        wire.ScoreAnswer.model_validate(answer.json())
+        assert answer.json() == {
+            "object": "scores",
+            "model": "sums",
+            "score_kind": "probability",
+            "aggregate": "min",
+            "threshold": 0.5,
+            "usage": {"solutions": 3, "steps": 6, "tokens": None},
+            "results": [
+                {"index": 0, "id": "w", "scores": [0.9, 0.2], "score": 0.2, "first_error": 1, "tokens": None},
+                {
+                    "index": 1,
+                    "scores": [0.9, 0.9],
+                    "score": 0.9,
+                    "first_error": -1,
+                    "steps": RIGHT,
+                    "tokens": None,
+                },
+                {"index": 2, "scores": [0.2, 0.9], "score": 0.2, "first_error": 0, "tokens": None},
+            ],
+        }
+
+    talk(conversation)
+
+
+def test_a_single_solution_and_settings_of_its_own():
+    async def conversation(client):
+        body = {"problem": PROBLEM, "steps": WRONG, "aggregate": "product", "threshold": 0.1}
+        answer = (await client.post("/v1/score", json=body)).json()
+        assert (answer["aggregate"], answer["threshold"]) == ("product", 0.1)
+        [result] = answer["results"]
+        assert result["score"] == pytest.approx(0.9 * 0.2)
+        assert result["first_error"] == -1
+        assert "steps" not in result
+
+    talk(conversation)
+
+
+def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
+    async def conversation(client):
+        answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
+        assert answer["results"][0]["score"] == pytest.approx((0.9 + 0.2) / 2)
+        assert answer["results"][0]["first_error"] == 0
+        facts = (await client.get("/v1/models")).json()["data"][0]["stepmark"]
+        assert (facts["default_aggregate"], facts["default_threshold"]) == ("mean", 0.95)
+
+    talk(conversation, settings=Settings(aggregate="mean", threshold=0.95))
+
+
+def test_a_prm_without_a_threshold_knows_no_first_error():
+    async def conversation(client):
+        answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
+        assert answer["threshold"] is None
+        assert answer["results"][0]["first_error"] is None
+
+    talk(conversation, prm(score_kind="log-ratio", default_threshold=None))
+
+
+def test_texts_are_cut_as_asked():
+    async def conversation(client):
+        text = "12 * 8 = 96@96 - 70 = 26"
+        body = {"problem": PROBLEM, "solution": text, "split": "marker", "marker": "@"}
+        answer = await client.post("/v1/score", json=body)
+        assert answer.json()["results"][0]["steps"] == RIGHT
+        answer = await client.post(
+            "/v1/score", json={"solutions": [{"problem": PROBLEM, "solution": "1 + 1 = 2", "split": "whole"}]}
+        )
+        assert answer.json()["results"][0]["steps"] == ["1 + 1 = 2"]
+
+    talk(conversation)
+
+
+def refusing(problem, steps):
+    if "marker" in steps[-1]:
+        raise MarkerInTextError("the marker stands in the text", field="steps")
+    if "long" in steps[-1]:
+        raise TooLongError("5000 tokens, more than 4096")
+    return 0.75
+
+
+def test_what_the_prm_cannot_read_has_an_error_in_its_place():
+    async def conversation(client):
+        body = {
+            "solutions": [
+                {"problem": "p", "steps": ["fine"]},
+                {"problem": "p", "steps": ["marker"], "id": "mine"},
+                {"problem": "p", "steps": ["long"]},
+                {"problem": " ", "steps": ["a"]},
+                {"problem": "p", "steps": []},
+                {"problem": "p", "steps": ["a", "\n"]},
+                {"problem": "p", "solution": " "},
+                {"problem": "p", "solution": "all good"},
+            ]
+        }
+        answer = (await client.post("/v1/score", json=body)).json()
+        wire.ScoreAnswer.model_validate(answer)
+        results = answer["results"]
+        assert [one["index"] for one in results] == list(range(8))
+        assert [one.get("score") for one in results] == [0.75, *[None] * 6, 0.75]
+        assert [(one["error"]["type"], one["error"].get("field")) for one in results[1:7]] == [
+            ("marker_in_text", "solutions.1.steps"),
+            ("too_long", "solutions.2"),
+            ("input", "solutions.3.problem"),
+            ("input", "solutions.4.steps"),
+            ("input", "solutions.5.steps"),
+            ("input", "solutions.6.solution"),
+        ]
+        assert results[1]["id"] == "mine"
+        assert answer["usage"] == {"solutions": 2, "steps": 2, "tokens": None}
+        # Of a single one the answer is the error.
+        message = error(
+            await client.post("/v1/score", json={"problem": "p", "steps": ["marker"]}),
+            400,
+            "marker_in_text",
+            "steps",
+        )
+        assert message == "the marker stands in the text"
+        error(await client.post("/v1/score", json={"problem": "p", "steps": ["long"]}), 400, "too_long")
+        error(await client.post("/v1/score", json={"problem": "", "steps": ["a"]}), 400, "input", "problem")
+        error(await client.post("/v1/score", json={"problem": "p", "steps": []}), 400, "input", "steps")
+
+    talk(conversation, prm(script=refusing))
+
+
+def test_a_score_that_json_has_no_number_for_is_an_error_of_its_solution():
+    async def conversation(client):
+        body = {"solutions": [{"problem": "p", "steps": ["a"]}], "aggregate": "sum-logit"}
+        [result] = (await client.post("/v1/score", json=body)).json()["results"]
+        assert result["error"]["type"] == "input"
+        assert "inf" in result["error"]["message"]
+
+    talk(conversation, prm(script=lambda problem, steps: 1.0))
+
+
+def test_a_step_that_was_not_read_is_null():
+    async def conversation(client):
+        [result] = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()[
+            "results"
+        ]
+        assert result["scores"] == [0.7, None]
+        assert (result["score"], result["first_error"]) == (None, None)
+
+    talk(conversation, prm(script=lambda problem, steps: 0.7 if len(steps) == 1 else None))
+
+
+class ThreeClasses:
+    """Says of each step what three classes are."""
+
+    name, score_kind, default_aggregate, default_threshold = "three", "probability", "last", 0.5
+
+    def __init__(self):
+        self.ledger = ScriptedPRM({}).ledger
+
+    def score_many(self, solutions, *, keep_going=False):
+        for one in solutions:
+            rows = tuple((0.1, 0.2, 0.7) for _ in one.steps)
+            yield StepScores(
+                scores=(0.9,) * len(rows),
+                kind="probability",
+                classes=rows,
+                class_names=("negative", "neutral", "positive"),
+                critiques=tuple((f"I read {step.text}.",) for step in one.steps),
+                problem_tokens=5,
+                solution_tokens=2 * len(rows),
+            )
+
+    def score(self, problem, steps):
+        raise NotImplementedError
+
+
+def test_classes_critiques_and_tokens():
+    async def conversation(client):
+        answer = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()
+        wire.ScoreAnswer.model_validate(answer)
+        assert answer["class_names"] == ["negative", "neutral", "positive"]
+        assert answer["results"][0]["classes"] == [[0.1, 0.2, 0.7]] * 2
+        assert answer["results"][0]["critiques"] == [["I read a."], ["I read b."]]
+        assert answer["results"][0]["tokens"] == 9
+        assert answer["usage"] == {"solutions": 1, "steps": 2, "tokens": 9}
+
+    talk(conversation, ThreeClasses())
+
+
+# ---- order ----
+
+
+def test_candidates_come_best_first_and_equal_ones_by_index():
+    async def conversation(client):
+        body = {
+            "problem": PROBLEM,
+            "candidates": [
+                {"steps": WRONG},
+                "marker\n1 + 1 = 2\nno sum",
+                {"steps": RIGHT, "id": "b"},
+                {"steps": ["1 + 1 = 2", " "]},
+                {"solution": "12 * 8 = 96\n96 - 70 = 26"},
+            ],
+        }
+        answer = (await client.post("/v1/rank", json=body)).json()
+        wire.RankAnswer.model_validate(answer)
+        assert answer["object"] == "ranking"
+        assert [one["index"] for one in answer["results"]] == [2, 4, 0, 1, 3]
+        assert [one.get("score") for one in answer["results"]] == [0.9, 0.9, 0.2, None, None]
+        assert answer["results"][0]["id"] == "b"
+        assert answer["results"][1]["steps"] == RIGHT
+        assert answer["results"][4]["error"]["field"] == "candidates.3.steps"
+        assert answer["usage"]["solutions"] == 3
+
+    def script(problem, steps):
+        if "marker" in steps[-1] or "no sum" in steps[-1]:
+            raise MarkerInTextError("the marker stands in the text", field="steps")
+        left, _, right = steps[-1].partition(" = ")
+        a, sign, b = left.split()
+        return (
+            0.9
+            if {"*": int(a) * int(b), "-": int(a) - int(b)}.get(sign, int(a) + int(b)) == int(right)
+            else 0.2
+        )
+
+    talk(conversation, prm(script=script))
+
+
+def test_candidates_without_a_score_stand_between_the_scored_and_the_refused():
+    async def conversation(client):
+        body = {"problem": "p", "candidates": ["none", {"steps": []}, "low", "high"]}
+        answer = (await client.post("/v1/rank", json=body)).json()
+        assert [one["index"] for one in answer["results"]] == [3, 2, 0, 1]
+
+    scores = {"none": None, "low": -5.0, "high": 2.0}
+    talk(
+        conversation,
+        prm(script=lambda problem, steps: scores[steps[-1]], score_kind="unbounded", default_threshold=None),
+    )
+
+
+# ---- sessions ----
+
+
+def test_a_session_from_beginning_to_end():
+    async def conversation(client):
+        opened = (await client.post("/v1/sessions", json={"problem": PROBLEM})).json()
+        wire.SessionAnswer.model_validate(opened)
+        assert opened["expires_in"] == 600.0
+        at = f"/v1/sessions/{opened['id']}"
+        answer = await client.post(
+            f"{at}/steps", json={"steps": [{"after": None, "text": RIGHT[0]}, {"text": "12 * 8 = 86"}]}
+        )
+        wire.StepsAnswer.model_validate(answer.json())
+        first, second = answer.json()["results"]
+        assert (first["score"], second["score"]) == (0.9, 0.2)
+        body = {
+            "steps": [
+                {"after": first["node"], "text": RIGHT[1]},
+                {"after": first["node"], "text": " "},
+                {"after": 999, "text": "1 + 1 = 2"},
+            ]
+        }
+        third, blank, lost = (await client.post(f"{at}/steps", json=body)).json()["results"]
+        assert third["score"] == 0.9
+        assert (blank["error"]["type"], blank["error"]["field"]) == ("input", "steps.1")
+        assert (lost["error"]["type"], lost["error"]["field"]) == ("input", "steps.2.after")
+        # The same again is the same.
+        again = (await client.post(f"{at}/steps", json={"steps": body["steps"][:1]})).json()["results"]
+        assert again == [third]
+        released = await client.post(f"{at}/release", json={"nodes": [second["node"], 12345]})
+        assert released.json() == {"released": 1}
+        assert (await client.delete(at)).json() == {"id": opened["id"], "closed": True}
+        for request in (
+            client.delete(at),
+            client.post(f"{at}/steps", json=body),
+            client.post(f"{at}/release", json={"nodes": [0]}),
+        ):
+            assert "expired" in error(await request, 404, "not_found")
+
+    talk(conversation)
+
+
+def test_there_are_only_so_many_sessions_and_the_next_is_told_when_to_come():
+    async def conversation(client):
+        for _ in range(2):
+            opened = await client.post("/v1/sessions", json={"problem": "p"})
+            assert opened.status_code == 200
+        refused = await client.post("/v1/sessions", json={"problem": "p"})
+        error(refused, 429, "busy")
+        assert 1 <= int(refused.headers["retry-after"]) <= 50
+        await client.delete(f"/v1/sessions/{opened.json()['id']}")
+        assert (await client.post("/v1/sessions", json={"problem": "p"})).status_code == 200
+
+    talk(conversation, settings=Settings(sessions=2, session_idle=49.0))
+
+
+# ---- what the server says of itself ----
+
+
+def test_models_health_and_readiness():
+    async def conversation(client):
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        assert (await client.get("/ready")).json() == {"status": "ready"}
+        head = await client.head("/health")
+        assert (head.status_code, head.content) == (200, b"")
+        listed = (await client.get("/v1/models")).json()
+        [entry] = wire.ModelsAnswer.model_validate(listed).data
+        assert (entry.id, entry.owned_by, entry.max_model_len) == ("mine", "stepmark", None)
+        facts = entry.stepmark
+        assert facts is not None
+        assert (facts.score_kind, facts.default_aggregate, facts.default_threshold) == (
+            "probability",
+            "min",
+            0.5,
+        )
+        assert (facts.sessions, facts.pooling, facts.identity) == (False, False, "mine")
+
+    talk(conversation, settings=Settings(name="mine"))
+
+
+def test_another_model_is_not_found():
+    async def conversation(client):
+        one = {"problem": "p", "steps": ["1 + 1 = 2"]}
+        assert (await client.post("/v1/score", json={**one, "model": "sums"})).status_code == 200
+        error(await client.post("/v1/score", json={**one, "model": "gpt"}), 404, "not_found", "model")
+        error(
+            await client.post("/v1/rank", json={"problem": "p", "candidates": ["a"], "model": "x"}),
+            404,
+            "not_found",
+            "model",
+        )
+        error(
+            await client.post("/v1/sessions", json={"problem": "p", "model": "x"}), 404, "not_found", "model"
+        )
+        error(await client.post("/pooling", json={"input": [1], "model": "x"}), 404, "not_found", "model")
+
+    talk(conversation)
+
+
+def test_every_example_of_the_document_is_answered_as_the_document_says():
+    async def conversation(client):
+        document = (await client.get("/openapi.json")).json()
+        asked = 0
+        for path, methods in document["paths"].items():
+            for method, route in methods.items():
+                content = route.get("requestBody", {}).get("content", {}).get("application/json", {})
+                for example in content.get("examples", {}).values():
+                    if path == "/pooling" or "{id}" in path:
+                        continue
+                    answer = await client.request(method, path, json={**example["value"], "model": "sums"})
+                    assert answer.status_code == 200, answer.text
+                    name = route["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+                    getattr(wire, name.rpartition("/")[2]).model_validate(answer.json())
+                    asked += 1
+        assert asked == 4
+
+    talk(conversation, prm(script=lambda problem, steps: 0.5))
+
+
+def test_examples_of_answers_are_answers():
+    shown = 0
+    for model in (wire.ErrorAnswer, wire.ScoreAnswer, wire.RankAnswer, wire.StepsAnswer):
+        for example in model.model_json_schema()["examples"]:
+            model.model_validate(example)
+            shown += 1
+    assert shown == 4
+
+
+def test_the_document_describes_every_field_and_refers_to_nothing_that_is_not_there():
+    async def conversation(client):
+        document = (await client.get("/openapi.json")).json()
+        text = json.dumps(document)
+        schemas = document["components"]["schemas"]
+        assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
+        assert not {"HTTPValidationError", "ValidationError"} & set(schemas)
+        for name, schema in schemas.items():
+            assert schema.get("description"), name
+            for field, what in schema["properties"].items():
+                known = field in ("object", "error", "usage", "data", "id", "closed", "owned_by")
+                assert known or what.get("description"), f"{name}.{field}"
+        assert set(document["paths"]) == {
+            "/v1/score",
+            "/v1/rank",
+            "/pooling",
+            "/v1/sessions",
+            "/v1/sessions/{id}",
+            "/v1/sessions/{id}/steps",
+            "/v1/sessions/{id}/release",
+            "/v1/models",
+            "/health",
+            "/ready",
+            "/metrics",
+        }
+        for methods in document["paths"].values():
+            for route in methods.values():
+                assert route["summary"]
+                assert route["description"]
+
+    talk(conversation)
+
+
+def test_the_page_of_documentation_needs_no_network_and_runs_only_its_own_script():
+    async def conversation(client):
+        answer = await client.get("/docs")
+        page = answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
+        assert "curl" in page
+        assert "httpx.post(" in page
+        assert "prefers-color-scheme: dark" in page
+        for path in ("/v1/score", "/v1/rank", "/pooling", "/v1/sessions/{id}/steps", "/metrics"):
+            assert path in page
+        # The address of the lines to copy is where the client came from, and cannot break out of them.
+        bad = await client.get("/docs", headers={"host": "a'<script>alert(1)</script>"})
+        assert "<script>alert" not in bad.text
+        assert (await client.get("/")).text == page
+
+    talk(conversation)
+
+
+# ---- metrics ----
+
+
+def parsed(text):
+    """Prometheus's text format by its own rules: {name: (kind, {labels: value})}; a metric must have HELP and TYPE before its samples."""
+    found, kinds, helps = {}, {}, set()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            helps.add(line.split(" ")[2])
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name in helps
+            assert name not in kinds, f"{name} twice"
+            kinds[name] = kind
+        else:
+            match = re.fullmatch(
+                r'([a-zA-Z_:][\w:]*)(?:\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)', line
+            )
+            assert match, line
+            name, inside, value = match.groups()
+            labels = {
+                key: re.sub(r'\\(["\\n])', lambda m: {"n": "\n"}.get(m[1], m[1]), raw)
+                for key, raw in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', inside or "")
+            }
+            family = name
+            if family not in kinds:
+                family = re.sub(r"_(bucket|sum|count)$", "", name)
+                assert kinds[family] == "histogram"
+            samples = found.setdefault(name, {})
+            key = tuple(sorted(labels.items()))
+            assert key not in samples, f"{line} twice"
+            samples[key] = float(value)
+    return kinds, found
+
+
+def test_metrics_are_prometheus_and_say_what_happened():
+    name = 'a "name"\\with\nall of it'
+
+    async def conversation(client):
+        for _ in range(3):
+            await client.post("/v1/score", json={"problem": "p", "steps": ["1 + 1 = 2", "1 + 1 = 3"]})
+        await client.post("/v1/score", json={})
+        await client.get("/nowhere")
+        await client.get("/nowhere/else")
+        await client.post("/v1/sessions", json={"problem": "p"})
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        kinds, found = parsed(answer.text)
+        assert {kinds[key] for key in kinds} == {"counter", "gauge", "histogram"}
+        assert all(key.endswith("_total") for key, kind in kinds.items() if kind == "counter")
+        requests = found["stepmark_http_requests_total"]
+
+        def count(route, method, status):
+            return requests.get((("method", method), ("route", route), ("status", status)))
+
+        assert count("/v1/score", "POST", "200") == 3
+        assert count("/v1/score", "POST", "400") == 1
+        assert count("other", "GET", "404") == 2
+        assert not any("nowhere" in str(key) for key in requests)
+        assert found["stepmark_requests_answered_total"][()] == 3
+        assert found["stepmark_items_total"][()] == 3
+        assert found["stepmark_tokens_in_total"][()] == 3 * (
+            1 + 10
+        )  # words: the problem's one and two steps of five
+        assert found["stepmark_sessions"][()] == 1
+        assert found["stepmark_queue_tokens"][()] == 0
+        assert found["stepmark_state"][("state", "ready"),] == 1
+        assert sum(found["stepmark_state"].values()) == 1
+        [info] = found["stepmark_info"]
+        assert dict(info)["model"] == name
+        # A histogram's buckets grow, and the last has all.
+        buckets = {
+            dict(key)["le"]: value
+            for key, value in found["stepmark_http_request_seconds_bucket"].items()
+            if dict(key)["route"] == "/v1/score"
+        }
+        values = list(buckets.values())
+        assert values == sorted(values)
+        assert buckets["+Inf"] == 4
+        assert found["stepmark_http_request_seconds_count"][("route", "/v1/score"),] == 4
+
+    talk(conversation, prm(name=name))
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "words"),
+    [
+        ("/v1/score", {}, "solutions", "found neither"),
+        ("/v1/score", {"solutions": []}, "solutions", "at least one"),
+        ("/v1/score", {"solutions": None}, "solutions", "found neither"),
+        ("/v1/score", {"solutions": {}}, "solutions", "a list, found an object"),
+        ("/v1/score", {"solutions": [None]}, "solutions.0", "an object, found null"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"]}, {"steps": ["a"]}]}, "solutions.1.problem", "none"),
+        ("/v1/score", {"solutions": [{"problem": 3, "steps": ["a"]}]}, "solutions.0.problem", "a string, found 3"),
+        ("/v1/score", {"solutions": [{"problem": "p"}]}, "solutions.0.steps", "steps or solution, found neither"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solution": "a"}, "steps", "found both"),
+        ("/v1/score", {"problem": "p", "steps": "a"}, "steps", "a list, found 'a'"),
+        ("/v1/score", {"problem": "p", "steps": ["a", 1]}, "steps.1", "a string, found 1"),
+        ("/v1/score", {"problem": "p", "steps": ["a", None]}, "steps.1", "a string, found null"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solutions": [{"problem": "p", "steps": ["a"]}]}, "problem", "inside"),
+        ("/v1/score", {"problem": "p", "step": ["a"]}, "step", "Did you mean 'steps'?"),
+        ("/v1/score", {"solutions": [{"problm": "p", "steps": ["a"]}]}, "solutions.0.problm", "Did you mean 'problem'?"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": "prod"}, "aggregate", "Did you mean 'product'?"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": ""}, "aggregate", "no aggregate"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold", "probability"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": "0.5"}, "threshold", "a number, found '0.5'"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 0}, "timeout", "more than 0"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout", "3600"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": True}, "timeout", "found true"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split", "Did you mean 'line' or"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "agent"}, "split", "no turns"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "marker"}, "split", "needs a marker"),
+        ("/v1/score", {"problem": "p", "solution": "a", "marker": ""}, "marker", "empty"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker", "not by 'line'"),
+        ("/v1/rank", {"problem": "p"}, "candidates", "none"),
+        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem", "not blank"),
+        ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one"),
+        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0", "an object, found 3"),
+        ("/v1/rank", {"problem": "p", "candidates": [{"text": "a"}]}, "candidates.0.text", "Known: steps, solution, id"),
+        ("/v1/rank", {"problem": "p", "candidates": [{}]}, "candidates.0.steps", "found neither"),
+        ("/v1/sessions", {"problem": ""}, "problem", "not blank"),
+        ("/v1/sessions/x/steps", {"steps": []}, "steps", "at least one"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after", "0 or more"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": 1.5, "text": "a"}]}, "steps.0.after", "a whole number, found 1.5"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after", "many digits"),
+        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0", "a whole number"),
+        ("/pooling", {"input": [[1]]}, None, "no head whose rows"),
+        ("/pooling", {"input": [[1]], "task": "embed"}, "task", "token_classify"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_gives_one_clear_error(path, body, field, words):
+    async def conversation(client):
+        assert words in error(await client.post(path, json=body), 400, "invalid_request", field)
+
+    talk(conversation)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  ",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"NaN",
+        b"\xff\xfe",
+        b'{"problem": "\xff", "steps": ["a"]}',
+        b'{"problem": "\\ud800", "steps": ["a"]}',
+        b'{"problem": "p", "steps": ["\\udfff\\ud800"]}',
+        b'{"problem": "p", "steps": ["a"], "threshold": NaN}',
+        b'{"problem": "p", "steps": ["a"], "threshold": -Infinity}',
+        b'{"problem": "p", "steps": ["a"], "timeout": 1e999}',
+        b'{"problem": "p", "steps": ["a"], "timeout": ' + b"9" * 10_000 + b"}",
+        b"[" * 100_000,
+        b'{"solutions":' * 50_000,
+        b'{"problem": "p", "steps": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+        b'{"problem": "p"} {"problem": "p"}',
+        "{'problem': 'p'}".encode("utf-16"),
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_bodies_that_are_no_request_are_refused_with_400(body):
+    async def conversation(client):
+        answer = await client.post("/v1/score", content=body, headers=JSON)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request"
+        assert len(answer.content) < 1000
+
+    talk(conversation)
+
+
+def test_other_types_of_content_are_refused():
+    async def conversation(client):
+        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]})
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+            message = error(
+                await client.post("/v1/score", content=body, headers={"content-type": kind}),
+                415,
+                "unsupported_media_type",
+            )
+            assert "Content-Type: application/json" in message
+        for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
+            answer = await client.post("/v1/score", content=body, headers={"content-type": kind})
+            assert answer.status_code == 200
+
+    talk(conversation)
+
+
+def test_no_such_address_and_no_such_method():
+    async def conversation(client):
+        error(await client.get("/v2/score"), 404, "not_found")
+        error(await client.post("/v1/score/", json={}), 404, "not_found")
+        refused = await client.get("/v1/score")
+        error(refused, 405, "method_not_allowed")
+        assert refused.headers["allow"] == "POST"
+        error(await client.delete("/v1/models"), 405, "method_not_allowed")
+
+    talk(conversation)
+
+
+def test_more_than_one_request_may_have_is_too_large():
+    async def conversation(client):
+        one = {"problem": "p", "steps": ["1 + 1 = 2"]}
+        error(await client.post("/v1/score", json={"solutions": [one] * 4}), 413, "too_large", "solutions")
+        error(
+            await client.post("/v1/score", json={"solutions": [one, {"problem": "p", "steps": ["a"] * 3}]}),
+            413,
+            "too_large",
+            "solutions.1.steps",
+        )
+        error(
+            await client.post("/v1/score", json={"problem": "p", "solution": "a\nb\nc", "split": "line"}),
+            413,
+            "too_large",
+            "solution",
+        )
+        error(
+            await client.post("/v1/score", json={"problem": "p", "steps": ["a"] * 100_000}),
+            413,
+            "too_large",
+            "steps",
+        )
+        body = {"problem": "p", "candidates": ["1 + 1 = 2"] * 4}
+        error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates")
+        session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
+        body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
+        error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")
+
+    talk(conversation, settings=Settings(max_solutions=3, max_steps=2))
+
+
+@pytest.mark.parametrize("kind", [BackendError, RuntimeError])
+def test_a_model_that_fails_is_500_and_the_server_lives_on(kind):
+    def script(problem, steps):
+        if problem == "bad":
+            raise kind("the model fell over")
+        return 0.5
+
+    async def conversation(client):
+        bad = await client.post("/v1/score", json={"problem": "bad", "steps": ["a"]})
+        assert "the model fell over" in error(bad, 500, "failed")
+        assert (await client.post("/v1/score", json={"problem": "p", "steps": ["a"]})).status_code == 200
+
+    talk(conversation, prm(script=script))
+
+
+def test_a_fault_of_our_own_is_500_with_nothing_of_it_in_the_answer(monkeypatch):
+    import asyncio
+
+    from stepmark.serving import routes_score
+
+    def broken(*_):
+        raise KeyError("secret")
+
+    monkeypatch.setattr(routes_score, "best_first", broken)
+    lines = []
+
+    async def whole():
+        async with site(prm()) as (client, app):
+            app.service._log = lines.append
+            answer = await client.post("/v1/rank", json={"problem": "p", "candidates": ["1 + 1 = 2"]})
+            assert "secret" not in error(answer, 500, "failed")
+
+    asyncio.run(whole())
+    assert any("KeyError: 'secret'" in line for line in lines)

@@ -1,0 +1,623 @@
+"""What stands before the routes: keys, sizes, slow and vanished clients, deadlines, full queues, loading and draining."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.serving.app import guarded
+from stepmark.serving.guard import BODIES_AT_ONCE, HEADERS
+from stepmark.serving.keys import Keys
+from stepmark.serving.service import DEFAULTS, Service, Settings, served_name
+from stepmark.serving.wire import ErrorAnswer, ModelEntry
+
+ONE = {"problem": "p", "steps": ["1 + 1 = 2"]}
+JSON = {"content-type": "application/json"}
+ALICE = "a-key-that-is-alice's-own"
+BOB = "bobs-key-0123456789"
+
+
+def error(answer, status, kind):
+    assert answer.status_code == status, answer.text
+    body = ErrorAnswer.model_validate(answer.json()).error
+    assert body.type == kind
+    return body.message
+
+
+class Gate:
+    """A script that waits until it is let through, and says when it is reached."""
+
+    def __init__(self):
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.asked = []
+
+    def __call__(self, problem, steps):
+        self.asked.append(problem)
+        self.reached.set()
+        assert self.open.wait(20)
+        return 0.5
+
+    async def entered(self):
+        await asyncio.to_thread(self.reached.wait, 20)
+
+
+async def until(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("it did not come to pass")
+
+
+# ---- keys ----
+
+
+def test_only_those_with_a_key_are_answered():
+    async def conversation(client):
+        keys = [None, "", ALICE, f"Basic {ALICE}", "Bearer", f"Bearer {ALICE}x", f"Bearer {ALICE} {ALICE}"]
+        for header in keys:
+            headers = {} if header is None else {"authorization": header}
+            answer = await client.post("/v1/score", json=ONE, headers=headers)
+            assert "Authorization: Bearer KEY" in error(answer, 401, "unauthorized")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        for path in ("/metrics", "/v1/models", "/nowhere"):
+            error(await client.get(path), 401, "unauthorized")
+        for path in ("/health", "/ready", "/docs", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+        for scheme in ("Bearer", "bearer"):
+            for key in (ALICE, BOB):
+                headers = {"authorization": f"{scheme} {key}"}
+                assert (await client.post("/v1/score", json=ONE, headers=headers)).status_code == 200
+        assert (await client.get("/metrics", headers=headers)).status_code == 200
+        document = (await client.get("/openapi.json")).json()
+        assert document["security"] == [{"key": []}]
+        assert "Bearer $STEPMARK_API_KEY" in (await client.get("/docs")).text
+
+    talk(conversation, keys=Keys({"alice": ALICE, "bob": BOB}))
+
+
+def test_two_authorization_headers_are_none():
+    async def conversation(client):
+        headers = [("authorization", f"Bearer {ALICE}"), ("authorization", f"Bearer {ALICE}")]
+        error(await client.get("/metrics", headers=headers), 401, "unauthorized")
+
+    talk(conversation, keys=Keys({"alice": ALICE}))
+
+
+def test_keys_of_a_file(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# who may ask\n\nalice {ALICE}\n  bob\t{BOB}  \n")
+    keys = Keys.read(file)
+    assert len(keys) == 2
+    assert keys.name_of(f"Bearer {ALICE}".encode()) == "alice"
+    assert keys.name_of(f"Bearer {BOB}".encode()) == "bob"
+    assert keys.name_of(b"Bearer \xff\xff") is None
+    assert keys.name_of(None) is None
+    assert ALICE not in repr(vars(keys))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("", UsageError, "at least one key, found none"),
+        ("# nobody\n", UsageError, "found none"),
+        (f"alice {ALICE}\nbob\n", InputError, "keys:2: expected NAME KEY, found 1 word"),
+        (f"alice {ALICE} extra\n", InputError, "found 3 words"),
+        (f"alice {ALICE}\nalice {BOB}\n", InputError, "'alice' has a key already"),
+        (f"alice {ALICE}\nbob {ALICE}\n", UsageError, "'alice' and 'bob' have the same key"),
+        ("alice short\n", UsageError, "16 or more"),
+        ("alice schlüssel-schlüssel\n", UsageError, "visible ASCII"),
+    ],
+)
+def test_a_file_that_holds_no_keys(tmp_path, text, kind, words):
+    file = tmp_path / "keys"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(kind) as caught:
+        Keys.read(file)
+    assert words in str(caught.value)
+    assert ALICE not in str(caught.value)
+
+
+def test_a_file_of_keys_that_is_not_there_or_no_text(tmp_path):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        Keys.read(tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not UTF-8"):
+        Keys.read(tmp_path / "bytes")
+
+
+# ---- bodies ----
+
+
+def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
+    async def conversation(client):
+        body = json.dumps({**ONE, "id": "x" * 2000}).encode()
+        assert len(body) > 1000
+        answer = await client.post("/v1/score", content=body, headers=JSON)
+        assert "1000 bytes" in error(answer, 413, "too_large")
+        assert answer.headers["connection"] == "close"
+        sent = []
+
+        async def pieces():
+            for start in range(0, len(body), 100):
+                sent.append(start)
+                yield body[start : start + 100]
+
+        error(await client.post("/v1/score", content=pieces(), headers=JSON), 413, "too_large")
+        assert len(sent) <= 12, "the rest was read all the same"
+        lying = {**JSON, "content-length": "10"}
+        error(await client.post("/v1/score", content=pieces(), headers=lying), 413, "too_large")
+        for length in ("-1", "1e3", "9" * 30):
+            answer = await client.post("/v1/score", content=b"{}", headers={**JSON, "content-length": length})
+            error(answer, 413, "too_large")
+        exact = json.dumps(ONE).encode()
+        exact += b" " * (1000 - len(exact))
+        assert (await client.post("/v1/score", content=exact, headers=JSON)).status_code == 200
+
+    talk(conversation, settings=Settings(max_body=1000))
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    async def conversation(client):
+        async def pieces():
+            yield b'{"problem":'
+            await asyncio.sleep(60)
+
+        answer = await client.post("/v1/score", content=pieces(), headers=JSON)
+        assert "11 bytes" in error(answer, 408, "slow_body")
+        assert answer.headers["connection"] == "close"
+        assert (await client.post("/v1/score", json=ONE)).status_code == 200
+
+    talk(conversation, settings=Settings(body_timeout=0.05))
+
+
+def test_bodies_that_arrive_together_have_a_bound():
+    async def conversation():
+        async with site(prm(), Settings(max_body=100)) as (client, app):
+            hold = asyncio.Event()
+
+            async def pieces():
+                yield b" " * 90
+                await hold.wait()
+                yield b"{}"
+
+            async def send():
+                return await client.post("/v1/score", content=pieces(), headers=JSON)
+
+            count = BODIES_AT_ONCE * 100 // 90
+            waiting = [asyncio.create_task(send()) for _ in range(count)]
+            await until(lambda: app._held == 90 * count)
+            refused = await send()
+            error(refused, 429, "busy")
+            assert refused.headers["retry-after"] == "1"
+            hold.set()
+            assert {(await one).status_code for one in waiting} == {400}
+            assert app._held == 0
+
+    asyncio.run(conversation())
+
+
+# ---- clients that go away, deadlines, a full queue ----
+
+
+async def raw(app, body, receive_more):
+    """A request by the ASGI protocol itself; gives what was sent."""
+    sent = []
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive():
+        message = next(messages, None)
+        return message if message is not None else await receive_more()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/score",
+        "raw_path": b"/v1/score",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"stepmark"), (b"content-type", b"application/json")],
+        "client": ("1.2.3.4", 5),
+        "server": ("stepmark", 80),
+    }
+    await app(scope, receive, send)
+    return sent
+
+
+def test_what_a_vanished_client_asked_leaves_the_queue():
+    gate = Gate()
+
+    async def conversation():
+        async with site(prm(script=gate)) as (client, app):
+            first = asyncio.create_task(client.post("/v1/score", json=ONE))
+            await gate.entered()
+            gone = asyncio.Event()
+
+            async def disconnect():
+                await gone.wait()
+                return {"type": "http.disconnect"}
+
+            body = json.dumps({**ONE, "problem": "never"}).encode()
+            second = asyncio.create_task(raw(app, body, disconnect))
+            live = app.service.live
+            await until(lambda: live.batcher.figures.waiting_requests == 2)
+            gone.set()
+            assert await second == [], "there is nobody to send to"
+            assert live.batcher.figures.waiting_requests == 1
+            assert live.batcher.figures.gone == 1
+            gate.open.set()
+            assert (await first).status_code == 200
+            assert "never" not in gate.asked
+            metrics = (await client.get("/metrics")).text
+            assert 'route="/v1/score",method="POST",status="499"} 1' in metrics
+            assert "stepmark_http_requests_open 1\n" in metrics  # this one
+
+    asyncio.run(conversation())
+
+
+def test_a_client_that_goes_away_while_it_sends():
+    async def conversation():
+        async with site(prm()) as (client, app):
+
+            async def disconnect():
+                return {"type": "http.disconnect"}
+
+            messages = iter(["{"])
+            sent = []
+
+            async def receive():
+                for part in messages:
+                    return {"type": "http.request", "body": part.encode(), "more_body": True}
+                return await disconnect()
+
+            async def send(message):
+                sent.append(message)
+
+            scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": [], "client": None}
+            await app(scope, receive, send)
+            assert sent == []
+            assert app._held == 0
+            assert (await client.post("/v1/score", json=ONE)).status_code == 200
+
+    asyncio.run(conversation())
+
+
+def test_a_deadline_that_passes():
+    gate = Gate()
+
+    async def conversation():
+        async with site(prm(script=gate), Settings(timeout=0.05)) as (client, app):
+            error(await client.post("/v1/score", json={**ONE, "timeout": 0.03}), 504, "deadline")
+            error(await client.post("/v1/score", json=ONE), 504, "deadline")
+            session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
+            steps = {"steps": [{"text": "a"}]}
+            error(await client.post(f"/v1/sessions/{session}/steps", json=steps), 504, "deadline")
+            error(await client.post("/v1/rank", json={"problem": "p", "candidates": ["a"]}), 504, "deadline")
+            gate.open.set()
+            assert (await client.post("/v1/score", json={**ONE, "timeout": 20})).status_code == 200
+            assert app.service.live.batcher.figures.late == 4
+
+    asyncio.run(conversation())
+
+
+def test_a_full_queue_sends_away_and_says_when_to_come_again():
+    gate = Gate()
+
+    async def conversation():
+        async with site(prm(script=gate), Settings(token_budget=1, queue_tokens=40)) as (client, app):
+            first = asyncio.create_task(client.post("/v1/score", json=ONE))
+            await gate.entered()
+            body = {"solutions": [{"problem": "x" * 60, "steps": ["1 + 1 = 2"]}]}  # 24 tokens, about
+            second = asyncio.create_task(client.post("/v1/score", json=body))
+            await until(lambda: app.service.live.batcher.figures.waiting_requests == 2)
+            refused = await client.post("/v1/score", json=body)
+            error(refused, 429, "busy")
+            assert int(refused.headers["retry-after"]) >= 1
+            gate.open.set()
+            assert (await first).status_code == (await second).status_code == 200
+            assert (await client.post("/v1/score", json=body)).status_code == 200
+
+    asyncio.run(conversation())
+
+
+# ---- loading and draining ----
+
+
+@asynccontextmanager
+async def loading(load, settings=DEFAULTS, **more):
+    """A server whose PRM is not there yet, and a client."""
+    lines = []
+    service = Service(load, settings, log=lines.append, **more)
+    app = guarded(service)
+    started = service.start()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:
+        try:
+            yield client, service, started, lines
+        finally:
+            await service.stop()
+
+
+def test_it_is_alive_and_not_ready_while_the_model_loads():
+    there = threading.Event()
+
+    def load():
+        assert there.wait(20)
+        return prm()
+
+    async def conversation():
+        async with loading(load) as (client, service, started, _):
+            assert (await client.get("/health")).json() == {"status": "ok"}
+            for answer in (
+                await client.get("/ready"),
+                await client.get("/v1/models"),
+                await client.post("/v1/score", json=ONE),
+            ):
+                assert "loading" in error(answer, 503, "unavailable")
+                assert answer.headers["retry-after"] == "5"
+            assert 'stepmark_state{state="loading"} 1' in (await client.get("/metrics")).text
+            there.set()
+            await started
+            assert service.state == "ready"
+            assert (await client.get("/ready")).status_code == 200
+            assert (await client.post("/v1/score", json=ONE)).status_code == 200
+
+    asyncio.run(conversation())
+
+
+def test_a_model_that_cannot_be_loaded():
+    def load():
+        raise CheckpointError("model.safetensors is cut off")
+
+    told = []
+
+    async def conversation():
+        service = Service(load)
+        service.when_loaded = told.append
+        with pytest.raises(CheckpointError, match="cut off"):
+            await service.start()
+        assert service.state == "failed"
+        transport = httpx.ASGITransport(guarded(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:
+            assert "could not be loaded" in error(await client.get("/ready"), 503, "unavailable")
+            assert (await client.get("/health")).status_code == 200
+        await service.stop()
+
+    asyncio.run(conversation())
+    assert len(told) == 1
+
+
+def test_settings_that_do_not_fit_the_prm_fail_it():
+    async def conversation():
+        service = Service(lambda: prm(score_kind="margin"), Settings(aggregate="product"))
+        with pytest.raises(UsageError, match="made of probabilities"):
+            await service.start()
+        await service.stop()
+
+    asyncio.run(conversation())
+
+
+def test_a_stop_while_it_loads_does_not_wait_for_it():
+    never = threading.Event()
+
+    async def conversation():
+        async with loading(lambda: never.wait(20) and None) as (client, service, started, _):
+            await client.get("/health")
+            await asyncio.wait_for(service.stop(), 5)
+            assert service.state == "draining"
+            assert started.cancelled()
+
+    try:
+        asyncio.run(conversation())
+    finally:
+        never.set()
+
+
+def test_a_stop_finishes_what_is_in_work_and_takes_nothing_new():
+    gate = Gate()
+
+    async def conversation():
+        async with loading(lambda: prm(script=gate)) as (client, service, started, _):
+            await started
+            work = asyncio.create_task(client.post("/v1/score", json=ONE))
+            await gate.entered()
+            stopping = service.stop()
+            for answer in (await client.get("/ready"), await client.post("/v1/score", json=ONE)):
+                assert "shutting down" in error(answer, 503, "unavailable")
+                assert "retry-after" in answer.headers
+            assert answer.headers["connection"] == "close"
+            assert (await client.get("/health")).status_code == 200
+            assert not work.done()
+            gate.open.set()
+            assert (await work).status_code == 200
+            await stopping
+            assert service.stop() is stopping
+
+    asyncio.run(conversation())
+
+
+def test_what_is_not_begun_in_the_time_of_grace_is_refused():
+    gate = Gate()
+
+    async def conversation():
+        settings = Settings(token_budget=1, grace=0.05)
+        async with loading(lambda: prm(script=gate), settings) as (client, service, started, _):
+            await started
+            body = {"solutions": [ONE, {**ONE, "problem": "q"}]}
+            work = asyncio.create_task(client.post("/v1/score", json=body))
+            await gate.entered()
+            stopping = service.stop()
+            answer = await work
+            error(answer, 503, "unavailable")
+            assert answer.headers["connection"] == "close"
+            gate.open.set()
+            await stopping
+            assert gate.asked == ["p"]
+
+    asyncio.run(conversation())
+
+
+def test_extensions_load_after_the_prm_list_their_models_and_are_stopped():
+    events = []
+
+    class Echo:
+        router = APIRouter()
+
+        def load(self, model):
+            events.append(f"load {model.name}")
+
+        async def start(self, live):
+            events.append(f"start {live.name}")
+            return [ModelEntry(id="echo", created=7)]
+
+        async def stop(self):
+            events.append("stop")
+
+    @Echo.router.post("/v1/echo", summary="Echo")
+    async def echo(request: Request):
+        return JSONResponse(await request.json())
+
+    @Echo.router.post("/v1/typed")
+    async def typed(count: int):
+        return count
+
+    async def conversation(client):
+        assert (await client.post("/v1/echo", json={"a": 1})).json() == {"a": 1}
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [one["id"] for one in listed] == ["sums", "echo"]
+        error(await client.post("/v1/typed?count=x"), 400, "invalid_request")
+        assert listed[1] == {"id": "echo", "object": "model", "created": 7, "owned_by": "stepmark"}
+
+    talk(conversation, extensions=[Echo()])
+    assert events == ["load sums", "start sums", "stop"]
+
+
+# ---- other sites' pages, other names, headers, the log ----
+
+
+def test_other_hosts_and_other_sites_pages_are_refused_where_anybody_may_ask():
+    async def conversation():
+        service = Service(prm)
+        app = guarded(service, hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}))
+        await service.start()
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8008") as client:
+            for host in ("127.0.0.1:8008", "localhost", "LOCALHOST:1", "[::1]:8008"):
+                assert (await client.get("/health", headers={"host": host})).status_code == 200
+            for host in ("evil.example", "evil.example:8008", "127.0.0.1.evil.example", ""):
+                error(await client.get("/health", headers={"host": host}), 403, "forbidden")
+            page = {"origin": "http://127.0.0.1:8008"}
+            assert (await client.post("/v1/score", json=ONE, headers=page)).status_code == 200
+            for headers in (
+                {"origin": "https://evil.example"},
+                {"origin": "null"},
+                {"sec-fetch-site": "cross-site"},
+            ):
+                error(await client.post("/v1/score", json=ONE, headers=headers), 403, "forbidden")
+        await service.stop()
+
+    asyncio.run(conversation())
+
+
+def test_every_answer_has_the_headers_and_head_has_no_body():
+    async def conversation(client):
+        for answer in (
+            await client.get("/health"),
+            await client.get("/nowhere"),
+            await client.post("/v1/score", json=ONE),
+            await client.post("/v1/score", json={}),
+        ):
+            for name, value in HEADERS:
+                assert answer.headers[name.decode()] == value.decode()
+            assert answer.headers.get_list("content-security-policy") == [
+                "default-src 'none'; frame-ancestors 'none'"
+            ]
+        for path in ("/nowhere", "/ready"):
+            assert (await client.head(path)).content == b""
+
+    talk(conversation, settings=Settings(max_body=100))
+
+
+def test_the_log_has_a_line_a_request_and_nothing_of_what_was_asked():
+    lines = []
+
+    async def conversation():
+        service = Service(prm, log=lines.append)
+        app = guarded(service, keys=Keys({"alice": ALICE}))
+        await service.start()
+        transport = httpx.ASGITransport(app, client=("10.0.0.9", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:
+            headers = {"authorization": f"Bearer {ALICE}"}
+            body = {"problem": "secret problem", "steps": ["1 + 1 = 2"]}
+            await client.post("/v1/score", json=body, headers=headers)
+            await client.get("/a%0ab%1b[31m")
+            await client.head("/health")
+        await service.stop()
+
+    asyncio.run(conversation())
+    text = "\n".join(lines)
+    assert "secret" not in text
+    assert ALICE not in text
+    assert [re.sub(r"^\S+Z | [\d.]+ ms$", "", line) for line in lines] == [
+        "10.0.0.9 alice POST /v1/score 200",
+        "10.0.0.9 - GET /a?b?[31m 401",
+        "10.0.0.9 - HEAD /health 200",
+    ]
+
+
+def test_websockets_are_closed():
+    async def conversation():
+        async with site(prm()) as (_, app):
+            sent = []
+
+            async def receive():
+                return {"type": "websocket.connect"}
+
+            async def send(message):
+                sent.append(message)
+
+            await app({"type": "websocket", "path": "/"}, receive, send)
+            assert sent == [{"type": "websocket.close", "code": 1008}]
+
+    asyncio.run(conversation())
+
+
+def test_names_of_folders_and_hubs(tmp_path):
+    assert served_name(str(tmp_path / "my-prm")) == "my-prm"
+    assert served_name("Qwen/Qwen2.5-Math-PRM-7B") == "Qwen/Qwen2.5-Math-PRM-7B"
+    assert served_name("http://10.0.0.1:8000") == "http://10.0.0.1:8000"
+    assert served_name("default") == "default"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token_budget": 0},
+        {"max_body": 0},
+        {"sessions": 0},
+        {"timeout": 0.0},
+        {"timeout": float("nan")},
+        {"body_timeout": float("inf")},
+        {"grace": -1.0},
+    ],
+)
+def test_settings_that_let_nothing_through(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Settings(**wrong)
