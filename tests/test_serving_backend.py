@@ -1,0 +1,328 @@
+"""What computes behind the server: tiny models through the batcher, against the PRM alone; whole prefixes; memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+import torch
+
+from stepmark import load_prm
+from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.serving.backend import CachedBackend, WholeBackend, backend_of
+from stepmark.serving.batcher import Batcher
+from stepmark.serving.jobs import Grown, Growth, Prepared, Reading, Rows, Whole
+from stepmark.serving.sessions import Sessions
+
+torch.set_num_threads(1)
+
+
+def load(zoo, name):
+    built = zoo["implicit" if name.startswith("implicit") else name]
+    reference = str(built.reference.folder) if name.startswith("implicit") else None
+    family = name if name.startswith("implicit") else None
+    return load_prm(str(built.folder), family=family, reference=reference, dtype="float32", device="cpu")
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def solutions(count, *, problems=4, seed=0):
+    rng = random.Random(seed)
+    words = ["12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30", "Let x be 4.\n\nThen 2x = 8"]
+    return [
+        Solution.of(
+            f"How many pens are left of {rng.randrange(problems)}?",
+            [f"{rng.choice(words)} ({rng.randrange(3)})" for _ in range(rng.randint(1, 4))],
+        )
+        for _ in range(count)
+    ]
+
+
+def distinct(prm, asked):
+    texts = [prm.encoder.encode(one).ids.tolist() for one in asked]
+    return len({tuple(ids[:n]) for ids in texts for n in range(1, len(ids) + 1)})
+
+
+@pytest.mark.parametrize("name", ["qwen-prm", "implicit-per-step"])
+def test_many_clients_are_answered_right_and_nothing_is_computed_twice(zoo, name):
+    prm, alone = load(zoo, name), load(zoo, name)
+    unit = 0.001 if name.startswith("implicit") else 1.0
+    asked = solutions(40)
+    expected = list(alone.score_many(asked))
+    order = list(range(40)) * 2
+    random.Random(1).shuffle(order)
+
+    async def scene():
+        backend = backend_of(prm, memory_tokens=20_000)
+        assert isinstance(backend, CachedBackend)
+        batcher = Batcher(backend, token_budget=200, queue_tokens=100_000)
+        await batcher.start()
+        parts = [order[start : start + 3] for start in range(0, len(order), 3)]
+        found = await asyncio.gather(*(batcher.score([asked[i] for i in part]) for part in parts))
+        for part, results in zip(parts, found, strict=True):
+            for i, result in zip(part, results, strict=True):
+                assert [s / unit for s in result.scores] == pytest.approx(
+                    [s / unit for s in expected[i].scores], abs=1e-5 if unit == 1.0 else 1e-4
+                )
+        figures = batcher.figures
+        assert figures.tokens_computed == figures.tokens_distinct == distinct(prm, asked)
+        assert figures.memory_tokens == distinct(prm, asked)
+        assert (figures.tokens_again, figures.evicted, figures.memory_capacity) == (0, 0, 20_000)
+        assert figures.items == 80
+        assert (
+            figures.tokens_read == figures.tokens_in == 2 * sum(len(prm.encoder.encode(s).ids) for s in asked)
+        )
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_a_batch_computes_its_budget_and_the_memory_keeps_its_bound(zoo):
+    prm = load(zoo, "qwen-prm")
+    asked = solutions(60, problems=30, seed=3)
+    longest = max(len(prm.encoder.encode(s).ids) for s in asked)
+
+    async def scene():
+        backend = CachedBackend(prm, memory_tokens=3 * longest)
+        batcher = Batcher(backend, token_budget=2 * longest, queue_tokens=100)
+        computed = []
+        compute = backend.compute
+
+        def noting(works):
+            before = prm.ledger.tokens_computed
+            result = compute(works)
+            computed.append(prm.ledger.tokens_computed - before)
+            return result
+
+        backend.compute = noting
+        await batcher.start()
+        found = await batcher.score(asked)
+        assert all(isinstance(one, StepScores) for one in found)
+        assert max(computed) <= 2 * longest
+        assert len(computed) < len(asked)
+        assert backend.session.pool.peak <= 3 * longest
+        assert batcher.figures.evicted > 0
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_sessions_solutions_and_tokens_share_one_tree(zoo):
+    prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
+    problem, steps = "How many pens are left?", ("12 * 3 = 36 pens", "36 - 6 = 30")
+    truth = alone.score(problem, list(steps))
+
+    async def scene():
+        batcher = Batcher(backend_of(prm), token_budget=1000, queue_tokens=10_000)
+        await batcher.start()
+        sessions = Sessions(batcher, limit=2, nodes=10, idle=60)
+        name = sessions.open(Problem(text=problem)).id
+        (first,) = await sessions.extend(name, [(None, steps[0])])
+        (second,) = await sessions.extend(name, [(first.node, steps[1])])
+        assert [first.score, second.score] == pytest.approx(truth, abs=1e-5)
+        ids = prm.encoder.encode(Solution.of(problem, steps)).ids
+        assert first.root + first.tokens + second.tokens == len(ids) == prm.ledger.tokens_computed
+        (whole,) = await batcher.score([Solution.of(problem, steps)])
+        assert list(whole.scores) == pytest.approx(truth, abs=1e-5)
+        (rows,) = await batcher.rows([ids.tolist()], activation=True)
+        assert [row[1] for row in rows.rows] == pytest.approx(truth, abs=1e-5)
+        assert rows.tokens == len(ids)
+        assert prm.ledger.tokens_computed == len(ids)  # all of that was one path
+        sessions.end_all()
+        await batcher.stop(grace=5)
+        assert prm.ledger.tokens_computed == len(ids)
+        assert batcher.backend.memory[0] == 0  # the session gave it back, and nothing else held it
+
+    run(scene())
+
+
+def test_a_session_whose_prefixes_were_forgotten_goes_on(zoo):
+    prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
+    problem, steps = "p", ("so x = 6", "36 - 6 = 30")
+
+    async def scene():
+        length = len(prm.encoder.encode(Solution.of(problem, steps)).ids)
+        batcher = Batcher(backend_of(prm, memory_tokens=length), token_budget=1000, queue_tokens=10_000)
+        await batcher.start()
+        sessions = Sessions(batcher, limit=2, nodes=10, idle=60)
+        name = sessions.open(Problem(text=problem)).id
+        (first,) = await sessions.extend(name, [(None, steps[0])])
+        (other,) = await batcher.score([Solution.of("q", ["so y = 60", "3 + 4 = 7"])])
+        assert isinstance(other, StepScores | Refusal)
+        (second,) = await sessions.extend(name, [(first.node, steps[1])])
+        assert [first.score, second.score] == pytest.approx(alone.score(problem, list(steps)), abs=1e-5)
+        sessions.end_all()
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_what_cannot_be_read_says_why(zoo):
+    prm = load(zoo, "qwen-prm")
+
+    async def scene():
+        batcher = Batcher(backend_of(prm, memory_tokens=300), token_budget=1000, queue_tokens=100_000)
+        await batcher.start()
+        found = await batcher.score(
+            [
+                Solution.of("p", ["<extra_0>"]),
+                Solution.of("p", [" "]),
+                Solution.of("p", ["x = 6 " * 3000]),
+                Solution.of("p", ["x = 6 " * 60]),  # the model reads it, and the memory does not hold it
+                Solution.of("p", ["x = 6"]),
+            ]
+        )
+        assert [type(one.error) for one in found[:4]] == [
+            MarkerInTextError,
+            InputError,
+            TooLongError,
+            TooLongError,
+        ]
+        assert "the session keeps 300" in str(found[3].error)
+        assert isinstance(found[4], StepScores)
+        rows = await batcher.rows([[], [-1], [10**6], [1] * 301, [5, 6], "so x = 6"])
+        assert [type(one) for one in rows] == [InputError] * 3 + [TooLongError, Rows, Rows]
+        assert rows[4].rows == ()  # no step mark
+        assert rows[5].tokens == len(prm.encoder.tokenizer("so x = 6")["input_ids"])
+        assert batcher.backend.max_tokens == 300
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_rows_with_activation_are_shares(zoo):
+    prm = load(zoo, "reasoneval")
+    backend = CachedBackend(prm)
+    encoded = prm.encoder.encode(Solution.of("p", ["so x = 6", "x = 7"]))
+    asks = [Reading(tokens=tuple(encoded.ids.tolist()), activation=on) for on in (False, True)]
+    logits, shares = backend.compute(backend.prepare(asks))
+    assert len(logits.rows) == len(encoded.ids)  # this family has no mark of its own
+    (whole,) = prm.score_many([Solution.of("p", ["so x = 6", "x = 7"])])
+    for read, classes in zip(encoded.reads, whole.classes, strict=True):
+        assert shares.rows[read] == pytest.approx(classes, abs=1e-5)
+        assert torch.softmax(torch.tensor(logits.rows[read]), 0).tolist() == pytest.approx(classes, abs=1e-5)
+    one = load(zoo, "skywork")
+    (rows,) = CachedBackend(one).compute(
+        CachedBackend(one).prepare([Reading(tokens=(5, 6), activation=True)])
+    )
+    assert all(len(row) == 1 and 0 <= row[0] <= 1 for row in rows.rows)
+
+
+def test_cost_is_what_neither_the_tree_nor_a_neighbour_has(zoo):
+    prm = load(zoo, "qwen-prm")
+    backend = CachedBackend(prm)
+    texts = [("so x = 6", "a"), ("so x = 6", "b"), ("so x = 6", "a")]
+    one, other, same = backend.prepare([Whole(solution=Solution.of("p", steps)) for steps in texts])
+    assert (backend.fresh(one, None), one.tokens) == (len(one.encoded.ids),) * 2
+    assert 0 < backend.fresh(other, one) < other.tokens / 2
+    assert backend.fresh(same, one) == 0
+    backend.compute([one])
+    assert backend.fresh(one, None) == 0
+    ours, theirs = one.encoded.ids.tolist(), other.encoded.ids.tolist()
+    differs = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+    assert backend.fresh(other, None) == len(theirs) - differs
+
+
+def test_whole_prefixes_for_what_keeps_no_state(zoo):
+    prm = ScriptedPRM({"good": 0.9, "bad": 0.1}, default_threshold=0.5)
+    backend = backend_of(prm)
+    assert isinstance(backend, WholeBackend)
+    assert (backend.incremental, backend.pooling, backend.max_tokens, backend.memory) == (
+        False,
+        False,
+        None,
+        (0, 0, 0),
+    )
+    assert backend.reason
+    outcome = backend_of(load_prm(str(zoo["orm"].folder), dtype="float32", device="cpu"))
+    assert isinstance(outcome, WholeBackend)
+    with pytest.raises(UsageError, match="an outcome model"):
+        CachedBackend(outcome.prm)
+    with pytest.raises(UsageError, match="no rows"):
+        backend.prepare([Reading(tokens=(1,), activation=False)])
+    with pytest.raises(UsageError, match="no head"):
+        CachedBackend(load(zoo, "implicit")).prepare([Reading(tokens=(1,), activation=False)])
+
+    async def scene():
+        batcher = Batcher(backend, token_budget=1000, queue_tokens=10_000)
+        await batcher.start()
+        found = await batcher.score([Solution.of("p", ["good", "bad"]), Solution.of("p", ["bad"])])
+        assert [one.scores for one in found] == [(0.9, 0.1), (0.1,)]
+        sessions = Sessions(batcher, limit=1, nodes=5, idle=60)
+        name = sessions.open(Problem(text="p")).id
+        (first,) = await sessions.extend(name, [(None, "good")])
+        (second,) = await sessions.extend(name, [(first.node, "bad")])
+        assert (first.score, second.score) == (0.9, 0.1)
+        sessions.end_all()
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_whole_prefixes_go_to_the_prm_by_problem_and_are_checked():
+    class Noting:
+        name, score_kind, default_aggregate, default_threshold = "noting", "probability", "min", None
+
+        def __init__(self, score):
+            self.seen, self.score = [], score
+
+        def score_many(self, solutions, *, keep_going=False):
+            assert keep_going
+            for one in solutions:
+                self.seen.append(one.problem.text)
+                if one.problem.text == "odd":
+                    yield Refusal(solution=one, error=InputError("odd"))
+                else:
+                    yield StepScores(scores=(self.score,) * len(one.steps), kind="probability")
+
+    prm = Noting(0.5)
+    backend = WholeBackend(prm)
+    works = [
+        Prepared(ask=Whole(solution=Solution.of(p, ["s"])), tokens=1) for p in ("b", "odd", "a", "b", "a")
+    ]
+    works.append(Prepared(ask=Growth(problem=Problem(text="c"), steps=("s",), text="t"), tokens=1))
+    found = backend.compute(works)
+    assert prm.seen == ["a", "a", "b", "b", "odd", "c"]
+    assert [type(one) for one in found] == [StepScores, Refusal, StepScores, StepScores, StepScores, Grown]
+    assert found[1].solution.problem.text == "odd"
+    with pytest.raises(BackendError):
+        WholeBackend(Noting(1.5)).compute(works[:1])
+
+
+def test_the_tokenizer_and_the_model_have_a_thread_each(zoo):
+    prm = load(zoo, "qwen-prm")
+    threads = {"encode": set(), "head": set()}
+    encode, head = prm.encoder.encode, prm.head
+
+    def encoding(solution):
+        threads["encode"].add(threading.get_ident())
+        return encode(solution)
+
+    def heading(rows):
+        threads["head"].add(threading.get_ident())
+        return head(rows)
+
+    prm.encoder.encode, prm.head = encoding, heading
+
+    async def scene():
+        batcher = Batcher(backend_of(prm), token_budget=100, queue_tokens=100_000)
+        await batcher.start()
+        sessions = Sessions(batcher, limit=1, nodes=50, idle=60)
+        name = sessions.open(Problem(text="p")).id
+        await asyncio.gather(
+            *(batcher.score(solutions(5, seed=seed)) for seed in range(5)),
+            *(sessions.extend(name, [(None, f"x = {i}")]) for i in range(5)),
+        )
+        sessions.end_all()
+        await batcher.stop(grace=5)
+
+    run(scene())
+    assert len(threads["encode"]) == len(threads["head"]) == 1
+    assert not (threads["encode"] | threads["head"]) & {threading.get_ident()}
+    assert threads["encode"] != threads["head"]
