@@ -214,6 +214,8 @@ class RayWorkers:
                     self._ray.kill(place.actor)
             if self._ours:
                 self._ray.shutdown()
+        # What they spent is asked for when they are gone.
+        self._spent = Counter(self.counters)
         self._places = []
 
     def __enter__(self) -> RayWorkers:

@@ -106,9 +106,7 @@ class Spreading:
 
         with self._changed:
             if not requests or not isinstance(requests[0], Release):
-                asked = Round(
-                    keep, dict(enumerate(requests)), self._shared_out(requests), homes=self._homes
-                )
+                asked = Round(keep, dict(enumerate(requests)), self._shared_out(requests), homes=self._homes)
             elif self._homes is None:
                 return replies  # nothing is kept by anyone who could be found again
             else:
