@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
 from stepmark.models.marks import mark_token, marked
+from stepmark.models.pool import KeyValuePool
 from stepmark.models.session import CachedSession, Extended, NextStep, TokenRows, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 
@@ -267,7 +268,7 @@ def test_a_failure_holds_nothing(zoo):
     assert len(calls) == 2  # the first group was done, and its place was held
     (again,) = session.extend([(root, Step(text="so x = 6"))])
     session.drop([again.place])
-    assert not session.cache._pins[session.cache._born > 0].any()
+    assert session.pool.held == 0
 
 
 def test_a_tokenizer_of_another_checkpoint(zoo):
@@ -292,3 +293,24 @@ def test_marks_are_found_where_steps_are_read_or_not_at_all(zoo):
     assert told["qwen-prm"]
     assert not told["reasoneval"]
     assert not told["skywork"]
+
+
+def test_a_failure_half_way_leaves_nothing_that_could_be_read(zoo, monkeypatch):
+    """Slots that were taken and not filled would give plausible scores of whatever lies there."""
+    prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
+    session = CachedSession(prm, memory_tokens=10_000)
+    asked = solutions(6, 8)
+    (early,) = session.extend([(root_of(asked[0].problem), asked[0].steps[0])])
+    write = KeyValuePool.write
+    monkeypatch.setattr(KeyValuePool, "write", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.score_many(asked)
+    monkeypatch.setattr(KeyValuePool, "write", write)
+    same(session.score_many(asked), list(alone.score_many(asked)))
+    # A place from before is read anew, and giving it back takes nothing from others.
+    held = session.pool.held
+    (later,) = session.extend([(early.place, Step(text="so x = 6"))])
+    (truth,) = alone.score_many([later.place.solution])
+    assert [early.score, later.score] == pytest.approx(list(truth.scores), abs=1e-5)
+    session.drop([early.place])
+    assert session.pool.held >= held

@@ -171,6 +171,13 @@ class PrefixCache:
             },
         )
 
+    def clear(self) -> None:
+        """Forget everything, pins too: after a failure, when it is not known which slots were filled."""
+        self._child.clear()
+        self._born[:] = 0  # of slots that somebody remembers, none is what it was; births go on counting
+        self._kids[:] = self._pins[:] = 0
+        self.pool = KeyValuePool(self.pool.capacity)
+
     def known(self, text: Known) -> int:
         """How many tokens of the beginning of a text are held now."""
         return len(self._found(text)[0])
