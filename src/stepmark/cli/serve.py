@@ -166,6 +166,13 @@ def checked(options: ServeOptions) -> Settings:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+    for name in ("timeout", "body_timeout", "session_idle"):
+        if not 0 < getattr(options, name) < float("inf"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(options, name)}: expected more than 0 seconds"
+            )
+    if not 0 <= options.grace < float("inf"):
+        raise UsageError(f"--grace {options.grace}: expected 0 seconds or more")
     return Settings(
         name=options.name,
         aggregate=options.aggregate,

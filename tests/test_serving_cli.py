@@ -1,0 +1,148 @@
+"""`stepmark serve`: its flags, its greeting, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+import serving_site  # noqa: F401  (it skips where fastapi is not installed)
+from stepmark.cli import main
+from stepmark.cli.serve import ServeOptions, checked
+from stepmark.cli.serve_run import Place
+from stepmark.serving.service import Settings
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "70000"], "--port 70000: expected 0 to 65535"),
+        (["--host", "::"], "--host :: lets other machines ask: say who may with --keys FILE"),
+        (["--host", "192.0.2.1"], "or --open for everybody"),
+        (["--keys", "no-such-file"], "no-such-file: the file of keys cannot be read: No such file"),
+        (["--keys", "no-such-file", "--open"], "give one of them"),
+        (["--aggregate", "prod"], "Did you mean 'product'?"),
+        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:NUMBER"),
+        (["--threshold", "nan"], "--threshold nan: expected a number"),
+        (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
+        (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
+        (["--timeout", "0"], "--timeout 0.0: expected more than 0 seconds"),
+        (["--grace", "-1"], "--grace -1.0: expected 0 seconds or more"),
+        (["--prot", "80"], "prot"),
+        (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
+        (["--prm", "scripted_prms:margins", "--port", "0", "--aggregate", "product"], "made of probabilities"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(capsys):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--prm", "scripted_prms:never", "--port", str(port)]) == 2
+    assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve"]) == 2
+    said = capsys.readouterr().err
+    assert "stepmark serve needs the package uvicorn: pip install 'stepmark[serve]'" in said
+
+
+def test_flags_become_settings():
+    options = ServeOptions(max_body=2, timeout=5.0, sessions=7, name="mine", token_budget=100)
+    assert checked(options) == Settings(
+        max_body=2 << 20, timeout=5.0, sessions=7, name="mine", token_budget=100
+    )
+    assert checked(ServeOptions()) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback", "link"),
+    [
+        ("127.0.0.1", True, "http://127.0.0.1:80"),
+        ("127.8.8.8", True, "http://127.8.8.8:80"),
+        ("localhost", True, "http://localhost:80"),
+        ("::1", True, "http://[::1]:80"),
+        ("[::1]", True, "http://[::1]:80"),
+        ("0.0.0.0", False, "http://127.0.0.1:80"),  # noqa: S104
+        ("::", False, "http://[::1]:80"),
+        ("10.0.0.1", False, "http://10.0.0.1:80"),
+        ("gpu-3.example.org", False, "http://gpu-3.example.org:80"),
+    ],
+)
+def test_who_reaches_an_address(host, loopback, link):
+    place = Place(host=host, port=80)
+    assert place.loopback is loopback
+    assert place.link(80) == link
+
+
+def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_path):
+    asked = tmp_path / "asked"
+    keys = tmp_path / "keys"
+    keys.write_text("alice alices-key-0123456789\n")
+    environment = {
+        **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        "PYTHONPATH": str(TESTS),
+        "ASKED": str(asked),
+        "PAUSE": "0.7",
+    }
+    command = [sys.executable, "-m", "stepmark.cli", "serve", "--prm", "scripted_prms:slow", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--keys", str(keys)], env=environment, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = []
+            for line in server.stderr:
+                said.append(line)
+                if line.startswith("All of it:"):
+                    break
+            greeting = "".join(said)
+            found = re.search(r"Serving slow on (http://127\.0\.0\.1:\d+) ", greeting)
+            assert found, greeting
+            address = found[1]
+            # The line to try is a command that a shell can run, and asks what it shows.
+            words = shlex.split(re.search(r"Try it: +(.*)", greeting)[1])
+            assert words[:2] == ["curl", f"{address}/v1/score"]
+            assert "Authorization: Bearer $STEPMARK_API_KEY" in words
+            headers = {"authorization": "Bearer alices-key-0123456789"}
+            with httpx.Client(base_url=address, headers=headers, trust_env=False) as client:
+                assert client.get("/ready").status_code == 200
+                body = {"problem": "p", "steps": ["1 + 1 = 2"]}
+                answers = []
+
+                def ask():
+                    answers.append(client.post("/v1/score", json=body, timeout=30))
+
+                asking = threading.Thread(target=ask)
+                asking.start()
+                while not re.search("queue_requests 1|computing_tokens [1-9]", client.get("/metrics").text):
+                    assert asking.is_alive()
+                server.send_signal(signal.SIGTERM)
+                asking.join()
+            assert answers[0].status_code == 200, answers[0].text
+            assert answers[0].json()["results"][0]["scores"] == [0.9]
+            rest = server.stderr.read()
+            assert server.wait(20) == 0, rest
+            assert "SIGTERM: nothing new is taken" in rest
+            assert re.search(r"127\.0\.0\.1 alice POST /v1/score 200 \d", rest)
+            assert rest.endswith("stopped\n")
+        finally:
+            server.kill()
