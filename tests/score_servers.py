@@ -201,7 +201,10 @@ class OnPort:
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 
     def __enter__(self):
+        loaded = threading.Event()
+        self.service.when_loaded = lambda task: loaded.set()
         self._thread.start()
+        assert loaded.wait(30)  # else its first client is told to come again in some seconds
         return self
 
     def __exit__(self, *_):

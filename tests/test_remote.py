@@ -16,6 +16,8 @@ from stepmark import AsyncClient, Client, Solution
 from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
 from stepmark.models.policies.transport import Patience
+from stepmark.models.remote.client import Session
+from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.records import Problem, Refusal, ScoredSolution, Step
 
@@ -491,6 +493,16 @@ def test_nothing_is_asked_for_nothing():
 # -- The order of candidates -----------------------------------------------------------------------------------
 
 
+def test_more_candidates_than_a_request_takes():
+    answer = error(413, "expected at most 2 candidates", type="too_large", field="candidates")
+
+    def before(path, body):
+        return answer if path == "/v1/rank" else None
+
+    with client(Words(before)) as asking, pytest.raises(UsageError, match="at most 2 candidates"):
+        asking.rank("p", [["a"]] * 3)
+
+
 def test_candidates_are_put_in_order():
     server = Words()
     with client(server) as asking:
@@ -652,6 +664,21 @@ def test_what_is_released_may_be_asked_again():
         assert server.sessions == {}
         assert session.extend([("a",)])[0].score == 1.0
         assert server.opened == 2
+
+
+def test_a_session_holds_no_more_than_it_may():
+    """What is let go of for want of room is built up again when it is needed, and the ledger says so."""
+    server = Words()
+    with client(server) as asking:
+        session = Session(asking, Growing(asking._calls, "p", most=3))
+        with session:
+            for name in "abcde":
+                assert session.extend([(name, f"{name} x")])[0].score == 0.5
+                assert len(server.sessions["s1"][1]) <= 3
+            assert asking.ledger.tokens_again == 0
+            assert session.extend([("a", "a x", "y")])[0] == Graded(score=1.0, tokens=1, root=1)
+            assert asking.ledger.tokens_again == 1 + 2
+            assert asking.ledger.tokens_distinct == 1 + 5 * 3 + 1
 
 
 def test_what_begins_unreadably_is_unreadable():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -84,6 +85,7 @@ class Calls:
     def __init__(self, rules: Rules, *, model: str | None) -> None:
         self.rules = rules
         self.ledger = Ledger()
+        self._counting = threading.Lock()
         self.model = model
         self.limits = Limits()
         self._served: ServedModel | None = None
@@ -199,14 +201,33 @@ class Calls:
         more = {"aggregate": settings.aggregate, "threshold": settings.threshold, "model": self.model}
         return {**body, **{key: value for key, value in more.items() if value is not None}}
 
+    def count(
+        self,
+        *,
+        solutions: int = 0,
+        steps: int = 0,
+        tokens_in: int = 0,
+        tokens_computed: int = 0,
+        tokens_again: int = 0,
+    ) -> None:
+        """Add to the ledger. Of the tokens computed, all but those read again are distinct."""
+        with self._counting:  # several threads may share a client
+            ledger = self.ledger
+            ledger.solutions += solutions
+            ledger.steps += steps
+            ledger.tokens_in += tokens_in
+            ledger.tokens_distinct += tokens_computed - tokens_again
+            ledger.tokens_computed += tokens_computed
+            ledger.tokens_again += tokens_again
+
     def _count(self, told: Told) -> None:
-        ledger, tokens = self.ledger, told.tokens or 0
-        ledger.solutions += 1
-        ledger.steps += sum(score is not None for score in told.scored.steps.scores)
         # How many of them it had computed before, for us or for others, a server does not say.
-        ledger.tokens_in += tokens
-        ledger.tokens_distinct += tokens
-        ledger.tokens_computed += tokens
+        self.count(
+            solutions=1,
+            steps=sum(score is not None for score in told.scored.steps.scores),
+            tokens_in=told.tokens or 0,
+            tokens_computed=told.tokens or 0,
+        )
 
 
 def calls_of(

@@ -181,8 +181,9 @@ class Client:
             timeout: as for `score`.
 
         Raises:
-            UsageError: as `score`.
-            BackendError: as `score`; also for more candidates than one request takes.
+            InputError: a text that cannot travel: half of a surrogate pair in it.
+            UsageError: as `score`; also for more candidates than one request takes.
+            BackendError: as `score`.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
         return self.run(self._calls.rank(questions_of(problem, candidates, split), settings))

@@ -23,6 +23,8 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503})
 _LONGEST = 3600.0
 """Seconds: no request may take longer."""
 
+_CONNECT = 10.0
+
 PATIENT = Patience()
 """What clients have if nothing else is said."""
 
@@ -137,12 +139,19 @@ class Rules:
         url = self.address + path
         begun, failures = self._clock(), 0
         why = "nothing was tried"
+
+        def remaining() -> float:
+            return math.inf if timeout is None else begun + timeout - self._clock()
+
+        def late() -> BackendError:
+            return BackendError(
+                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}"
+            )
+
         while True:
-            left = math.inf if timeout is None else begun + timeout - self._clock()
+            left = remaining()
             if left <= 0:
-                raise BackendError(
-                    f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}"
-                )
+                raise late()
             longest = min(left, self.patience.timeout, _LONGEST)
             # A little less, so that the server's own word comes before we hang up.
             content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
@@ -175,12 +184,9 @@ class Rules:
                     )
                 # A little more than asked, so that those who wait do not all come back in the same moment.
                 pause += self.patience.first_wait * self._rng.random()
-            if (
-                pause < left
-            ):  # else the next round says that the time is up, and there is no need to sleep it through
-                yield Wait(seconds=pause)
-            else:
-                begun = -math.inf
+            if pause >= remaining():  # it would be slept through for nothing
+                raise late()
+            yield Wait(seconds=pause)
 
 
 def headers() -> dict[str, str]:
@@ -191,9 +197,9 @@ def headers() -> dict[str, str]:
 def request_of(client: httpx.Client | httpx.AsyncClient, asked: Send) -> httpx.Request:
     """The request itself."""
     kind = None if asked.body is None else {"Content-Type": "application/json"}
-    return client.build_request(
-        asked.verb, asked.url, content=asked.body, headers=kind, timeout=asked.timeout
-    )
+    # A server that is there takes a connection at once, however long its answer takes.
+    timeout = httpx.Timeout(asked.timeout, connect=min(asked.timeout, _CONNECT))
+    return client.build_request(asked.verb, asked.url, content=asked.body, headers=kind, timeout=timeout)
 
 
 def _packed(body: Mapping[str, Any] | None) -> bytes | None:

@@ -43,10 +43,11 @@ class Growing:
     Args:
         calls: of the server.
         problem: what the prefixes are of.
+        most: nodes that are held at once, about. Fewer than a server allows (`--session-nodes`).
     """
 
-    def __init__(self, calls: Calls, problem: str) -> None:
-        self._calls, self.problem = calls, problem
+    def __init__(self, calls: Calls, problem: str, *, most: int = 2048) -> None:
+        self._calls, self.problem, self._most = calls, problem, most
         self._id: str | None = None
         self._nodes: dict[Prefix, _Held] = {}
         self._forgotten: set[Prefix] = set()
@@ -151,6 +152,7 @@ class Growing:
                 done.update(dict.fromkeys(prefixes, error))
                 return
         for some in batches(missing, lambda p: len(p[-1]), self._calls.limits):
+            yield from self._make_room(len(some), {prefix[:-1] for prefix in missing})
             for prefix, result in zip(some, (yield from self._ask(some, model, timeout)), strict=True):
                 if isinstance(result, InputError):
                     # As in this process: the field is the step's in its prefix, and not in what was sent.
@@ -205,6 +207,15 @@ class Growing:
 
         return (yield from in_parts(asked, self._calls.limits, "steps", send))
 
+    def _make_room(self, count: int, needed: set[Prefix]) -> Exchange[None]:
+        """Let go of the oldest nodes, so that the server, which bounds them too, does not refuse a step for want of room."""
+        over = len(self._nodes) + count - self._most
+        oldest = [prefix for prefix in self._nodes if prefix not in needed][: max(over, 0)]
+        if oldest:
+            self._forgotten.update(oldest)
+            nodes = [self._nodes.pop(prefix).node for prefix in oldest]
+            yield from self._quietly("POST", f"/v1/sessions/{self._id}/release", {"nodes": nodes})
+
     def _forget(self) -> None:
         self._forgotten.update(self._nodes)
         self._root_again |= self._root_read
@@ -213,7 +224,7 @@ class Growing:
         self._id = None
 
     def _enter(self, prefix: Prefix, result: Stepped, *, incremental: bool) -> None:
-        graded, ledger = result.graded, self._calls.ledger
+        graded = result.graded
         tokens, root = graded.tokens or 0, graded.root or 0
         above = self._nodes[prefix[:-1]].length if len(prefix) > 1 else root
         length = above + tokens if incremental else tokens
@@ -225,9 +236,10 @@ class Growing:
             read += root
             fresh += 0 if self._root_again else root
         # What of it the server took from its memory, it does not say.
-        ledger.steps += prefix not in self._forgotten
-        ledger.tokens_in += length
-        ledger.tokens_computed += read
-        ledger.tokens_distinct += fresh
-        ledger.tokens_again += read - fresh
+        self._calls.count(
+            steps=prefix not in self._forgotten,
+            tokens_in=length,
+            tokens_computed=read,
+            tokens_again=read - fresh,
+        )
         self._forgotten.discard(prefix)

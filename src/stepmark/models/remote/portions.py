@@ -90,7 +90,7 @@ def in_parts(
 
 def complaint(declined: DeclinedError) -> StepmarkError:
     """What a declined request is to the caller: a setting that is wrong, or a server that is not what was expected."""
-    if declined.status == 400 or (declined.status == 404 and declined.field == "model"):
+    if declined.status in (400, 413) or (declined.status == 404 and declined.field == "model"):
         named = f", field {declined.field!r}" if declined.field else ""
         return UsageError(f"{declined.url}{named}: {declined.message}")
     hint = "; is it a stepmark server?" if declined.status in (404, 405) and declined.type is None else ""
