@@ -322,11 +322,19 @@ def test_the_deadline_passes():
 
 def test_the_deadline_passes_while_it_is_computed():
     async def scene():
+        clock = Clock()
         backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
+        batcher = Batcher(backend, token_budget=100, queue_tokens=1000, clock=clock)
         await batcher.start()
+        asking = asyncio.create_task(batcher.score([solution("aa")], deadline=clock.now + 1000))
+        await until(lambda: backend.batches)
+        (request,) = batcher._live
+        batcher._watch(request)  # as its timer does: too early
+        assert not request.answer.done()
+        clock.now += 1000
+        batcher._watch(request)
         with pytest.raises(LateError):
-            await batcher.score([solution("aa")], deadline=batcher.clock() + 0.02)
+            await asking
         assert backend.batches == [["aa"]]  # it was in work, and is finished for nobody
         backend.gate.release()
         backend.gate.release()
@@ -365,6 +373,33 @@ def test_a_full_queue_refuses_and_tells_when_to_come_back():
             backend.gate.release()
         assert len(await batcher.score([solution("e" * 5)] * 20)) == 20
         assert all(sum(map(len, batch)) <= 10 for batch in backend.batches if "e" * 5 in batch)
+        await batcher.stop(grace=5)
+
+    run(scene())
+
+
+def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
+    async def scene():
+        backend = Ruled(gated=True)
+        batcher = Batcher(backend, token_budget=10, queue_tokens=40)
+        await batcher.start()
+        large = asyncio.create_task(batcher.score([solution("x" * 5)] * 100))
+        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        assert batcher.figures.waiting_tokens == 490
+        other = asyncio.create_task(batcher.score([solution("y" * 5)] * 4))
+        await until(lambda: batcher.figures.waiting_tokens == 510)
+        with pytest.raises(BusyError):
+            await batcher.score([solution("z")])
+        with pytest.raises(BusyError):
+            await batcher.score([solution("w" * 41)])
+        for _ in range(8):
+            backend.gate.release()
+        assert len(await other) == 4  # in turns with the large one
+        assert sum(batch.count("y" * 5) for batch in backend.batches) == 4
+        assert len(backend.batches) <= 7
+        for _ in range(100):
+            backend.gate.release()
+        assert len(await large) == 100
         await batcher.stop(grace=5)
 
     run(scene())

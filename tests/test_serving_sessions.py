@@ -112,6 +112,21 @@ def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
     served(scene, nodes=4)
 
 
+def test_steps_that_are_being_scored_count_too():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        first = asyncio.create_task(sessions.extend(name, [(None, t) for t in "abc"]))
+        await until(lambda: backend.batches)
+        second = asyncio.create_task(sessions.extend(name, [(None, t) for t in "def"]))
+        for _ in range(2):
+            backend.gate.release()
+        assert [isinstance(one, InputError) for one in await second] == [False, True, True]
+        assert not any(isinstance(one, InputError) for one in await first)
+        assert sessions.nodes == 4
+
+    served(scene, gated=True, nodes=4)
+
+
 def test_idle_sessions_end_and_busy_ones_do_not():
     async def scene(backend, sessions, clock):
         names = [sessions.open(PROBLEM).id for _ in range(2)]

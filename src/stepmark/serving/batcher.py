@@ -68,8 +68,8 @@ class Batcher:
     Args:
         backend: what computes.
         token_budget: tokens that a batch computes at most; of a single solution that has more, all.
-        queue_tokens: tokens that may wait. A request that is larger than that by itself is taken into an empty queue only, and
-            computed a budget at a time as any other.
+        queue_tokens: tokens that may wait. A request that is larger than that by itself is taken into an empty queue only, computed a
+            budget at a time as any other, and leaves half of the queue to others.
         clock: seconds; deadlines are told in it.
 
     Raises:
@@ -97,6 +97,7 @@ class Batcher:
         self._released: list[Grown] = []
         self._figures = Figures()
         self._untold = 0
+        self._large: _Request | None = None
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._stopping = self._stopped = False
@@ -183,10 +184,12 @@ class Batcher:
             self._fail(request, DrainingError("the server shut down before it came to this request"))
         self._stopped = True
         self._work.set()
-        if self._loop is not None:
-            await self._loop
-        self._computer.shutdown()
-        self._tokeniser.shutdown()
+        try:
+            if self._loop is not None:
+                await self._loop
+        finally:
+            self._computer.shutdown()
+            self._tokeniser.shutdown()
 
     @property
     def draining(self) -> bool:
@@ -218,6 +221,14 @@ class Batcher:
     def _waiting(self) -> int:
         return self._queue.tokens + self._untold
 
+    @property
+    def _excess(self) -> int:
+        """What a request that is larger than the queue takes beyond half of it; of those there is one at a time."""
+        large = self._large
+        if large is None:
+            return 0
+        return max(0, self._queue.tokens_of(large) + large.untold - self._room // 2)
+
     # Requests come in.
 
     async def _answer(self, asks: Sequence[Ask], deadline: float | None) -> list[Result]:
@@ -247,7 +258,7 @@ class Batcher:
     def _taken_in(self, asks: Sequence[Ask], deadline: float | None) -> _Request:
         estimates = [self.backend.estimate(ask) for ask in asks]
         total, waiting = sum(estimates), self._waiting
-        if waiting and waiting + total > self._room:
+        if waiting and (total > self._room or waiting - self._excess + total > self._room):
             self._figures.busy += 1
             raise BusyError(
                 f"about {total} tokens were asked, {waiting} wait, and the queue takes {self._room}",
@@ -264,6 +275,8 @@ class Batcher:
             missing=len(asks),
             untold=total,
         )
+        if total > self._room:
+            self._large = request
         self._untold += total
         self._live.add(request)
         self._idle.clear()
@@ -332,6 +345,8 @@ class Batcher:
         if request not in self._live:
             return
         self._live.discard(request)
+        if self._large is request:
+            self._large = None
         self._queue.drop(request)
         self._untold -= request.untold
         request.untold = 0

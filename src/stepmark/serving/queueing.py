@@ -31,6 +31,7 @@ class _Lane(Generic[Owner]):
     def __init__(self, owner: Owner, number: int, served: int) -> None:
         self.owner, self.number, self.served = owner, number, served
         self.waiting: dict[str, deque[tuple[int, Prepared]]] = {}
+        self.tokens = 0
 
     @property
     def first(self) -> tuple[int, Prepared]:
@@ -75,11 +76,17 @@ class FairQueue(Generic[Owner]):
                 self._numbers += 1
             lane.waiting.setdefault(work.ask.key, deque()).append((index, work))
             self.tokens += work.tokens
+            lane.tokens += work.tokens
+
+    def tokens_of(self, owner: Owner) -> int:
+        """Of what waits of a request."""
+        lane = self._lanes.get(owner)
+        return 0 if lane is None else lane.tokens
 
     def drop(self, owner: Owner) -> int:
         """Take out all that waits of a request; its tokens."""
         lane = self._lanes.pop(owner, None)
-        gone = 0 if lane is None else sum(w.tokens for queue in lane.waiting.values() for _, w in queue)
+        gone = 0 if lane is None else lane.tokens
         self.tokens -= gone
         return gone
 
@@ -105,6 +112,7 @@ class FairQueue(Generic[Owner]):
                 continue
             lane.pop()
             self.tokens -= work.tokens
+            lane.tokens -= work.tokens
             size, read = size + asked, read + work.tokens
             taken.append(Taken(owner=lane.owner, index=index, work=work))
             beside[key] = work

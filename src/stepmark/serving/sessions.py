@@ -57,6 +57,8 @@ class _Session:
     used: float
     busy: int = 0
     """Requests of it that are in work."""
+    coming: int = 0
+    """Steps that those ask for."""
     made: int = 0
     nodes: dict[int, _Held] = field(default_factory=dict)
     numbers: dict[tuple[int | None, str], int] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class Sessions:
                 results[i] = InputError(
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
                 )
-            elif (after, text) not in asked and len(one.nodes) + len(asked) >= self._nodes:
+            elif (after, text) not in asked and len(one.nodes) + one.coming + len(asked) >= self._nodes:
                 results[i] = InputError(
                     f"the session holds {self._nodes} steps, which is all it may; release those that are done with",
                     field=f"steps[{i}]",
@@ -171,10 +173,12 @@ class Sessions:
             for after, text in asked
         ]
         one.busy += 1
+        one.coming += len(growths)
         try:
             found = await self._batcher.extend(growths, deadline=deadline)
         finally:
             one.busy -= 1
+            one.coming -= len(growths)
             one.used = self._clock()
         if one.closed:
             self._batcher.release(grown for grown in found if isinstance(grown, Grown))
@@ -260,7 +264,10 @@ class Sessions:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # used outside a loop: then `expire` is called by hand
                 return
-            self._timer = loop.call_later(self.idle, self._tick)
+            first = min(one.used for one in self._sessions.values()) + self.idle
+            # Those in work may be old already, and are not to be asked after all the time.
+            wait = min(max(first - self._clock(), self.idle / 8), self.idle)
+            self._timer = loop.call_later(wait, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
