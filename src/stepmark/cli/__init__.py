@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
     "serve": ("stepmark.cli.serve:serve_command", "Serve a PRM over HTTP for many clients."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
+    "publish": (
+        "stepmark.cli.publish:publish_command",
+        "Publish a checkpoint with its card on the Hugging Face hub.",
+    ),
     "rl": ("stepmark.cli.rl:rl_command", "Train a policy with process rewards, watched for reward hacking."),
     "doctor": ("stepmark.cli.doctor:doctor_command", "Say what is installed, what is missing, what to type."),
 }

@@ -27,6 +27,7 @@ PURPOSES: dict[str, str] = {
     "annotate": "stepmark annotate: the web app where people label steps",
     "postgres": "stepmark annotate on PostgreSQL",
     "serve": "stepmark serve: a PRM behind HTTP; the PRM itself needs local or default",
+    "hub": "stepmark publish, and records as data sets of the Hugging Face hub",
     "cluster": "requests answered on a Ray cluster (--ray)",
     "dev": "working on stepmark itself: tests, checks, docs",
 }
