@@ -533,7 +533,7 @@ def test_grading_with_the_default_prm_as_the_child_does(monkeypatch, capsys):
         def score(self, problem, steps):
             return [0.5] * len(steps)
 
-    import torch  # noqa: F401  (as the true `load_prm` does)
+    pytest.importorskip("torch")  # imported, as the true `load_prm` does
 
     monkeypatch.setattr("stepmark.models.load.load_prm", lambda name: Fixed())
     assert doctor_deep.main(["grade"]) == 0

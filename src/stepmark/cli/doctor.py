@@ -41,7 +41,7 @@ from stepmark.cli.doctor_packages import (
 IMPORT_SECONDS = 300.0
 """After which `--deep` gives up importing what is installed, and scoring one solution."""
 
-_PAGE = "docs/install.md"
+_PAGE = "the docs' page about installing"
 _MARGIN = " " * 19
 _SIGNS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 

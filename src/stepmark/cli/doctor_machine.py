@@ -166,7 +166,7 @@ def check_gpu(found: Machine) -> Check:
         name="GPU",
         state="missing",
         found=f"{text}; but the installed torch is built without CUDA and leaves it idle",
-        todo="install a build of torch with CUDA (docs/install.md)",
+        todo="install a build of torch with CUDA",
     )
 
 
