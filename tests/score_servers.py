@@ -187,13 +187,13 @@ class InProcess:
 class OnPort:
     """The real server on a port of this machine; `url` is its address."""
 
-    def __init__(self, prm):
+    def __init__(self, prm, port=0):
         import uvicorn
 
         from stepmark.serving.app import guarded
         from stepmark.serving.service import Service
 
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.service = Service(lambda: prm)
         config = uvicorn.Config(guarded(self.service), lifespan="on", ws="none", log_config=None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import ExitStack
 
 import pytest
 import torch
 
 import stepmark.models.remote.client
 from score_servers import OnPort
-from stepmark import load_prm
+from stepmark import Client, load_prm
 from stepmark.cli import main
 from stepmark.errors import BackendError, UsageError
 from stepmark.models.policies.transport import Patience
@@ -136,6 +137,26 @@ def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, ca
         assert main(command) == 0
     assert [row["problem"] for row in rows(out)] == [f"problem {i}" for i in range(8)]
     assert [asked.count(f"problem {i}") for i in range(4)] == [1] * 4  # what was kept is not asked again
+
+
+def test_a_server_that_is_restarted_is_waited_for():
+    """Its sessions are gone with it; what is needed of them is read again."""
+    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
+    with ExitStack() as stack:
+        again = []
+
+        def sleep(seconds):
+            if not again:
+                again.append(stack.enter_context(OnPort(prm, int(first.url.rpartition(":")[2]))))
+
+        with OnPort(prm) as first:
+            client = stack.enter_context(Client(first.url, sleep=sleep))
+            session = client.session("p")
+            assert session.extend([("a",)])[0].score == 1 / 2
+        assert session.extend([("a", "b")])[0].score == 1 / 3
+        assert len(again[0].service.live.sessions) == 1
+        assert client.ledger.tokens_again == 1
+        session.close()
 
 
 def test_a_search_sends_each_step_once(served, folder, tmp_path, capsys):

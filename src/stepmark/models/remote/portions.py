@@ -24,7 +24,7 @@ class Limits:
 
     number: int = 64
     """Solutions, or steps of a session."""
-    characters: int = 400_000
+    characters: int = 120_000
     """Of their texts; a single one that has more is sent alone."""
 
 
