@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,7 @@ import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from stepmark.cli import main
 from stepmark.cli.serve import ServeOptions, checked
 from stepmark.cli.serve_run import Place
+from stepmark.serving.refusals import TYPES
 from stepmark.serving.service import Settings
 
 TESTS = Path(__file__).parent
@@ -71,6 +73,15 @@ def test_flags_become_settings():
         max_body=2 << 20, timeout=5.0, sessions=7, name="mine", token_budget=100
     )
     assert checked(ServeOptions()) == Settings()
+
+
+def test_the_page_names_every_flag_and_every_error_with_its_status():
+    page = (TESTS.parent / "docs" / "serve.md").read_text(encoding="utf-8")
+    for field in fields(ServeOptions):
+        assert f"`--{field.name.replace('_', '-')}`" in page, field.name
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)`", page, re.M)
+    table = {kind: int(status) for status, kind in rows}
+    assert table == {kind: status for kind, (status, _) in TYPES.items()}
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class Guard:
             route = _route(inner)
             traffic.add(route, _method(scope), answer.status, seconds)
             if self.service.log_requests:
-                self.service.log(_log_line(scope, answer.status, seconds, inner.get("stepmark.key")))
+                self.service.log(_log_line(inner, _method(scope), answer.status, seconds))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         headers = _headers(scope)
@@ -280,10 +280,12 @@ def _route(scope: Scope) -> str:
     return path if isinstance(path, str) else "other"
 
 
-def _log_line(scope: Scope, status: int, seconds: float, key: str | None) -> str:
-    # A path is what anybody may write into a log.
-    path = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
+def _log_line(scope: Scope, method: str, status: int, seconds: float) -> str:
+    path = _route(scope)  # a session's id is its key
+    if path == "other":
+        # What anybody may write into a log.
+        path = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
     client = scope.get("client")
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    who = f"{client[0] if client else '-'} {key or '-'}"
-    return f"{now}Z {who} {_method(scope)} {path} {status} {1000 * seconds:.1f} ms"
+    who = f"{client[0] if client else '-'} {scope.get('stepmark.key', '-')}"
+    return f"{now}Z {who} {method} {path} {status} {1000 * seconds:.1f} ms"
