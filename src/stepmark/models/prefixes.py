@@ -205,10 +205,11 @@ class PrefixCache:
             return
         slot = int(slots[-1])
         self._pins[slot] -= 1
+        gone: list[int] = []
         while slot >= 0 and self._kids[slot] == 0 and self._pins[slot] <= 0:
-            parent = int(self._parent[slot])
-            self._remove(slot)
-            slot = parent
+            gone.append(slot)
+            slot = self._unhung(slot)
+        self._free(gone)
 
     def _computed(self, ids: Ints, depths: Ints, held: Ints, looks: tuple[Ints, Ints]) -> Kept:
         """Keys, values and states of new tokens, as the pool takes them."""
@@ -249,55 +250,63 @@ class PrefixCache:
         taken = self.pool.take(len(part))
         self._make_tables(int(taken.max(initial=-1)) + 1)
         slots[part] = taken
+        above = parents[part]
+        over = np.where(above < 0, -1, slots[above])
         self.value[taken] = np.nan
+        self._parent[taken], self._token[taken] = over, ids[part]
+        self._kids[taken] = self._pins[taken] = 0
+        np.add.at(self._kids, over[over >= 0], 1)
+        self._used[taken] = self._now
+        self._born[taken] = np.arange(len(part)) + (self._births + 1)
+        self._births += len(part)
         again = np.zeros(len(part), dtype=bool)
-        for i, (above, token, slot) in enumerate(
-            zip(parents[part].tolist(), ids[part].tolist(), taken.tolist(), strict=True)
+        for i, (parent, token, slot) in enumerate(
+            zip(over.tolist(), ids[part].tolist(), taken.tolist(), strict=True)
         ):
-            parent = -1 if above < 0 else int(slots[above])
             self._child[parent, token] = slot
-            self._parent[slot], self._token[slot] = parent, token
-            self._kids[slot] = self._pins[slot] = 0
-            self._births += 1
-            self._used[slot], self._born[slot] = self._now, self._births
             # Stands for all tokens up to this one.
-            self._mark[slot] = hash((0 if parent < 0 else self._mark[parent], token))
-            if parent >= 0:
-                self._kids[parent] += 1
-            if self._mark[slot] in self._ghosts:
-                del self._ghosts[self._mark[slot]]
+            mark = self._mark[slot] = hash((0 if parent < 0 else self._mark[parent], token))
+            if mark in self._ghosts:
+                del self._ghosts[mark]
                 again[i] = True
         return again
 
     def _make_room(self, count: int) -> None:
         """Forget what was used longest ago until as many tokens fit; what this round needs stays."""
-        while self.pool.left < count:
+        short = count - self.pool.left
+        while short > 0:
             leaves = np.flatnonzero((self._born > 0) & (self._kids == 0) & (self._used < self._now))
             if not len(leaves):
                 raise CheckpointError(
                     f"a cache of {self.pool.capacity} tokens is smaller than what is asked at once"
                 )
+            gone: list[int] = []
             for leaf in leaves[np.argsort(self._used[leaves], kind="stable")].tolist():
                 slot, age = leaf, self._used[leaf]
-                while slot >= 0 and self._kids[slot] == 0 and self._used[slot] == age:
-                    if self.pool.left >= count:
-                        return
-                    parent = int(self._parent[slot])
+                while slot >= 0 and self._kids[slot] == 0 and self._used[slot] == age and len(gone) < short:
                     self._ghosts[self._mark[slot]] = None
-                    self.evicted += 1
-                    self._remove(slot)
-                    slot = parent
+                    gone.append(slot)
+                    slot = self._unhung(slot)
+                if len(gone) == short:
+                    break
+            self._free(gone)
+            self.evicted += len(gone)
+            short -= len(gone)
             while len(self._ghosts) > _GHOSTS:
                 del self._ghosts[next(iter(self._ghosts))]
 
-    def _remove(self, slot: int) -> None:
+    def _unhung(self, slot: int) -> int:
+        """Take a token from its parent, which is returned; its slot is still to be freed."""
         parent = int(self._parent[slot])
         del self._child[parent, int(self._token[slot])]
         if parent >= 0:
             self._kids[parent] -= 1
-        self._born[slot] = 0
-        self._parent[slot] = -2
-        self.pool.give([slot])
+        return parent
+
+    def _free(self, slots: list[int]) -> None:
+        self._born[slots] = 0
+        self._parent[slots] = -2
+        self.pool.give(slots)
 
     def _make_tables(self, room: int) -> None:
         have = len(self._born)
