@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -22,12 +23,13 @@ code, pre { font: 14px/1.45 ui-monospace, monospace; }
 pre { position: relative; margin: .3rem 0; padding: .7rem; overflow: auto; background: var(--code); border: 1px solid var(--line); border-radius: 6px; }
 p, dd { overflow-wrap: anywhere; } a { color: var(--link); } nav { columns: 2; } nav a { display: block; }
 table { border-collapse: collapse; width: 100%; } td, th { padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-.soft { color: var(--soft); } .method { display: inline-block; min-width: 4rem; font-weight: 600; }
-button { float: right; font: 13px system-ui, sans-serif; color: var(--text); background: var(--back); border: 1px solid var(--line); border-radius: 4px; cursor: pointer; }
+.soft { color: var(--soft); } .method { display: inline-block; min-width: 5rem; font-weight: 600; } h2 .method { min-width: 0; margin-right: .6rem; } h2 code { font-size: inherit; }
+caption { padding: .8rem 0 .2rem; text-align: left; }
+.copy { position: relative; } button { position: absolute; top: .4rem; right: .4rem; z-index: 1; font: 13px system-ui, sans-serif; color: var(--text); background: var(--back); border: 1px solid var(--line); border-radius: 4px; cursor: pointer; }
 button:focus-visible, a:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 """
 _SCRIPT = """
-for (const pre of document.querySelectorAll("pre[data-copy]")) {
+for (const pre of document.querySelectorAll(".copy pre")) {
   if (!navigator.clipboard) continue;
   const button = document.createElement("button");
   button.textContent = "Copy";
@@ -68,7 +70,7 @@ def _parts(document: Data, address: str) -> Iterator[str]:
     yield f'<meta name=viewport content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
     yield f"<h1>{title}</h1><p class=soft>version {version}; as a document for programs: <a href=/openapi.json>/openapi.json</a></p>"
     for paragraph in document["info"]["description"].split("\n\n"):
-        yield f"<p>{escape(paragraph)}</p>"
+        yield f"<p>{_prose(paragraph)}</p>"
     keyed = bool(document.get("security"))
     if keyed:
         yield "<p>Each request needs a key: <code>Authorization: Bearer KEY</code>. The examples take it from the variable STEPMARK_API_KEY.</p>"
@@ -90,7 +92,7 @@ def _parts(document: Data, address: str) -> Iterator[str]:
 def _route(document: Data, address: str, path: str, method: str, route: Data, keyed: bool) -> Iterator[str]:
     yield f'<h2 id="{_anchor(method, path)}"><span class=method>{method.upper()}</span><code>{escape(path)}</code></h2>'
     for paragraph in route.get("description", "").split("\n\n"):
-        yield f"<p>{escape(paragraph)}</p>"
+        yield f"<p>{_prose(paragraph)}</p>"
     content = route.get("requestBody", {}).get("content", {}).get("application/json", {})
     examples = [one["value"] for one in content.get("examples", {}).values()]
     if content:
@@ -110,16 +112,14 @@ def _route(document: Data, address: str, path: str, method: str, route: Data, ke
     yield "<h3>When it fails</h3><table>"
     for status, response in sorted(responses.items()):
         if status != "200":
-            yield f"<tr><td>{escape(status)}<td>{escape(response.get('description', ''))}"
+            yield f"<tr><td>{escape(status)}<td>{_prose(response.get('description', ''))}"
     yield "</table>"
 
 
 def curl(address: str, path: str, method: str, body: Any, *, keyed: bool = False) -> str:
     """A line for a shell."""
-    words = ["curl"]
-    if method.upper() != ("GET" if body is None else "POST"):
-        words.append(f"-X {method.upper()}")
-    words.append(_quoted(address + path))
+    plain = method.upper() == ("GET" if body is None else "POST")
+    words = [f"curl {'' if plain else f'-X {method.upper()} '}{_quoted(address + path)}"]
     if keyed:
         words.append('-H "Authorization: Bearer $STEPMARK_API_KEY"')
     if body is not None:
@@ -154,11 +154,11 @@ def _fields(document: Data, schema: Data) -> Iterator[str]:
             continue
         done.add(name)
         one = document["components"]["schemas"][name]
-        yield f"<table><caption class=soft>{escape(name)}: {escape(one.get('description', ''))}</caption>"
+        yield f"<table><caption class=soft><code>{escape(name)}</code>: {_prose(one.get('description', ''))}</caption>"
         for field, what in one.get("properties", {}).items():
             must = "needed" if field in one.get("required", ()) else ""
             waiting += _names(what)
-            yield f"<tr><td><code>{escape(field)}</code><td class=soft>{escape(_kind(what))} {must}<td>{escape(what.get('description', ''))}"
+            yield f"<tr><td><code>{escape(field)}</code><td class=soft>{escape(_kind(what))} {must}<td>{_prose(what.get('description', ''))}"
         yield "</table>"
 
 
@@ -201,8 +201,13 @@ def _anchor(method: str, path: str) -> str:
     return method + "".join(c if c.isalnum() else "-" for c in path)
 
 
+def _prose(text: str) -> str:
+    """Text whose `words` in backticks are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def _copyable(text: str) -> str:
-    return f"<pre data-copy>{escape(text)}</pre>"
+    return f"<div class=copy><pre>{escape(text)}</pre></div>"
 
 
 def _json(data: Any) -> str:

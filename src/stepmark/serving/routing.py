@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from stepmark.serving.refusals import TYPES, Refused, read_body
 from stepmark.serving.wire import ErrorAnswer
@@ -79,6 +80,22 @@ def answer(data: Any, *, status: int = 200) -> Response:
     return Response(body, status_code=status, media_type="application/json")
 
 
+@final
+class InOrder(GenerateJsonSchema):
+    """Schemas whose examples have their fields as they were written, not by the alphabet."""
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
+        """As it is."""
+        del parent_key
+        return value
+
+
+def examples_of(model: type[BaseModel]) -> list[Any]:
+    """The examples that a model of a body or an answer has."""
+    found: list[Any] = model.model_json_schema(schema_generator=InOrder).get("examples", [])
+    return found
+
+
 def described(
     result: type[BaseModel] | None,
     *errors: int,
@@ -112,7 +129,7 @@ def described(
             }
     extra: dict[str, Any] = {}
     if body is not None:
-        examples = body.model_json_schema().get("examples", [])
+        examples = examples_of(body)
         content = _content(body, "validation")
         content["application/json"]["examples"] = {
             f"example-{number}": {"value": one} for number, one in enumerate(examples, start=1)
