@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import cast, final
 
-from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.backend import Backend
+from stepmark.serving.computing import Computer, Request, as_backend_error
 from stepmark.serving.jobs import (
     Ask,
     BusyError,
@@ -36,27 +36,6 @@ from stepmark.serving.tallies import Figures
 
 _SLICE = 32
 """Asks that are tokenised at a time, so that a large request does not keep the tokeniser from a small one."""
-_SMOOTHING = 0.2
-"""Weight of the last batch in the measured rate."""
-
-
-@final
-@dataclass(eq=False)
-class _Request:
-    """What is asked together and answered together."""
-
-    asks: Sequence[Ask]
-    estimates: list[int]
-    arrived: float
-    deadline: float | None
-    answer: asyncio.Future[list[Result]]
-    results: list[Result | None]
-    missing: int
-    untold: int = 0
-    """Tokens of it that are estimated: not tokenised yet."""
-    begun: bool = False
-    """Something of it was taken into a batch."""
-    timer: asyncio.TimerHandle | None = None
 
 
 @final
@@ -90,14 +69,13 @@ class Batcher:
         self.backend, self.clock = backend, clock
         self._budget, self._room = token_budget, queue_tokens
         self._tokeniser = ThreadPoolExecutor(1, thread_name_prefix="stepmark-tokenise")
-        self._computer = ThreadPoolExecutor(1, thread_name_prefix="stepmark-compute")
-        self._queue: FairQueue[_Request] = FairQueue()
-        self._live: set[_Request] = set()
+        self._queue: FairQueue[Request] = FairQueue()
+        self._live: set[Request] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._released: list[Grown] = []
         self._figures = Figures()
+        self._computer = Computer(backend, self._figures, clock)
         self._untold = 0
-        self._large: _Request | None = None
+        self._large: Request | None = None
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._stopping = self._stopped = False
@@ -166,7 +144,7 @@ class Batcher:
         """Let go of what is kept of some prefixes, before the next batch."""
         kept = [one for one in grown if one.place is not None]
         if kept and not self._stopped:
-            self._released += kept
+            self._computer.release(kept)
             self._work.set()
 
     async def stop(self, *, grace: float) -> None:
@@ -199,22 +177,11 @@ class Batcher:
     @property
     def figures(self) -> Figures:
         """What it has done and has to do, as of now; a copy."""
-        ledger = self.backend.ledger
-        held, capacity, evicted = self.backend.memory
-        now = self._figures
-        return replace(
-            now,
-            tokens_in=ledger.tokens_in,
-            tokens_computed=ledger.tokens_computed,
-            tokens_distinct=ledger.tokens_distinct,
-            tokens_again=ledger.tokens_again,
+        return self._figures.now(
+            self.backend.ledger,
+            self.backend.memory,
             waiting_requests=len(self._live),
             waiting_tokens=self._waiting,
-            memory_tokens=held,
-            memory_capacity=capacity,
-            evicted=evicted,
-            queue_seconds=replace(now.queue_seconds, counts=list(now.queue_seconds.counts)),
-            batch_seconds=replace(now.batch_seconds, counts=list(now.batch_seconds.counts)),
         )
 
     @property
@@ -255,7 +222,7 @@ class Batcher:
             reading.cancel()
             self._forget(request)
 
-    def _taken_in(self, asks: Sequence[Ask], deadline: float | None) -> _Request:
+    def _taken_in(self, asks: Sequence[Ask], deadline: float | None) -> Request:
         estimates = [self.backend.estimate(ask) for ask in asks]
         total, waiting = sum(estimates), self._waiting
         if waiting and (total > self._room or waiting - self._excess + total > self._room):
@@ -265,7 +232,7 @@ class Batcher:
                 retry_after=(waiting + self._figures.computing_tokens)
                 / (self._figures.tokens_per_second or 1e9),
             )
-        request = _Request(
+        request = Request(
             asks=asks,
             estimates=estimates,
             arrived=self.clock(),
@@ -284,7 +251,7 @@ class Batcher:
         self._watch(request)
         return request
 
-    def _watch(self, request: _Request) -> None:
+    def _watch(self, request: Request) -> None:
         """Fail it at its deadline, whatever is being computed then."""
         if request.deadline is not None and not request.answer.done():
             left = request.deadline - self.clock()
@@ -293,7 +260,7 @@ class Batcher:
             else:
                 request.timer = asyncio.get_running_loop().call_later(left, self._watch, request)
 
-    async def _prepare(self, request: _Request) -> None:
+    async def _prepare(self, request: Request) -> None:
         loop = asyncio.get_running_loop()
         try:
             for start in range(0, len(request.asks), _SLICE):
@@ -311,11 +278,11 @@ class Batcher:
                         self._queue.put(request, [(index, work)])
                 self._work.set()
         except Exception as error:
-            self._fail(request, _as_backend_error(error))
+            self._fail(request, as_backend_error(error))
 
     # Requests go out.
 
-    def _settle(self, request: _Request, index: int, result: Result) -> None:
+    def _settle(self, request: Request, index: int, result: Result) -> None:
         """One result of a request."""
         if request.answer.done():
             if isinstance(result, Grown):
@@ -328,19 +295,19 @@ class Batcher:
             self._figures.answered += 1
             request.answer.set_result([one for one in request.results if one is not None])
 
-    def _fail(self, request: _Request, error: BaseException) -> None:
+    def _fail(self, request: Request, error: BaseException) -> None:
         if not request.answer.done():
             request.answer.set_exception(error)
             # Its client may have gone; then nobody asks for the error, which is no fault.
             request.answer.exception()
         self._forget(request)
 
-    def _late(self, request: _Request) -> None:
+    def _late(self, request: Request) -> None:
         if not request.answer.done():
             self._figures.late += 1
             self._fail(request, LateError("the deadline passed before everything was computed"))
 
-    def _forget(self, request: _Request) -> None:
+    def _forget(self, request: Request) -> None:
         """Nothing more is computed for it, and what it kept is given back unless it was given out."""
         if request not in self._live:
             return
@@ -369,8 +336,8 @@ class Batcher:
                 self._work.clear()
                 while not self._stopped and (batch := self._gathered()):
                     await self._batch(batch)
-                await self._give_back()
-            await self._give_back()
+                await self._computer.give_back()
+            await self._computer.give_back()
         except BaseException as error:
             # Nobody will compute any more, and nobody should wait for it.
             self._stopping = self._stopped = True
@@ -381,7 +348,7 @@ class Batcher:
                 )
             raise
 
-    def _gathered(self) -> list[Taken[_Request]]:
+    def _gathered(self) -> list[Taken[Request]]:
         for request in list(self._live):
             if request.deadline is not None and self.clock() >= request.deadline:
                 self._late(request)
@@ -393,13 +360,13 @@ class Batcher:
                 self._figures.queue_seconds.add(now - one.owner.arrived)
         return batch
 
-    async def _batch(self, batch: Sequence[Taken[_Request]]) -> None:
+    async def _batch(self, batch: Sequence[Taken[Request]]) -> None:
         """Compute a batch; if that fails, each request's part of it alone, so that only the one at fault fails."""
         owners = list(dict.fromkeys(one.owner for one in batch))
         self._figures.computing_tokens = sum(one.work.tokens for one in batch)
         try:
             try:
-                results = await self._computed(batch)
+                results = await self._computer.compute([one.work for one in batch])
             except Exception as error:
                 if len(owners) == 1:
                     self._failed(owners[0], error)
@@ -409,7 +376,7 @@ class Batcher:
                     if owner.answer.done():
                         continue
                     try:
-                        results = await self._computed(part)
+                        results = await self._computer.compute([one.work for one in part])
                     except Exception as alone:
                         self._failed(owner, alone)
                     else:
@@ -419,59 +386,11 @@ class Batcher:
         finally:
             self._figures.computing_tokens = 0
 
-    async def _computed(self, batch: Sequence[Taken[_Request]]) -> list[Result]:
-        works = [one.work for one in batch]
-        kept, self._released = self._released, []
-
-        def compute() -> list[Result]:
-            if kept:
-                self.backend.release(kept)
-            results = self.backend.compute(works)
-            if len(results) != len(works):
-                raise BackendError(f"{len(works)} were to be computed, and {len(results)} results came")
-            return results
-
-        started = self.clock()
-        self._figures.batches += 1
-        try:
-            results = await asyncio.get_running_loop().run_in_executor(self._computer, compute)
-        except Exception:
-            self._figures.failed_batches += 1
-            raise
-        finally:
-            seconds = self.clock() - started
-            self._figures.compute_seconds += seconds
-            self._figures.batch_seconds.add(seconds)
-        tokens = sum(work.tokens for work in works)
-        self._figures.items += len(works)
-        self._figures.tokens_read += tokens
-        if seconds > 0:
-            before = self._figures.tokens_per_second
-            rate = tokens / seconds
-            self._figures.tokens_per_second = (
-                rate if before is None else before + _SMOOTHING * (rate - before)
-            )
-        return results
-
-    def _deliver(self, batch: Sequence[Taken[_Request]], results: Sequence[Result]) -> None:
+    def _deliver(self, batch: Sequence[Taken[Request]], results: Sequence[Result]) -> None:
         for one, result in zip(batch, results, strict=True):
             self._settle(one.owner, one.index, result)
 
-    def _failed(self, request: _Request, error: Exception) -> None:
+    def _failed(self, request: Request, error: Exception) -> None:
         if not request.answer.done():
             self._figures.failed += 1
-        self._fail(request, _as_backend_error(error))
-
-    async def _give_back(self) -> None:
-        if self._released:
-            kept, self._released = self._released, []
-            await asyncio.get_running_loop().run_in_executor(self._computer, self.backend.release, kept)
-
-
-def _as_backend_error(error: Exception) -> Exception:
-    """What stepmark says of its own stays; anything else is the model's failure."""
-    if isinstance(error, StepmarkError):
-        return error
-    failure = BackendError(f"the model failed with {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
+        self._fail(request, as_backend_error(error))

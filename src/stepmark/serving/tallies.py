@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import final
+
+from stepmark.models.prm import Ledger
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of a histogram's buckets, in seconds; a last one has none."""
@@ -90,3 +92,28 @@ class Figures:
     """From a request's arrival until the first of it was taken into a batch."""
     batch_seconds: Histogram = field(default_factory=Histogram)
     """That a batch took."""
+
+    def now(
+        self, ledger: Ledger, memory: tuple[int, int, int], *, waiting_requests: int, waiting_tokens: int
+    ) -> Figures:
+        """A copy, with what others know.
+
+        Args:
+            ledger: the model's.
+            memory: as `Backend.memory` gives it.
+        """
+        held, capacity, evicted = memory
+        return replace(
+            self,
+            tokens_in=ledger.tokens_in,
+            tokens_computed=ledger.tokens_computed,
+            tokens_distinct=ledger.tokens_distinct,
+            tokens_again=ledger.tokens_again,
+            waiting_requests=waiting_requests,
+            waiting_tokens=waiting_tokens,
+            memory_tokens=held,
+            memory_capacity=capacity,
+            evicted=evicted,
+            queue_seconds=replace(self.queue_seconds, counts=list(self.queue_seconds.counts)),
+            batch_seconds=replace(self.batch_seconds, counts=list(self.batch_seconds.counts)),
+        )
