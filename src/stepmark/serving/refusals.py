@@ -32,6 +32,11 @@ TYPES: dict[str, tuple[int, str]] = {
     "unsupported_media_type": (415, "a body that is not application/json"),
     "busy": (429, "the queue is full, or there are too many sessions; come again after Retry-After seconds"),
     "failed": (500, "the model failed at this request; the server's log says why"),
+    "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
+    "policy_away": (
+        503,
+        "the policy behind best-of-N as a model cannot be reached, or is full; come again after Retry-After seconds",
+    ),
     "unavailable": (
         503,
         "the model is loading, or the server shuts down; come again after Retry-After seconds",

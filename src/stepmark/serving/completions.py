@@ -1,0 +1,391 @@
+"""Best-of-N as a model: completions of a conversation are drawn from a policy, graded by the PRM of this server, and one is the answer.
+
+Lightman et al. 2023, "Let's Verify Step by Step" (arXiv 2305.20050), section 2, behind OpenAI's API; votes as in `search.choosing`. The
+candidates are graded by the batcher that all clients share, so they wait in its queue, and what they have in common is computed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from stepmark.batching import Message, Written
+from stepmark.errors import InputError, UsageError
+from stepmark.problems.answers import Verifier, load_verifier
+from stepmark.problems.extraction import find_answer
+from stepmark.records import Problem, Solution
+from stepmark.search.picking import Picked, pick
+from stepmark.search.searching import Choice
+from stepmark.serving.chat_wire import MOST_CANDIDATES, ChatMessage, ChatRequest, Wanted
+from stepmark.serving.grading import Asked, check_grade, check_split, verdicts
+from stepmark.serving.jobs import LateError
+from stepmark.serving.refusals import Refused, retry
+from stepmark.serving.service import Live
+from stepmark.serving.writers import Draw, Drawn, PolicyError, Writer
+from stepmark.solutions.segmentation import split as split_text
+
+Search = Literal["best-of-n", "majority", "weighted-vote"]
+SEARCHES: dict[Search, tuple[Choice, str]] = {
+    "best-of-n": ("best", "best-of-{n}"),
+    "majority": ("majority", "majority-of-{n}"),
+    "weighted-vote": ("vote", "vote-of-{n}"),
+}
+"""The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
+
+_QUEUE = 4
+"""Requests that may wait for the policy, for each that it may work on."""
+_DEFAULT = Wanted.model_validate({})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completing:
+    """How completions are drawn and chosen where a request does not say. Flags of `stepmark serve`.
+
+    Raises:
+        UsageError: a setting out of its range.
+        UnknownNameError: no such way to cut.
+    """
+
+    search: Search = "best-of-n"
+    """How one is chosen."""
+    n: int = 8
+    """Candidates."""
+    most: int = 64
+    """Candidates that a request may ask for."""
+    temperature: float = 0.7
+    """Of the candidates."""
+    split: str = "auto"
+    """How a candidate is cut into steps."""
+    marker: str | None = None
+    """The text that ends each step, for split "marker" and "auto"."""
+    verifier: str = "math"
+    """What says which answers are equal, for votes."""
+    name: str | None = None
+    """The model's name for clients; None: such as best-of-8."""
+    timeout: float = 300.0
+    """Seconds that an answer may take."""
+    at_once: int = 32
+    """Requests that the policy works on at once."""
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("n", 1 <= self.n <= self.most, f"1 to {self.most}"),
+            ("most", 1 <= self.most <= MOST_CANDIDATES, f"1 to {MOST_CANDIDATES}"),
+            ("temperature", 0 <= self.temperature <= 2, "0 to 2"),
+            ("timeout", 0 < self.timeout < float("inf"), "more than 0 seconds"),
+            ("at_once", self.at_once >= 1, "1 or more"),
+        ):
+            if not good:
+                raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)}")
+        if self.n > 1 and not self.temperature:
+            raise UsageError(f"temperature: at 0 all {self.n} candidates are one; expected more than 0")
+        try:
+            check_split(self.split, self.marker)
+        except Refused as refused:
+            raise UsageError(refused.error["message"]) from None
+
+    @property
+    def choice(self) -> Choice:
+        """How one is chosen."""
+        return SEARCHES[self.search][0]
+
+    @property
+    def model(self) -> str:
+        """The model's name for clients."""
+        return self.name or SEARCHES[self.search][1].format(n=self.n)
+
+
+def conversation(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """A request's messages as the policy reads them.
+
+    Raises:
+        Refused: the last turn is not the user's, or a turn says nothing.
+    """
+    read = []
+    for number, one in enumerate(messages):
+        parts = "".join(part.text for part in one.content)
+        if not parts.strip():
+            raise Refused(
+                "invalid_request", "expected a text that is not blank", field=f"messages.{number}.content"
+            )
+        read.append(Message(role="system" if one.role == "developer" else one.role, content=parts))
+    if read[-1].role != "user":
+        raise Refused(
+            "invalid_request",
+            f"expected the last turn to be the user's, found the {read[-1].role}'s: a begun reply cannot be continued here",
+            field=f"messages.{len(read) - 1}.role",
+        )
+    return tuple(read)
+
+
+def problem_of(messages: Sequence[Message]) -> str:
+    """What the PRM reads as the problem: the conversation without what the system says.
+
+    A single turn stands as it is; several stand under headings, as `solutions.traces` writes a conversation out.
+    """
+    turns = [message for message in messages if message.role != "system"]
+    if len(turns) == 1:
+        return turns[0].content
+    return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
+
+
+def draw_of(body: ChatRequest, settings: Completing) -> Draw:
+    """What a request asks of the policy.
+
+    Raises:
+        Refused: a parameter that cannot be honoured; it is named.
+    """
+    if body.refused is not None:
+        raise Refused("invalid_request", body.refused[1], field=body.refused[0])
+    wanted = body.stepmark or _DEFAULT
+    n = settings.n if wanted.n is None else wanted.n
+    if n > settings.most:
+        raise Refused(
+            "invalid_request",
+            f"expected at most {settings.most} candidates, found {n} (--n-most)",
+            field="stepmark.n",
+        )
+    temperature = settings.temperature if body.temperature is None else body.temperature
+    if n > 1 and not temperature:
+        raise Refused(
+            "invalid_request",
+            f"at temperature 0 all {n} candidates are one: leave it out ({settings.temperature:g}), or ask for one with stepmark.n = 1",
+            field="temperature",
+        )
+    stop = body.stop or []
+    if not all(stop):
+        raise Refused("invalid_request", "expected texts that are not empty", field="stop")
+    if (
+        None not in (body.max_tokens, body.max_completion_tokens)
+        and body.max_tokens != body.max_completion_tokens
+    ):
+        raise Refused(
+            "invalid_request",
+            "max_tokens says something else; give one of them",
+            field="max_completion_tokens",
+        )
+    return Draw(
+        messages=conversation(body.messages),
+        n=n,
+        temperature=temperature,
+        top_p=body.top_p,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        stop=tuple(stop),
+        seed=body.seed,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+    )
+
+
+@final
+class Completer:
+    """Answers conversations.
+
+    Args:
+        settings: how.
+        writer: writes the candidates.
+        live: the PRM that grades them.
+        clock: seconds, in which deadlines are told.
+    """
+
+    def __init__(
+        self, settings: Completing, writer: Writer, live: Live, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings, self.writer, self.live = settings, writer, live
+        self._clock = clock
+        self._room = asyncio.Semaphore(settings.at_once)
+        self._waiting = 0
+        self._verifier: Verifier | None = None
+        self._judging = asyncio.Lock()
+
+    async def answer(self, body: ChatRequest, *, arrived: float) -> dict[str, Any]:
+        """The answer to a request, as plain data (`ChatAnswer`).
+
+        Args:
+            body: the request.
+            arrived: when it came, on the clock.
+
+        Raises:
+            Refused: a parameter that cannot be honoured; too many requests wait.
+            InputError: the policy cannot read the conversation, or the PRM no candidate.
+            LateError: the time is over.
+            PolicyError: the policy failed, or wrote nothing.
+        """
+        asked = draw_of(body, self.settings)
+        wanted = body.stepmark or _DEFAULT
+        if not self.writer.penalties and (asked.presence_penalty or asked.frequency_penalty):
+            name = "presence_penalty" if asked.presence_penalty else "frequency_penalty"
+            raise Refused("invalid_request", f"the policy {self.writer.name} knows no penalties", field=name)
+        grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None)
+        choice: Choice = wanted.choose or self.settings.choice
+        seconds = self.settings.timeout if wanted.timeout is None else wanted.timeout
+        deadline = arrived + seconds
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._clock())):
+                drawn = await self._drawn(asked)
+                problem = problem_of(asked.messages)
+                solutions = await asyncio.to_thread(self._cut, problem, drawn.texts)
+                told = await self.live.batcher.score(
+                    [one for one in solutions if isinstance(one, Solution)], deadline=deadline
+                )
+                results = verdicts(solutions, told, self.live.prm, grade, at="candidates")
+                _none_read(results, solutions, drawn)
+                answers = [_answer(one.text) for one in drawn.texts]
+                picked = await self._picked([one.get("score") for one in results], answers, choice)
+        except TimeoutError:
+            raise LateError(f"the answer was not there within {seconds:g} s") from None
+        return self._told(
+            drawn,
+            solutions,
+            results,
+            answers,
+            picked,
+            grade.aggregate,
+            grade.threshold,
+            texts=bool(wanted.texts),
+        )
+
+    async def close(self) -> None:
+        """Let go of policy and verifier."""
+        await self.writer.close()
+        if self._verifier is not None:
+            await asyncio.to_thread(self._verifier.close)
+
+    async def _drawn(self, asked: Draw) -> Drawn:
+        if self._waiting >= (_QUEUE + 1) * self.settings.at_once:
+            raise Refused(
+                "busy", "too many conversations wait for the policy; try again later", headers=retry(5.0)
+            )
+        self._waiting += 1
+        try:
+            async with self._room:
+                return await self.writer.draw(asked)
+        finally:
+            self._waiting -= 1
+
+    def _cut(self, problem: str, texts: Sequence[Written]) -> list[Asked]:
+        cut: list[Asked] = []
+        for one in texts:
+            try:
+                found = split_text(one.text, self.settings.split, marker=self.settings.marker)
+                cut.append(Solution(problem=Problem(text=problem), steps=found.steps, split=found.how))
+            except InputError as error:
+                cut.append(error)
+        return cut
+
+    async def _picked(
+        self, scores: Sequence[float | None], answers: Sequence[str | None], choice: Choice
+    ) -> Picked:
+        if choice == "best":
+            return pick(scores, answers, choice)
+        if min((score for score in scores if score is not None), default=0.0) < 0 and choice == "vote":
+            raise Refused(
+                "invalid_request",
+                "scores of this PRM can be below 0 and are no weights; choose best or majority",
+                field="stepmark.choose",
+            )
+        async with self._judging:
+            # One verifier, one question at a time: it holds a process of its own.
+            if self._verifier is None:
+                self._verifier = load_verifier(self.settings.verifier)
+            return await asyncio.to_thread(pick, scores, answers, choice, verifier=self._verifier)
+
+    def _told(
+        self,
+        drawn: Drawn,
+        solutions: Sequence[Asked],
+        results: Sequence[dict[str, Any]],
+        answers: Sequence[str | None],
+        picked: Picked,
+        aggregate: str | None,
+        threshold: float | None,
+        *,
+        texts: bool,
+    ) -> dict[str, Any]:
+        candidates = []
+        for number, (written, solution, result) in enumerate(
+            zip(drawn.texts, solutions, results, strict=True)
+        ):
+            told: dict[str, Any] = {
+                name: result[name] for name in ("score", "scores", "first_error", "error") if name in result
+            }
+            if picked.votes is not None:
+                told["votes"] = picked.votes[number]
+            if written.tokens is not None:
+                told["tokens"] = written.tokens
+            if texts:
+                told["text"] = written.text
+                if isinstance(solution, Solution):
+                    told["steps"] = list(solution.texts)
+            candidates.append(
+                {"index": number, "finish_reason": _finish(written), "answer": answers[number], **told}
+            )
+        chosen = drawn.texts[picked.index]
+        usage = {}
+        if drawn.prompt_tokens is not None and drawn.completion_tokens is not None:
+            usage["usage"] = {
+                "prompt_tokens": drawn.prompt_tokens,
+                "completion_tokens": drawn.completion_tokens,
+                "total_tokens": drawn.prompt_tokens + drawn.completion_tokens,
+            }
+        return {
+            "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": self.settings.model,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": chosen.text, "refusal": None},
+                    "logprobs": None,
+                    "finish_reason": _finish(chosen),
+                }
+            ],
+            **usage,
+            "stepmark": {
+                "n": len(drawn.texts),
+                "chosen": picked.index,
+                "choose": picked.choice,
+                "why": picked.why,
+                "policy": self.writer.name,
+                "prm": self.live.name,
+                "score_kind": self.live.prm.score_kind,
+                "aggregate": aggregate,
+                "threshold": threshold,
+                "candidates": candidates,
+            },
+        }
+
+
+def _none_read(results: Sequence[dict[str, Any]], solutions: Sequence[Asked], drawn: Drawn) -> None:
+    """Refuse to choose where nothing was graded: whatever was given would look chosen."""
+    if any(one.get("score") is not None for one in results):
+        return
+    if not any(one.text.strip() for one in drawn.texts):
+        raise PolicyError(f"the policy wrote nothing in any of {len(drawn.texts)} candidates")
+    first = next(
+        (
+            result["error"]
+            for result, solution in zip(results, solutions, strict=True)
+            if "error" in result and isinstance(solution, Solution)
+        ),
+        None,
+    )
+    if first is None:
+        raise PolicyError("no candidate has a score: the PRM left steps of each of them unread")
+    raise Refused(
+        first["type"], f"the PRM can read no candidate; of the first: {first['message']}", field="messages"
+    )
+
+
+def _answer(text: str) -> str | None:
+    found = find_answer(text)
+    return None if found is None else found.text
+
+
+def _finish(written: Written) -> Literal["stop", "length"]:
+    return "length" if written.finish == "length" else "stop"
