@@ -21,6 +21,7 @@ from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.remote.scoring import RemoteScorer
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.session import session_of
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
@@ -405,3 +406,20 @@ def test_a_prm_that_keeps_nothing_there_is_charged_for_whole_prefixes():
             == here.score([request], lambda index, reply: None)[0]
             == Graded(score=0.5, tokens=1, root=2)
         )
+
+
+def test_a_server_before_a_server_scores_and_goes_on_as_the_one_behind_it(zoo):
+    here = prm_of(zoo)
+    with (
+        InProcess(prm_of(zoo)) as behind,
+        remote(behind) as between,
+        InProcess(between) as before,
+        remote(before) as there,
+    ):
+        whole = there.score(PENS, ["3 * 12 = 36 pens.", "The answer is 36."])
+        assert whole == pytest.approx(here.score(PENS, ["3 * 12 = 36 pens.", "The answer is 36."]), abs=1e-5)
+        with there.client.session(PENS) as session:
+            first = session.extend([("3 * 12 = 36 pens.",)])[0]
+            second = session.extend([("3 * 12 = 36 pens.", "The answer is 36.")])[0]
+        assert [first.score, second.score] == pytest.approx(whole, abs=1e-5)
+    assert session_of(between).reason == "its server keeps the state"

@@ -62,7 +62,7 @@ def answerers(
 
 def scorer_of(prm: PRM, *, memory_tokens: int | None = None) -> Scorer:
     """The scorer of a PRM: with a session where it keeps state, here or on its server, else over whole prefixes."""
-    remote = _remote(prm)
+    remote = remote_of(prm)
     if remote is not None:
         from stepmark.models.remote.scoring import RemoteScorer
 
@@ -79,7 +79,7 @@ def why_whole_prefixes(prm: PRM) -> str:
     """Why a search must have this PRM read every prefix whole; "" where a step costs its own tokens only."""
     from stepmark.models.generative import GenerativePRM
 
-    remote = _remote(prm)
+    remote = remote_of(prm)
     if remote is not None:
         return "" if remote.served.sessions else "the PRM on the server keeps no state, and says so"
     if isinstance(prm, GenerativePRM):
@@ -100,7 +100,7 @@ def prm_identity(prm: PRM) -> str:
 
     Recorded scores are found again under it: a model that was trained further into the same folder is another one.
     """
-    remote = _remote(prm)
+    remote = remote_of(prm)
     if remote is not None:
         return remote.identity
     if not _torch_is_loaded():
@@ -128,7 +128,7 @@ def prm_identity(prm: PRM) -> str:
     return f"{prm.name}#{digest.hexdigest()[:12]}"
 
 
-def _remote(prm: PRM) -> RemotePRM | None:
+def remote_of(prm: PRM) -> RemotePRM | None:
     """It, where it is one behind a stepmark server; nobody else is made to load a client."""
     if "stepmark.models.remote.prm" not in sys.modules:
         return None

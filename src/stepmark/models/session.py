@@ -26,7 +26,7 @@ from stepmark.models.local import HeadPRM, ImplicitPRM
 from stepmark.models.pool import KeyValuePool
 from stepmark.models.prefixes import NONE, PrefixCache
 from stepmark.models.prm import PRM, Ledger
-from stepmark.models.scorer import why_whole_prefixes
+from stepmark.models.scorer import remote_of, why_whole_prefixes
 from stepmark.models.session_reading import (
     Asked,
     Extended,
@@ -100,14 +100,14 @@ def session_of(prm: PRM, *, memory_tokens: int | None = None) -> ScoringSession:
     """A session of a PRM: incremental where its family allows it.
 
     Incremental: every PRM that runs in this process and is read at step ends or from the log-ratio of two models. The others read the
-    whole prefix for each step, and `reason` says why: generative PRMs, which write about the whole solution; PRMs behind a server,
-    which keep no state for us; outcome models.
+    whole prefix for each step, and `reason` says why: generative PRMs, which write about the whole solution; PRMs behind a server
+    (where that keeps state, `scorer.scorer_of` uses it); outcome models.
 
     Args:
         prm: as `load_prm` gives it.
         memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
     """
-    reason = why_whole_prefixes(prm)
+    reason = "its server keeps the state" if remote_of(prm) is not None else why_whole_prefixes(prm)
     if reason:
         return WholePrefixSession(prm, reason)
     assert isinstance(prm, HeadPRM | ImplicitPRM)

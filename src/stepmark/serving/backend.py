@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, final
 from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, Ledger
-from stepmark.models.scorer import WholePrefixScorer, why_whole_prefixes
+from stepmark.models.scorer import remote_of, scorer_of, why_whole_prefixes
 from stepmark.records import StepScores
 from stepmark.scoring.grade import checked_scores
 from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Rows, Whole, refused
@@ -84,7 +84,7 @@ def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
         prm: as `load_prm` gives it.
         memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
     """
-    if why_whole_prefixes(prm):
+    if remote_of(prm) is not None or why_whole_prefixes(prm):
         return WholeBackend(prm)
     return CachedBackend(prm, memory_tokens=memory_tokens)
 
@@ -103,12 +103,12 @@ class WholeBackend:
 
     def __init__(self, prm: PRM) -> None:
         self.prm = prm
-        self._steps = WholePrefixScorer(prm)
+        self._steps = scorer_of(prm)
 
     @property
     def reason(self) -> str:
         """Why it keeps nothing."""
-        return why_whole_prefixes(self.prm)
+        return why_whole_prefixes(self.prm) or "another server keeps it"
 
     @property
     def ledger(self) -> Ledger:
