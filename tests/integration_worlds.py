@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
+from stepmark.batching import Written
 from stepmark.errors import InputError
+from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
 
 RIGHT, WRONG, PLAIN = 0.9, 0.2, 0.7
@@ -26,3 +28,15 @@ def _score(problem: str, steps: tuple[str, ...]) -> float:
 
 def prm() -> ScriptedPRM:
     return ScriptedPRM(_score, name="sums", default_aggregate="min")
+
+
+def policy() -> ScriptedPolicy:
+    """Answers "2 + 3?": each third sample is right, the others are not; eleven tokens each, seven of the prompt."""
+
+    def write(request: object, number: int) -> Written:
+        answer = 5 if number % 3 == 2 else 6
+        return Written(
+            text=f"2 + 3 = {answer}\nThe answer is {answer}.", finish="end", tokens=11, prompt_tokens=7
+        )
+
+    return ScriptedPolicy(write, name="adder")

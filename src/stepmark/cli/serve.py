@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.serve_search import NO_MODEL, ModelOptions, extension
 from stepmark.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class ServeOptions:
     """Solutions, candidates, steps of a session or sequences a request."""
     max_steps: int = 1024
     """Steps a solution."""
+    max_characters: int = 200_000
+    """Characters of a text that is to be cut into steps."""
     sessions: int = 1024
     """Sessions at once."""
     session_idle: float = 600.0
@@ -88,11 +92,12 @@ class ServeOptions:
     """No line for each request."""
 
 
-def serve_command(*, options: ServeOptions = ServeOptions()) -> int:
+def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions = NO_MODEL) -> int:
     """Serve a PRM over HTTP: scores, candidates in order, growing prefixes, for many clients at once.
 
     Args:
         options: the flags.
+        model: the flags of best-of-N as a model.
     """
     try:
         import fastapi  # noqa: F401
@@ -107,7 +112,21 @@ def serve_command(*, options: ServeOptions = ServeOptions()) -> int:
     settings = checked(options)
     keys = None if options.keys is None else Keys.read(options.keys)
     place = Place(host=options.host, port=options.port, everybody=options.open)
-    return run(loader(options), settings, place, what=options.prm, keys=keys, quiet=options.quiet)
+    completions = extension(model, dtype=options.dtype, device=options.device)
+    if completions is not None:
+        print(
+            f"as a model: {completions.settings.model} at /v1/chat/completions, written by {model.policy}",
+            file=sys.stderr,
+        )
+    return run(
+        loader(options),
+        settings,
+        place,
+        what=options.prm,
+        keys=keys,
+        extensions=() if completions is None else (completions,),
+        quiet=options.quiet,
+    )
 
 
 def loader(options: ServeOptions) -> Callable[[], PRM]:
@@ -161,6 +180,7 @@ def checked(options: ServeOptions) -> Settings:
         "max_body",
         "max_solutions",
         "max_steps",
+        "max_characters",
         "sessions",
     ):
         value = getattr(options, name)
@@ -186,6 +206,7 @@ def checked(options: ServeOptions) -> Settings:
         max_body=options.max_body << 20,
         max_solutions=options.max_solutions,
         max_steps=options.max_steps,
+        max_characters=options.max_characters,
         sessions=options.sessions,
         session_idle=options.session_idle,
     )
