@@ -114,6 +114,18 @@ def test_texts_are_cut_as_asked():
     talk(conversation)
 
 
+def test_long_texts_are_cut_in_a_thread_and_not_after_the_deadline():
+    async def conversation(client):
+        texts = ["1 + 1 = 2\n" * 900, "2 + 2 = 5", "1 + 1 = 2\n" * 800, *["3 + 3 = 6\n3 + 3 = 7"] * 5]
+        body = {"problem": "p", "candidates": texts}
+        answer = (await client.post("/v1/rank", json=body)).json()
+        found = {one["index"]: len(one["steps"]) for one in answer["results"]}
+        assert found == {0: 900, 1: 1, 2: 800, **dict.fromkeys(range(3, 8), 2)}
+        error(await client.post("/v1/rank", json={**body, "timeout": 1e-6}), 504, "deadline")
+
+    talk(conversation)
+
+
 def refusing(problem, steps):
     if "marker" in steps[-1]:
         raise MarkerInTextError("the marker stands in the text", field="steps")
@@ -689,11 +701,13 @@ def test_more_than_one_request_may_have_is_too_large():
         )
         body = {"problem": "p", "candidates": ["1 + 1 = 2"] * 4}
         error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates")
+        body = {"problem": "p", "candidates": ["1 + 1 = 2", "1 + " * 6]}
+        error(await client.post("/v1/rank", json=body), 413, "too_large", "candidates.1.solution")
         session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
         body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
         error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")
 
-    talk(conversation, settings=Settings(max_solutions=3, max_steps=2))
+    talk(conversation, settings=Settings(max_solutions=3, max_steps=2, max_characters=20))
 
 
 @pytest.mark.parametrize("kind", [BackendError, RuntimeError])

@@ -19,7 +19,7 @@ from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
 from stepmark.serving.jobs import BusyError, DrainingError, LateError
 from stepmark.serving.refusals import Refused, input_error_data, retry
-from stepmark.serving.routing import MODELS
+from stepmark.serving.routing import MODELS, InOrder
 from stepmark.serving.service import DEFAULTS, Extension, Service, Settings
 from stepmark.serving.sessions import UnknownSessionError
 
@@ -60,6 +60,8 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        # Texts that clients send are nobody else's business, and each look whether telemetry is on takes time.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
     for router in (*ROUTERS, *(extension.router for extension in service.extensions)):
@@ -121,7 +123,9 @@ def _document(app: FastAPI, keyed: bool) -> None:
             document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
-            _, models = models_json_schema(list(MODELS.items()), ref_template="#/components/schemas/{model}")
+            _, models = models_json_schema(
+                list(MODELS.items()), ref_template="#/components/schemas/{model}", schema_generator=InOrder
+            )
             document.setdefault("components", {})["schemas"] = models["$defs"]
             if keyed:
                 document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

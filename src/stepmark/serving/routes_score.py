@@ -23,6 +23,7 @@ from stepmark.serving.grading import (
     too_many,
     verdicts,
 )
+from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, input_error_data
 from stepmark.serving.routing import answer, body_of, check_model, deadline_of, described, service_of
 from stepmark.serving.service import Live, Settings
@@ -40,8 +41,10 @@ from stepmark.store import json_type
 
 router = APIRouter(tags=["scores"])
 
-_INLINE = 20_000
+_INLINE = 2_000
 """Characters of text that are cut into steps at once; more are cut in a thread, so that nobody waits for it."""
+_PIECE = 16_000
+"""Characters that are cut at a time there, so that requests take turns."""
 _numbers = itertools.count(1)
 
 
@@ -67,8 +70,11 @@ async def score(request: Request) -> Response:
     for index, one in enumerate(ones):
         check_split(one.split, one.marker, at=None if single else f"solutions.{index}")
     _check_shape(ones, at, service.settings)
-    asked = await _cut(ones, lambda one: solution_of(one.problem, one, one.split, one.marker))
-    told = await _told(request, live, asked, at, body.timeout)
+    deadline = deadline_of(request, body.timeout)
+    asked = await _cut(
+        request, ones, lambda one: solution_of(one.problem, one, one.split, one.marker), deadline
+    )
+    told = await _told(service.settings, live, asked, at, deadline)
     results = verdicts(asked, told, live.prm, settings, at=at)
     if single and "error" in results[0]:
         raise _as_refused(results[0]["error"])
@@ -90,8 +96,14 @@ async def rank(request: Request) -> Response:
     settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold)
     check_split(body.split, body.marker)
     _check_shape(body.candidates, "candidates", service.settings)
-    asked = await _cut(body.candidates, lambda one: solution_of(body.problem, one, body.split, body.marker))
-    told = await _told(request, live, asked, "candidates", body.timeout)
+    deadline = deadline_of(request, body.timeout)
+    asked = await _cut(
+        request,
+        body.candidates,
+        lambda one: solution_of(body.problem, one, body.split, body.marker),
+        deadline,
+    )
+    told = await _told(service.settings, live, asked, "candidates", deadline)
     results = verdicts(asked, told, live.prm, settings, at="candidates")
     above = head(live.name, live.prm, settings, told, results)
     return answer({"object": "ranking", **above, "results": best_first(results)})
@@ -192,20 +204,42 @@ def _check_shape(
             )
         if one.steps is not None and len(one.steps) > settings.max_steps:
             raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "--max-steps")
+        if len(one.solution or "") > settings.max_characters:
+            length, most = len(one.solution or ""), settings.max_characters
+            raise too_many(f"{place}solution", length, most, "characters", "--max-characters")
 
 
 async def _cut(
-    ones: Sequence[SolutionToScore] | Sequence[CandidateFields], read: Callable[[Any], Asked]
+    request: Request,
+    ones: Sequence[SolutionToScore] | Sequence[CandidateFields],
+    read: Callable[[Any], Asked],
+    deadline: float,
 ) -> list[Asked]:
+    """Solutions of what was sent.
+
+    Raises:
+        LateError: the deadline passed.
+    """
     if sum(len(one.solution or "") for one in ones) <= _INLINE:
         return [read(one) for one in ones]
-    return await asyncio.to_thread(lambda: [read(one) for one in ones])
+    service, loop = service_of(request), asyncio.get_running_loop()
+    found: list[Asked] = []
+    while len(found) < len(ones):
+        if service.clock() >= deadline:
+            raise LateError("the deadline passed while texts were cut into steps")
+        end, size = len(found), 0
+        while end < len(ones) and (size == 0 or size + len(ones[end].solution or "") <= _PIECE):
+            size += 1 + len(ones[end].solution or "")
+            end += 1
+        piece = ones[len(found) : end]
+        found += await loop.run_in_executor(service.cutter, lambda some: [read(one) for one in some], piece)
+    return found
 
 
 async def _told(
-    request: Request, live: Live, asked: Sequence[Asked], at: str | None, timeout: float | None
+    settings: Settings, live: Live, asked: Sequence[Asked], at: str | None, deadline: float
 ) -> list[StepScores | Refusal]:
-    most = service_of(request).settings.max_steps
+    most = settings.max_steps
     solutions = []
     for index, one in enumerate(asked):
         if isinstance(one, Solution):
@@ -213,7 +247,7 @@ async def _told(
                 place = "" if at is None else f"{at}.{index}."
                 raise too_many(f"{place}solution", len(one.steps), most, "steps", "--max-steps")
             solutions.append(one)
-    return await live.batcher.score(solutions, deadline=deadline_of(request, timeout))
+    return await live.batcher.score(solutions, deadline=deadline)
 
 
 def _as_refused(error: dict[str, Any]) -> Refused:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, final
@@ -65,6 +66,8 @@ class Settings:
     """Solutions, candidates, steps or sequences a request."""
     max_steps: int = 1024
     """Steps a solution."""
+    max_characters: int = 200_000
+    """Characters of a text that is to be cut into steps: cutting takes seconds a million of them."""
     sessions: int = 1024
     """Sessions at once."""
     session_nodes: int = 4096
@@ -80,6 +83,7 @@ class Settings:
             "max_body",
             "max_solutions",
             "max_steps",
+            "max_characters",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -169,6 +173,8 @@ class Service:
     ) -> None:
         self.settings, self.extensions, self.clock = settings, extensions, clock
         self.traffic = Traffic()
+        self.cutter = ThreadPoolExecutor(1, thread_name_prefix="stepmark-cut")
+        """Cuts texts into steps."""
         self.live: Live | None = None
         """What is served; None until it is loaded."""
         self.models: list[ModelEntry] = []
@@ -305,6 +311,7 @@ class Service:
             self._built.sessions.end_all()
             for extension in self.extensions:
                 await extension.stop()
+        self.cutter.shutdown(wait=False)
 
 
 async def _in_thread(make: Callable[[], PRM]) -> PRM:
