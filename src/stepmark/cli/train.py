@@ -75,6 +75,8 @@ class Network:
     """Where: auto, cpu, cuda."""
     gradient_checkpointing: Flag = False
     """Compute activations twice: slower, far less memory."""
+    shard: Flag = False
+    """Share the weights out among the processes that torchrun started (FSDP2), for bases that do not fit one device."""
 
 
 @Parameter(name="*")
@@ -284,6 +286,7 @@ def _recipe(objective: Objective, labels: Labels, network: Network, running: Run
                 dtype=network.dtype,
                 device=network.device,
                 gradient_checkpointing=network.gradient_checkpointing,
+                shard=network.shard,
             ),
             learning_rate=running.learning_rate,
             head_rate=running.head_rate,

@@ -22,7 +22,10 @@ _KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 
 
 def fits(backbone: Any) -> bool:
-    """Whether `hidden_rows` computes this backbone; others run as transformers has them."""
+    """Whether `hidden_rows` computes this backbone; others run as transformers has them.
+
+    So do those whose weights are shared out (`fully_shard` gives them another class): a layer's are put together only where it is called.
+    """
     return type(backbone).__name__ in _KNOWN and backbone.config.hidden_act == "silu"
 
 

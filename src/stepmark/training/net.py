@@ -41,6 +41,8 @@ class Weights:
     device: str = "auto"
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: a third more time, far less memory."""
+    shard: bool = False
+    """Share the weights out among the processes of the run (`training.sharding`), for models that do not fit one device."""
 
     def __post_init__(self) -> None:
         if self.rank is not None and self.rank < 1:
@@ -122,7 +124,9 @@ class Net:
         torch.manual_seed(seed)
         self.base, self.spec, self.weights = base, spec, weights
         self.device, self.dtype = weights.place, weights.torch_dtype
-        self.backbone: Any = load_backbone(base, dtype=self.dtype, device=self.device)
+        # To be shared out, the weights are read into main memory: a device may not have room for all of them.
+        place = "cpu" if weights.shard else self.device
+        self.backbone: Any = load_backbone(base, dtype=self.dtype, device=place)
         config = self.backbone.config
         self.hidden_size = int(config.hidden_size)
         limits = [n for n in (max_tokens, token_limit(config)) if n is not None]
@@ -208,7 +212,16 @@ class Net:
         return bool(self.backbone.config.tie_word_embeddings)
 
     def output(self) -> Tensor:
-        """The language-model head [vocabulary, hidden]: tied to the embedding, or the base's own (then trained with all weights)."""
+        """The language-model head [vocabulary, hidden]: tied to the embedding, or the base's own (then trained with all weights).
+
+        Raises:
+            UsageError: the weights are shared out.
+        """
+        if self.weights.shard:
+            raise UsageError(
+                "--shard: what is trained here reads the language-model head, which is not shared out; train a head of its own (hard, ce, "
+                "soft, mse, beta-binomial, three-class, outcome), or leave --shard out"
+            )
         if self._output is None:
             if self.tied:
                 tied: Tensor = self.backbone.get_input_embeddings().weight
@@ -262,5 +275,5 @@ class Net:
             )
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.data = parameter.data.to(self.dtype)
+                parameter.data = parameter.data.to(torch.float32 if self.weights.shard else self.dtype)
         return model

@@ -7,6 +7,7 @@ takes the step that one would.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import TypeVar
@@ -44,6 +45,23 @@ class Workers:
     def share(self, items: Sequence[T]) -> list[T]:
         """Every `size`-th of them."""
         return list(items[self.rank :: self.size])
+
+    def passes(
+        self, parts: Sequence[Sequence[T]], *, as_many: bool, whole: bool = False
+    ) -> list[Sequence[T] | None]:
+        """The forward passes of this process, of all of them: every `size`-th; of a single one every `size`-th tree.
+
+        Args:
+            parts: the passes, each of some trees.
+            as_many: whether every process must run as many passes: None then stands for one without trees.
+            whole: whether a single pass is left whole, to one process.
+        """
+        if len(parts) == 1 and self.size > 1 and not whole:
+            own = [trees for trees in (self.share(parts[0]),) if trees]
+        else:
+            own = [list(part) for part in self.share(parts)]
+        missing = math.ceil(len(parts) / self.size) - len(own) if as_many else 0
+        return [*own, *[None] * missing]
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Add up over processes, in place, in one message for each dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,9 @@ from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.detect import read_spec
+from stepmark.models.generative import CriticSpec
 from stepmark.models.load import load_prm
-from stepmark.models.spec import SPEC_FILE, ScoringSpec
+from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.calibrate import calibrate, can_calibrate, pairs_of, takes_a_map
@@ -25,7 +27,9 @@ from stepmark.training.layouts import LayoutName, layout_for
 from stepmark.training.measure import Graded, Measure, solutions_of
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
+from stepmark.training.objectives.joint import Joint
 from stepmark.training.objectives.steps import Hard, keeps_neutral
+from stepmark.training.sharding import check_processes
 from stepmark.training.trainer import Progress, Train, Trainer
 from stepmark.training.write import write_trained
 
@@ -100,6 +104,7 @@ def train(
     folder = Path(recipe.base).expanduser()
     base_name = str(folder.resolve()) if folder.is_dir() else recipe.base
     spec = recipe.objective.spec(layout, base_name)
+    settings = recipe.train
     if recipe.adapter and not isinstance(spec, ScoringSpec):
         raise UsageError(
             "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
@@ -107,11 +112,12 @@ def train(
     if not recipe.adapter and isinstance(spec, ScoringSpec):
         # Known now, and not after hours of training.
         check_base(base, spec)
+    if settings.weights.shard:
+        _check_shard(recipe, spec)
     calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
     dropped = Dropped()
     counted = _Counted(rows)
     training, measured_on = _split(counted, held_out, recipe, dropped, calibrated)
-    settings = recipe.train
     net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
     state = out.with_name(f"{out.name}.run")
     trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped)
@@ -119,12 +125,13 @@ def train(
     graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
     found = trainer.measure(graded, loss, labels) if graded else None
     first = None
+    whole = trainer.whole()
     if trainer.workers.first:
         # Made beside the state and moved when it is whole: `out` is calibrated or not there.
         made = state / "checkpoint"
         shutil.rmtree(made, ignore_errors=True)
         notes = notes_of(recipe, base_name, data, training, measured_on, dropped, found)
-        written = write_trained(made, net, adapter=recipe.adapter, base_name=base_name, notes=notes)
+        written = write_trained(made, whole, adapter=recipe.adapter, base_name=base_name, notes=notes)
         _check_reading(made, graded, net)
         if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
             assert written.spec is not None
@@ -156,6 +163,21 @@ def train(
         dropped=dropped,
         first=trainer.workers.first,
     )
+
+
+def _check_shard(recipe: Recipe, spec: ScoringSpec | CriticSpec) -> None:
+    """Refuse before anything is loaded what weights that are shared out cannot be trained for.
+
+    Raises:
+        UsageError: one process, or an objective that reads the language-model head.
+    """
+    check_processes(int(os.environ.get("WORLD_SIZE", "1")))
+    own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
+    if not own_head or isinstance(recipe.objective, Joint):
+        raise UsageError(
+            f"--shard: {recipe.objective.name} reads the language-model head, which is not shared out; take an objective with a head of its "
+            "own and no --language-weight, or leave --shard out"
+        )
 
 
 class _Counted:

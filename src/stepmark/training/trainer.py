@@ -6,17 +6,13 @@ how the rows are cut into passes nor how many processes there are moves it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from stepmark.errors import CheckpointError, UsageError
@@ -29,6 +25,16 @@ from stepmark.training.objectives.base import Objective
 from stepmark.training.pace import Pace, rate_groups, schedule
 from stepmark.training.parallel import Workers
 from stepmark.training.settings import Train
+from stepmark.training.sharding import (
+    check_processes,
+    gathered,
+    norm_of,
+    own,
+    pass_of_nothing,
+    shard,
+    whole_net,
+)
+from stepmark.training.state import identity, load, save
 from stepmark.training.warm_start import warm_start
 
 __all__ = ["Progress", "Train", "Trainer", "schedule"]
@@ -82,14 +88,17 @@ class Trainer:
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
         named = net.named_parameters
-        self.parameters = list(named.values())
-        # Small updates vanish in bfloat16, so they are made in float32 and copied back.
-        self.masters = [
-            p.data if p.dtype == torch.float32 else p.detach().float().clone() for p in self.parameters
-        ]
+        self._take(named)
         if settings.warm_start is not None:
             warm_start(settings.warm_start, dict(zip(named, self.masters, strict=True)), net)
             self._publish()
+        if net.weights.shard:
+            check_processes(self.workers.size)
+            del self.masters  # or the whole of them would be held beside the parts
+            shard(net, self.workers)
+            named = net.named_parameters
+            self._take(named)
+        self._parts = [net.weights.shard and not name.startswith("head.") for name in named]
         self.optimizer = torch.optim.AdamW(
             rate_groups(named, self.masters, settings.head_rate),
             lr=settings.peak,
@@ -102,6 +111,21 @@ class Trainer:
         self._measured = False
         self.waited = 0
         self.pace = Pace(settings, self.workers)
+
+    def _take(self, named: Mapping[str, torch.nn.Parameter]) -> None:
+        self.parameters = list(named.values())
+        # Small updates vanish in bfloat16, so they are made in float32 and copied back.
+        self.masters: list[torch.Tensor] = [
+            p if p.dtype == torch.float32 else p.float().clone()
+            for p in (own(parameter.detach()) for parameter in self.parameters)
+        ]
+
+    def whole(self) -> Net:
+        """The network with all of its weights, to be written: itself, or in the first process a copy; all processes call this."""
+        if not self.net.weights.shard:
+            return self.net
+        trained = gathered(self.net, self.workers)
+        return whole_net(self.net, self.objective, trained) if self.workers.first else self.net
 
     def epoch(self, groups: Sequence[Sequence[Example]], number: int) -> list[list[list[Item]]]:
         """The steps of one epoch: the same for the same seed, so that a run can resume inside it."""
@@ -170,7 +194,13 @@ class Trainer:
                 "there is nothing to train on: no row that can be read has what the objective fits. "
                 + " ".join(self.dropped.lines())
             )
-        run = self._identity(steps, held_out if self.settings.patience is not None else ())
+        run = identity(
+            self.settings,
+            self.objective,
+            self.net.base,
+            steps,
+            held_out if self.settings.patience is not None else (),
+        )
         self._resume(run)
         due = self._due(len(steps)) if held_out else set()
         if self.net.device == "cpu":
@@ -227,30 +257,32 @@ class Trainer:
         loss, labels = 0.0, 0.0
         # Passes add up in float32: in bfloat16 a sum soon takes no more of them.
         sums: list[torch.Tensor | None] = [None] * len(self.parameters)
-        for part in (
-            self.workers.share(parts) if self.workers.size > 1 and len(parts) > 1 else self._own(parts)
-        ):
-            fitted = self.objective.fit(self.net, part)
-            fitted.loss.backward()  # type: ignore[no-untyped-call]
-            loss += fitted.loss.item()
-            labels += fitted.labels
+        for part in self.workers.passes(parts, as_many=self.net.weights.shard):
+            if part is None:
+                pass_of_nothing(self.net, parts[0][0]).backward()  # type: ignore[no-untyped-call]
+            else:
+                fitted = self.objective.fit(self.net, part)
+                fitted.loss.backward()  # type: ignore[no-untyped-call]
+                loss += fitted.loss.item()
+                labels += fitted.labels
             for at, parameter in enumerate(self.parameters):
                 if parameter.grad is not None:
                     before = sums[at]
-                    gradient = parameter.grad.float()
+                    gradient = own(parameter.grad).float()
                     sums[at] = gradient if before is None else before.add_(gradient)
                 parameter.grad = None
         gradients = [
             torch.zeros_like(m) if total is None else total
             for m, total in zip(self.masters, sums, strict=True)
         ]
-        self.workers.add(gradients)
+        # Those of parts are added up already.
+        self.workers.add([g for g, part in zip(gradients, self._parts, strict=True) if not part])
         loss, labels = self.workers.sum(loss, labels)
         if not math.isfinite(loss):
             raise CheckpointError(
                 f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (--dtype float32)"
             )
-        norm = float(torch.nn.utils.get_total_norm(gradients)) / max(labels, 1e-12)
+        norm = norm_of(gradients, self._parts, self.workers) / max(labels, 1e-12)
         if not math.isfinite(norm):
             raise CheckpointError(
                 f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (--dtype float32)"
@@ -265,12 +297,6 @@ class Trainer:
             master.grad = None
         self._publish()
         return loss, labels, norm
-
-    def _own(self, parts: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """A step of one pass is shared by trees; a process may be left without any."""
-        if self.workers.size == 1:
-            return [list(part) for part in parts]
-        return [own for part in parts if (own := self.workers.share(part))]
 
     def measured(self, groups: Sequence[Sequence[Example]]) -> Measure:
         """Figures of the network as it is on held-out problems; the same in every process."""
@@ -298,8 +324,13 @@ class Trainer:
         ]
         own: list[Graded] = []
         loss, labels = 0.0, 0.0
-        for part in self.workers.share(parts):
-            with torch.inference_mode():
+        sharded = self.net.weights.shard
+        for part in self.workers.passes(parts, as_many=sharded, whole=True):
+            # What is put together of shared weights outlives the pass, and must not be a tensor of inference mode.
+            with torch.no_grad() if sharded else torch.inference_mode():
+                if part is None:
+                    pass_of_nothing(self.net, parts[0][0])
+                    continue
                 fitted = self.objective.fit(self.net, part)
             loss += float(fitted.loss)
             labels += fitted.labels
@@ -338,61 +369,23 @@ class Trainer:
                 if parameter.dtype != torch.float32:
                     parameter.copy_(master)
 
-    def _state(self) -> Path:
-        return self.folder / "state.pt"
-
-    def _identity(
-        self, steps: Sequence[Sequence[Sequence[Item]]], held_out: Sequence[Sequence[Example]]
-    ) -> str:
-        """What a run is told by: a state goes on with the same batches or with none.
-
-        Held-out examples count where they decide when to stop.
-        """
-        rows = hashlib.sha256()
-        for item in (item for step in steps for part in step for item in part):
-            for numbers in (item.tree.ids, item.tree.parents, item.reads, item.weights):
-                rows.update(np.asarray(numbers, dtype=np.float64).tobytes())
-            rows.update(repr(item.targets).encode())
-            rows.update(repr([row.example.outcome for row in item.rows]).encode())
-        facts = {
-            "settings": asdict(self.settings),
-            "objective": repr(self.objective),
-            "base": str(self.net.base),
-            "rows": rows.hexdigest(),
-            "held_out": hashlib.sha256(
-                repr([(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]).encode()
-            ).hexdigest(),
-        }
-        return json.dumps(facts, sort_keys=True)
-
     def _save(self, run: str) -> None:
-        if not self.workers.first:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._state().with_suffix(".part")
-        torch.save(
-            {
-                "run": run,
-                "done": self.done,
-                "parameters": self.masters,
-                "optimizer": self.optimizer.state_dict(),
-                "best": None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]},
-                "waited": self.waited,
-                "seconds": self.pace.seconds,
-            },
-            temporary,
-        )
-        temporary.rename(self._state())
+        best = None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]}
+        state = {
+            "done": self.done,
+            "parameters": self.masters,
+            "optimizer": self.optimizer.state_dict(),
+            "best": best,
+            "waited": self.waited,
+            "seconds": self.pace.seconds,
+        }
+        save(self.folder, state, self.workers, run=run, parts=self.net.weights.shard)
 
     def _resume(self, run: str) -> None:
-        if not self._state().is_file():
+        parts = self.net.weights.shard
+        state = load(self.folder, self.workers, run=run, parts=parts, device=self.net.device)
+        if state is None:
             return
-        state: dict[str, Any] = torch.load(self._state(), weights_only=True, map_location=self.net.device)
-        if state.get("run") != run:
-            raise UsageError(
-                f"{self._state()} is of a run with other settings, another base or other rows; delete it or choose "
-                "another folder"
-            )
         with torch.no_grad():
             for master, saved in zip(self.masters, state["parameters"], strict=True):
                 master.copy_(saved)
