@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# One thread a test worker: torch jobs that share cores wait for each other's threads.
-JOBS ?= 2
+# One thread a test worker: torch jobs that share cores wait for each other's threads. One worker more than two cores: a good part of the
+# tests waits, for a browser, a server, a process that is killed.
+JOBS ?= 3
 
 .PHONY: demo test check docs slow clean
 
@@ -15,7 +16,7 @@ demo: $(VENV)/.demo
 	@echo "The graded rows are in demo/graded.jsonl, the report is demo/report.html: open it in a browser."
 
 test: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # What CI runs beside the tests.
 check: $(VENV)/.test

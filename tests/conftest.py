@@ -1,6 +1,21 @@
 from __future__ import annotations
 
+import os
+
 import pytest
+
+from ordering import begun_first
+
+
+@pytest.hookimpl(
+    trylast=True
+)  # after those that are not to run are gone: the shares are cut from what is left
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        long = [item for item in items if item.get_closest_marker("long")]
+        rest = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = begun_first(long, rest, workers)
 
 
 @pytest.fixture(scope="session")

@@ -276,9 +276,12 @@ def test_hostile_text_takes_linear_time(piece):
         check(text)
         return time.process_time() - start
 
+    def linear(rounds):
+        small, large = (min(seconds(length) for _ in range(rounds)) for length in (10_000, 80_000))
+        return large < 30 * small + 0.2
+
     seconds(2_000)
-    small, large = (min(seconds(length) for _ in range(2)) for length in (10_000, 80_000))
-    assert large < 30 * small + 0.2
+    assert linear(1) or linear(3)  # once more where the machine may have been at fault
 
 
 def test_large_numbers_are_left_alone():

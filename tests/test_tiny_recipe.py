@@ -17,6 +17,7 @@ MARGIN = 0.03
 eight, in accuracy."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (ROOT / "recipes" / "tiny.sh").is_file(), reason="recipes are not here (an installed package)"
 )
