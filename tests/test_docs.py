@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,17 @@ def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch
     if not blocks:
         pytest.skip("no Python on this page")
     monkeypatch.chdir(tmp_path)
+    # A page may write a module of its own and import it; no other test shall meet that.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
     namespace: dict[str, object] = {"__name__": page.stem}
-    for number, block in enumerate(blocks, start=1):
-        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102
+    try:
+        for number, block in enumerate(blocks, start=1):
+            exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102
+    finally:
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+                del sys.modules[name]
 
 
 def test_every_command_is_documented() -> None:
