@@ -555,7 +555,7 @@ def test_every_answer_has_the_headers_and_head_has_no_body():
     talk(conversation, settings=Settings(max_body=100))
 
 
-def test_the_log_has_a_line_a_request_and_nothing_of_what_was_asked():
+def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_asked():
     lines = []
 
     async def conversation():
@@ -568,7 +568,8 @@ def test_the_log_has_a_line_a_request_and_nothing_of_what_was_asked():
             body = {"problem": "secret problem", "steps": ["1 + 1 = 2"]}
             await client.post("/v1/score", json=body, headers=headers)
             await client.get("/a%0ab%1b[31m")
-            await client.head("/health")
+            await client.get("/health")
+            await client.head("/v1/models", headers=headers)
         await service.stop()
 
     asyncio.run(conversation())
@@ -578,7 +579,7 @@ def test_the_log_has_a_line_a_request_and_nothing_of_what_was_asked():
     assert [re.sub(r"^\S+Z | [\d.]+ ms$", "", line) for line in lines] == [
         "10.0.0.9 alice POST /v1/score 200",
         "10.0.0.9 - GET /a?b?[31m 401",
-        "10.0.0.9 - HEAD /health 200",
+        "10.0.0.9 alice HEAD /v1/models 200",
     ]
 
 

@@ -33,6 +33,8 @@ BODIES_AT_ONCE = 16
 """Bodies of the largest size that may be in memory while they arrive; more are sent away with 429."""
 GONE = 499
 """What is counted and logged where the client went away before its answer."""
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Asked every few seconds by whatever watches a server; counted, and not logged."""
 
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
@@ -101,7 +103,7 @@ class Guard:
             seconds = time.monotonic() - began
             route = _route(inner)
             traffic.add(route, _method(scope), answer.status, seconds)
-            if self.service.log_requests:
+            if self.service.log_requests and inner["path"] not in PROBES:
                 self.service.log(_log_line(inner, _method(scope), answer.status, seconds))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
