@@ -199,6 +199,18 @@ def test_where_nobody_can_vote_the_best_is_taken_and_it_is_said():
     assert picked.why.startswith("no candidate could vote")
 
 
+def test_who_was_cut_off_is_passed_over_while_others_are_finished():
+    scores, answers = [0.9, 0.3, 0.95], ["a", "b", "a"]
+    assert pick(scores, answers, "best", finished=[False, True, False]).index == 1
+    picked = pick(scores, answers, "majority", verifier=SAME, finished=[False, True, False])
+    assert (picked.index, picked.votes) == (1, (None, 1.0, None))
+    # None is both finished and graded: all are looked at.
+    assert pick(scores, answers, "best", finished=[False] * 3).index == 2
+    assert pick([0.9, None, 0.95], answers, "best", finished=[False, True, False]).index == 2
+    with pytest.raises(UsageError, match="whether each of 3"):
+        pick(scores, answers, "best", finished=[True])
+
+
 @pytest.mark.parametrize(
     ("scores", "answers", "choice", "error", "match"),
     [

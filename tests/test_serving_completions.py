@@ -13,9 +13,10 @@ from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.batching import Message, Written
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.remote.answers import read_listing
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import running
-from stepmark.serving.completions import Completing, problem_of
+from stepmark.serving.conversations import Completing, problem_of
 from stepmark.serving.routes_completions import Completions
 from stepmark.serving.writers import ServedWriter, ThreadWriter
 
@@ -192,6 +193,16 @@ def test_a_server_that_gives_one_at_a_time_is_asked_for_the_rest():
     assert told["usage"] == {"prompt_tokens": 21, "completion_tokens": 30, "total_tokens": 51}
 
 
+def test_a_candidate_that_was_cut_off_is_passed_over():
+    cut = Written(text="2 + 3 = 5", finish="length", tokens=4)
+    whole = Written(text=SIX, finish="end", tokens=4)
+    told = ask(ScriptedPolicy([cut, whole]), ASKED, n=2).json()
+    assert [one["score"] for one in told["stepmark"]["candidates"]] == [RIGHT, WRONG]
+    assert (told["stepmark"]["chosen"], told["choices"][0]["finish_reason"]) == (1, "stop")
+    told = ask(ScriptedPolicy([cut, cut]), ASKED, n=2).json()
+    assert (told["stepmark"]["chosen"], told["choices"][0]["finish_reason"]) == (0, "length")
+
+
 def test_what_is_not_counted_is_not_said():
     assert "usage" not in ask(Upstream(FIVE, SIX, usage=False), ASKED, n=2).json()
 
@@ -251,10 +262,10 @@ def test_the_prm_reads_the_conversation_without_the_system():
 
 
 def test_a_policy_in_this_process():
-    counted = Written(text=FIVE, finish="length", tokens=9, prompt_tokens=4)
+    counted = Written(text=FIVE, finish="end", tokens=9, prompt_tokens=4)
     policy = ScriptedPolicy(lambda request, number: counted if number else SIX)
     told = ask(policy, {**ASKED, "seed": 1}, n=2).json()
-    assert told["choices"][0]["finish_reason"] == "length"
+    assert told["stepmark"]["chosen"] == 1
     assert told["stepmark"]["candidates"][1]["tokens"] == 9
     assert "usage" not in told  # of one of them nobody counted
     told = ask(ScriptedPolicy([counted, counted]), ASKED, n=2).json()
@@ -295,6 +306,9 @@ def test_models_lists_both():
         ("sums", True),
         ("best-of-2", False),
     ]
+    # stepmark's own client finds the PRM among them.
+    listing = read_listing(models, "http://stepmark/v1/models")
+    assert ([one.id for one in listing.prms], listing.others) == (["sums"], ("best-of-2",))
     operation = document["paths"]["/v1/chat/completions"]["post"]
     assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("ChatRequest")
     assert {"200", "400", "429", "502", "503", "504"} <= set(operation["responses"])

@@ -64,7 +64,7 @@ def extension(options: ModelOptions, *, dtype: str, device: str) -> Completions 
         return None
     if options.policy is None:
         raise UsageError("--search needs --policy, which writes: http://HOST/v1#MODEL, or a model's folder")
-    from stepmark.serving.completions import Completing
+    from stepmark.serving.conversations import Completing
     from stepmark.serving.routes_completions import Completions
 
     settings = Completing(

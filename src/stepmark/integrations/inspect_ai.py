@@ -132,16 +132,16 @@ def prm_best_of_n(
     cutting = Cutting(split=split, marker=marker)
     made: list[Grader] = []
 
-    def grade_and_pick(problem: str, texts: Sequence[str]) -> dict[str, Any]:
+    def grade_and_pick(problem: str, texts: Sequence[str], finished: Sequence[bool]) -> dict[str, Any]:
         if not made:
             made.append(Grader(loaded(prm, family, tokenizer), Grade(aggregate=aggregate)))
         graded = grade_texts([(problem, text) for text in texts], made[0], cutting)
         scores, answers = [one.score for one in graded], [one.answer for one in graded]
         if choice == "best":
-            picked = pick(scores, answers, choice)
+            picked = pick(scores, answers, choice, finished=finished)
         else:
             with load_verifier(verifier) as same:
-                picked = pick(scores, answers, choice, verifier=same)
+                picked = pick(scores, answers, choice, verifier=same, finished=finished)
         votes = picked.votes or (None,) * len(graded)
         return {
             "chosen": picked.index,
@@ -163,7 +163,8 @@ def prm_best_of_n(
             *(model.generate(state.messages, config=wanted, cache=False) for _ in range(n))
         )
         texts = [output.completion for output in outputs]
-        found = await anyio.to_thread.run_sync(grade_and_pick, state.input_text, texts)
+        ended = [output.stop_reason not in ("max_tokens", "model_length") for output in outputs]
+        found = await anyio.to_thread.run_sync(grade_and_pick, state.input_text, texts, ended)
         state.output = outputs[found["chosen"]]
         state.messages.append(state.output.message)
         state.metadata["stepmark"] = found

@@ -53,6 +53,7 @@ def pick(
     choice: Choice,
     *,
     verifier: Verifier | None = None,
+    finished: Sequence[bool] | None = None,
 ) -> Picked:
     """Pick one of some candidates. Of equals the earlier one is taken.
 
@@ -63,6 +64,8 @@ def pick(
             the candidates with the winning answer the one with the highest aggregate is taken. Where no candidate can vote, the
             choice is `best`, and the result says so.
         verifier: says which answers are equal; needed unless the choice is `best`.
+        finished: of each candidate whether its writer ended it. One that was cut off is passed over, as a search does: a text that stops
+            early has the fewer steps to be wrong in. Where none is both finished and graded, all are looked at.
 
     Raises:
         InputError: there are no candidates; or no candidate has an aggregate and none can vote.
@@ -72,6 +75,14 @@ def pick(
         raise InputError("expected at least one candidate, found none")
     if len(aggregates) != len(answers):
         raise UsageError(f"expected an answer or None a candidate ({len(aggregates)}), found {len(answers)}")
+    if finished is not None:
+        if len(finished) != len(aggregates):
+            raise UsageError(
+                f"expected whether each of {len(aggregates)} candidates is finished, found {len(finished)}"
+            )
+        if any(ended and one is not None for ended, one in zip(finished, aggregates, strict=True)):
+            aggregates = [one if ended else None for ended, one in zip(finished, aggregates, strict=True)]
+            answers = [one if ended else None for ended, one in zip(finished, answers, strict=True)]
     if choice == "best":
         return _best(aggregates, "")
     if verifier is None:

@@ -10,175 +10,26 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from stepmark.batching import Message, Written
-from stepmark.errors import InputError, UsageError
+from stepmark.batching import Written
+from stepmark.errors import InputError
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem, Solution
 from stepmark.search.picking import Picked, pick
 from stepmark.search.searching import Choice
-from stepmark.serving.chat_wire import MOST_CANDIDATES, ChatMessage, ChatRequest, Wanted
-from stepmark.serving.grading import Asked, check_grade, check_split, verdicts
+from stepmark.serving.chat_wire import ChatRequest
+from stepmark.serving.conversations import NOTHING_SAID, Completing, draw_of, problem_of
+from stepmark.serving.grading import Asked, check_grade, verdicts
 from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, retry
-from stepmark.serving.service import Live
+from stepmark.serving.service import Live, served_name
 from stepmark.serving.writers import Draw, Drawn, PolicyError, Writer
 from stepmark.solutions.segmentation import split as split_text
 
-Search = Literal["best-of-n", "majority", "weighted-vote"]
-SEARCHES: dict[Search, tuple[Choice, str]] = {
-    "best-of-n": ("best", "best-of-{n}"),
-    "majority": ("majority", "majority-of-{n}"),
-    "weighted-vote": ("vote", "vote-of-{n}"),
-}
-"""The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
-
 _QUEUE = 4
 """Requests that may wait for the policy, for each that it may work on."""
-_DEFAULT = Wanted.model_validate({})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Completing:
-    """How completions are drawn and chosen where a request does not say. Flags of `stepmark serve`.
-
-    Raises:
-        UsageError: a setting out of its range.
-        UnknownNameError: no such way to cut.
-    """
-
-    search: Search = "best-of-n"
-    """How one is chosen."""
-    n: int = 8
-    """Candidates."""
-    most: int = 64
-    """Candidates that a request may ask for."""
-    temperature: float = 0.7
-    """Of the candidates."""
-    split: str = "auto"
-    """How a candidate is cut into steps."""
-    marker: str | None = None
-    """The text that ends each step, for split "marker" and "auto"."""
-    verifier: str = "math"
-    """What says which answers are equal, for votes."""
-    name: str | None = None
-    """The model's name for clients; None: such as best-of-8."""
-    timeout: float = 300.0
-    """Seconds that an answer may take."""
-    at_once: int = 32
-    """Requests that the policy works on at once."""
-
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("n", 1 <= self.n <= self.most, f"1 to {self.most}"),
-            ("most", 1 <= self.most <= MOST_CANDIDATES, f"1 to {MOST_CANDIDATES}"),
-            ("temperature", 0 <= self.temperature <= 2, "0 to 2"),
-            ("timeout", 0 < self.timeout < float("inf"), "more than 0 seconds"),
-            ("at_once", self.at_once >= 1, "1 or more"),
-        ):
-            if not good:
-                raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)}")
-        if self.n > 1 and not self.temperature:
-            raise UsageError(f"temperature: at 0 all {self.n} candidates are one; expected more than 0")
-        try:
-            check_split(self.split, self.marker)
-        except Refused as refused:
-            raise UsageError(refused.error["message"]) from None
-
-    @property
-    def choice(self) -> Choice:
-        """How one is chosen."""
-        return SEARCHES[self.search][0]
-
-    @property
-    def model(self) -> str:
-        """The model's name for clients."""
-        return self.name or SEARCHES[self.search][1].format(n=self.n)
-
-
-def conversation(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """A request's messages as the policy reads them.
-
-    Raises:
-        Refused: the last turn is not the user's, or a turn says nothing.
-    """
-    read = []
-    for number, one in enumerate(messages):
-        parts = "".join(part.text for part in one.content)
-        if not parts.strip():
-            raise Refused(
-                "invalid_request", "expected a text that is not blank", field=f"messages.{number}.content"
-            )
-        read.append(Message(role="system" if one.role == "developer" else one.role, content=parts))
-    if read[-1].role != "user":
-        raise Refused(
-            "invalid_request",
-            f"expected the last turn to be the user's, found the {read[-1].role}'s: a begun reply cannot be continued here",
-            field=f"messages.{len(read) - 1}.role",
-        )
-    return tuple(read)
-
-
-def problem_of(messages: Sequence[Message]) -> str:
-    """What the PRM reads as the problem: the conversation without what the system says.
-
-    A single turn stands as it is; several stand under headings, as `solutions.traces` writes a conversation out.
-    """
-    turns = [message for message in messages if message.role != "system"]
-    if len(turns) == 1:
-        return turns[0].content
-    return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
-
-
-def draw_of(body: ChatRequest, settings: Completing) -> Draw:
-    """What a request asks of the policy.
-
-    Raises:
-        Refused: a parameter that cannot be honoured; it is named.
-    """
-    if body.refused is not None:
-        raise Refused("invalid_request", body.refused[1], field=body.refused[0])
-    wanted = body.stepmark or _DEFAULT
-    n = settings.n if wanted.n is None else wanted.n
-    if n > settings.most:
-        raise Refused(
-            "invalid_request",
-            f"expected at most {settings.most} candidates, found {n} (--n-most)",
-            field="stepmark.n",
-        )
-    temperature = settings.temperature if body.temperature is None else body.temperature
-    if n > 1 and not temperature:
-        raise Refused(
-            "invalid_request",
-            f"at temperature 0 all {n} candidates are one: leave it out ({settings.temperature:g}), or ask for one with stepmark.n = 1",
-            field="temperature",
-        )
-    stop = body.stop or []
-    if not all(stop):
-        raise Refused("invalid_request", "expected texts that are not empty", field="stop")
-    if (
-        None not in (body.max_tokens, body.max_completion_tokens)
-        and body.max_tokens != body.max_completion_tokens
-    ):
-        raise Refused(
-            "invalid_request",
-            "max_tokens says something else; give one of them",
-            field="max_completion_tokens",
-        )
-    return Draw(
-        messages=conversation(body.messages),
-        n=n,
-        temperature=temperature,
-        top_p=body.top_p,
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-        stop=tuple(stop),
-        seed=body.seed,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-    )
 
 
 @final
@@ -216,7 +67,7 @@ class Completer:
             PolicyError: the policy failed, or wrote nothing.
         """
         asked = draw_of(body, self.settings)
-        wanted = body.stepmark or _DEFAULT
+        wanted = body.stepmark or NOTHING_SAID
         if not self.writer.penalties and (asked.presence_penalty or asked.frequency_penalty):
             name = "presence_penalty" if asked.presence_penalty else "frequency_penalty"
             raise Refused("invalid_request", f"the policy {self.writer.name} knows no penalties", field=name)
@@ -235,7 +86,12 @@ class Completer:
                 results = verdicts(solutions, told, self.live.prm, grade, at="candidates")
                 _none_read(results, solutions, drawn)
                 answers = [_answer(one.text) for one in drawn.texts]
-                picked = await self._picked([one.get("score") for one in results], answers, choice)
+                picked = await self._picked(
+                    [one.get("score") for one in results],
+                    answers,
+                    [one.finish != "length" for one in drawn.texts],
+                    choice,
+                )
         except TimeoutError:
             raise LateError(f"the answer was not there within {seconds:g} s") from None
         return self._told(
@@ -278,10 +134,14 @@ class Completer:
         return cut
 
     async def _picked(
-        self, scores: Sequence[float | None], answers: Sequence[str | None], choice: Choice
+        self,
+        scores: Sequence[float | None],
+        answers: Sequence[str | None],
+        finished: Sequence[bool],
+        choice: Choice,
     ) -> Picked:
         if choice == "best":
-            return pick(scores, answers, choice)
+            return pick(scores, answers, choice, finished=finished)
         if min((score for score in scores if score is not None), default=0.0) < 0 and choice == "vote":
             raise Refused(
                 "invalid_request",
@@ -292,7 +152,9 @@ class Completer:
             # One verifier, one question at a time: it holds a process of its own.
             if self._verifier is None:
                 self._verifier = load_verifier(self.settings.verifier)
-            return await asyncio.to_thread(pick, scores, answers, choice, verifier=self._verifier)
+            return await asyncio.to_thread(
+                pick, scores, answers, choice, verifier=self._verifier, finished=finished
+            )
 
     def _told(
         self,
@@ -351,7 +213,7 @@ class Completer:
                 "chosen": picked.index,
                 "choose": picked.choice,
                 "why": picked.why,
-                "policy": self.writer.name,
+                "policy": served_name(self.writer.name),
                 "prm": self.live.name,
                 "score_kind": self.live.prm.score_kind,
                 "aggregate": aggregate,

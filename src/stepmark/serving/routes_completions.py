@@ -13,7 +13,8 @@ from stepmark.errors import StepmarkError
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest
-from stepmark.serving.completions import Completer, Completing
+from stepmark.serving.completions import Completer
+from stepmark.serving.conversations import Completing
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.routing import ARRIVED, answer, body_of, described, service_of
 from stepmark.serving.service import Live
