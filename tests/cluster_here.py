@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from stepmark.batching.cluster_worker import ClusterWorker
+from stepmark.batching.cluster_worker import ClusterWorker, Trouble
 from stepmark.batching.rounds import Done, Failed, Lost, Replied
 from stepmark.batching.spreading import Spreading
 
@@ -46,7 +46,7 @@ class Here:
             self.build.function, json.dumps(dict(self.build.settings)), "/nowhere"
         )
         hello = self.workers[number].build()
-        if not hasattr(hello, "facts"):
+        if isinstance(hello, Trouble):
             raise hello.error(f"worker {number}")
         self.hello = hello
         self.lasting[number] = {}
