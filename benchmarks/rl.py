@@ -40,6 +40,7 @@ from benchmarks.rl_figures import (
     mean_interval,
     ratio,
 )
+from benchmarks.rl_methods import HACKED, HACKING, LEARNING, METHODS, OUTCOME, Method
 from stepmark.errors import InputError
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.checkpoint import ARITHMETIC
@@ -51,52 +52,17 @@ from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_steps import true_labels
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
-from stepmark.rl.credit.methods import Credit, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO
 from stepmark.rl.monitor import History, Monitor
 from stepmark.rl.online import Implicit, OnlineImplicit
+from stepmark.rl.refit import Refit
+from stepmark.rl.refitted import RefittedPRM
 from stepmark.rl.settings import RL
-from stepmark.rl.trainer import Trainer
+from stepmark.rl.trainer import Listener, Trainer
 from stepmark.rl.watched import Watch, Watched
 from stepmark.store import atomic_write
 
 RESULT_FILE = "result.json"
 RATE = 3e-4
-OUTCOME, HACKED = "outcome", "PRM alone, no KL"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """A run's credit method and what differs from the others' settings."""
-
-    credit: Credit
-    kl_weight: float = 0.0
-    value_weight: float = 0.5
-
-
-LEARNING: Mapping[str, Method] = {
-    OUTCOME: Method(credit=Outcome()),
-    "process, half outcome": Method(credit=Process(process_weight=0.5)),
-    "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
-    "min-form": Method(credit=MinForm()),
-    "progress": Method(credit=Progress()),
-    "papo": Method(credit=Papo()),
-    # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
-    "prime": Method(credit=Prime(process_weight=0.2)),
-    # At 0.5 the critic's gradient is seven times the policy's, and Adam divides both by it.
-    "step-ppo": Method(credit=StepPPO(), value_weight=0.05),
-}
-"""Compared by how fast they learn."""
-HACKING: Mapping[str, Method] = {
-    HACKED: Method(credit=Process()),
-    "clip": Method(credit=Process(shaping="clip")),
-    "delta": Method(credit=Process(shaping="delta")),
-    "zero-mean-wrong": Method(credit=Process(shaping="zero-mean-wrong")),
-    "KL 0.05": Method(credit=Process(), kl_weight=0.05),
-    "papo": LEARNING["papo"],
-    "process, half outcome": LEARNING["process, half outcome"],
-}
-"""The PRM alone, and one defence each. Two of them are runs of `LEARNING` too."""
-METHODS: Mapping[str, Method] = {**LEARNING, **HACKING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +105,20 @@ class World:
             "credit": repr(method.credit),
             "settings": {key: value for key, value in settings.items() if key != "save_every"},
         }
+        if method.refit is not None:
+            body["refit"] = asdict(method.refit)
         plain: dict[str, Any] = json.loads(json.dumps(body))
         return plain
 
     def of(self, method: Method, seed: int) -> RL:
         """A run's settings."""
-        return replace(self.settings, seed=seed, kl_weight=method.kl_weight, value_weight=method.value_weight)
+        return replace(
+            self.settings,
+            seed=seed,
+            kl_weight=method.kl_weight,
+            value_weight=method.value_weight,
+            keep_consistent=method.keep_consistent,
+        )
 
 
 def quick() -> World:
@@ -242,8 +216,8 @@ def finished(folder: Path, told: Mapping[str, Any]) -> list[Point] | None:
     return [Point(**point) for point in found["points"]]
 
 
-def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None) -> list[Point]:
-    """One run, from its saved state if there is one; its history is kept."""
+def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None, place: Path) -> list[Point]:
+    """One run, from its saved state if there is one; its history is kept. A PRM that is fitted anew begins as the one in `place`."""
     told = world.told(method, seed)
     began = time.process_time()
     resumed = (folder / "state.pt").is_file()
@@ -262,6 +236,8 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
         start = Actor.load(ARITHMETIC, dtype="float32", device="cpu", reference=True)
         implicit = OnlineImplicit(start, Implicit(learning_rate=settings.peak / 3))
     used = prm if needs.steps else None
+    refitted = RefittedPRM(used) if method.refit is not None and used is not None else None
+    used = refitted or used
     monitor = Monitor(
         actor,
         folder,
@@ -272,6 +248,22 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
     )
     training, held_out = world.problems()
     with load_verifier("number") as verifier:
+        listeners: list[Listener] = [History(folder), monitor]
+        if refitted is not None and method.refit is not None:
+            refit = Refit(
+                actor,
+                refitted,
+                str(place),
+                training,
+                verifier,
+                settings,
+                folder,
+                how=method.refit,
+                monitor=monitor,
+                device="cpu",
+                dtype="float32",
+            )
+            listeners.append(refit)
         Trainer(
             actor,
             training,
@@ -282,7 +274,7 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
             out=folder,
             prm=used,
             token_rewards=implicit,
-            listeners=(History(folder), monitor),
+            listeners=listeners,
         ).run()
     found = points(monitor.rows)
     with atomic_write(folder / RESULT_FILE) as handle:
@@ -312,13 +304,15 @@ def collect(
     for seed in range(seeds):
         for name in names:
             method, folder = METHODS[name], place(out, world, name, seed)
+            if method.refit is not None and world.prm == "exact":
+                continue  # the truth has no weights
             known = finished(folder, world.told(method, seed))
             if known is None and run:
                 if prm is None and method.credit.needs.steps:
                     prm = exact_prm() if world.prm == "exact" else recipe_prm(out / "recipe-prm")
                 began = time.process_time()
                 with quiet_loading():
-                    known = train(folder, world, method, seed, prm)
+                    known = train(folder, world, method, seed, prm, out / "recipe-prm" / "prm")
                 print(
                     f"{name}, seed {seed}: accuracy {known[0].accuracy:.3f} to {known[-1].accuracy:.3f} after {known[-1].rollouts:,} rollouts, "
                     f"{time.process_time() - began:.0f} s of processor time",

@@ -1,0 +1,52 @@
+"""The runs that the benchmark of policy training compares: credit methods, the run that is hacked, and its defences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepmark.rl.credit.methods import Credit, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO
+from stepmark.rl.refitted import Refitting
+
+OUTCOME, HACKED = "outcome", "PRM alone, no KL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A run's credit method and what differs from the others' settings."""
+
+    credit: Credit
+    kl_weight: float = 0.0
+    value_weight: float = 0.5
+    keep_consistent: int | None = None
+    refit: Refitting | None = None
+
+
+FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, rank=None, learning_rate=1e-3)
+"""About 1,700 rollouts a refit, which are in no other count."""
+LEARNING: Mapping[str, Method] = {
+    OUTCOME: Method(credit=Outcome()),
+    "process, half outcome": Method(credit=Process(process_weight=0.5)),
+    "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
+    "min-form": Method(credit=MinForm()),
+    "progress": Method(credit=Progress()),
+    "papo": Method(credit=Papo()),
+    # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
+    "prime": Method(credit=Prime(process_weight=0.2)),
+    # At 0.5 the critic's gradient is seven times the policy's, and Adam divides both by it.
+    "step-ppo": Method(credit=StepPPO(), value_weight=0.05),
+}
+"""Compared by how fast they learn."""
+HACKING: Mapping[str, Method] = {
+    HACKED: Method(credit=Process()),
+    "clip": Method(credit=Process(shaping="clip")),
+    "delta": Method(credit=Process(shaping="delta")),
+    "zero-mean-wrong": Method(credit=Process(shaping="zero-mean-wrong")),
+    "KL 0.05": Method(credit=Process(), kl_weight=0.05),
+    "consistent half only": Method(credit=Process(), keep_consistent=4),
+    "refitted every 5": Method(credit=Process(), refit=FRESH),
+    "papo": LEARNING["papo"],
+    "process, half outcome": LEARNING["process, half outcome"],
+}
+"""The PRM alone, and one defence each. Two of them are runs of `LEARNING` too. Refits need a PRM with weights: `--prm recipe`."""
+METHODS: Mapping[str, Method] = {**LEARNING, **HACKING}
