@@ -1,0 +1,399 @@
+"""Many clients at one PRM: ours, a naive server and vLLM under the same load, one after the other on the same cores.
+
+`python -m benchmarks.serve [--quick] [--only ours naive vllm] [--clients 1 16 64] [--seconds N] [--keep FILE] [--docs]`
+
+All three serve the shipped PRM (135M) from one merged checkpoint in one precision. Ours is `stepmark serve` as it stands. The naive one
+(`serve_naive`) is what people write today: FastAPI, transformers' own class, a forward pass a solution behind a lock. vLLM is started as the checkpoint's card says, with the Python that
+`STEPMARK_VLLM_PYTHON` (or `--vllm`) names, and skipped by name where there is none. Each server has `--threads` threads (one, if nothing else is said) and, on Linux, as many
+cores, on which all of it runs; the clients are one process on the others.
+
+Clients ask without pause (`serve_load`), the same requests of every server, drawn from a seed (`serve_work`): `shared`, as best of n and searches ask, with candidates of one problem that have a
+beginning in common; and `separate` at 16 clients, where every solution is of a problem of its own, so that what is gained there is batching alone. Scores of all servers are
+compared. `tokens_computed_over_distinct` holds the server's own counter against a count of distinct prefixes made here, of all requests that were sent.
+
+`--keep FILE` writes each turn down when it is done, and does not repeat those that the file has. `--docs` writes the tables to `docs/serve-figures.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.annotate import HOST, quantile
+from benchmarks.common import finish
+from benchmarks.serve_servers import (
+    KINDS,
+    PATHS,
+    PATIENCE,
+    Kind,
+    Server,
+    Setting,
+    body,
+    environment,
+    merged,
+    on_cores,
+    scores,
+)
+from benchmarks.serve_tables import AIMS, duration, figures_of, page, table
+from benchmarks.serve_work import Distinct, Request, Workload, taken
+from stepmark.models.backbone import load_tokenizer
+from stepmark.models.encoding import Encoder
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "serve-figures.md"
+CLIENTS = (1, 16, 64)
+SEPARATE_AT = 16
+"""Clients of the workload without sharing."""
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+"""By how much scores of two servers may differ: in bfloat16 they move with the shape of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A server under one load."""
+
+    server: Kind
+    workload: Workload
+    clients: int
+    seconds: float
+    dtype: str
+    threads: int
+
+    @property
+    def seed(self) -> str:
+        """Of its requests: those of another turn are about other problems."""
+        return f"{self.workload} {self.clients}"
+
+
+class Load:
+    """The process of the clients."""
+
+    def __init__(self, setting: Setting) -> None:
+        with on_cores(setting.client_cores):
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.serve_load"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment(setting),
+            )
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Let them ask.
+
+        Raises:
+            RuntimeError: a client got no answer, or another than scores.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the clients' process ended")
+        told: dict[str, Any] = json.loads(line)
+        if told["failure"]:
+            raise RuntimeError(told["failure"])
+        return told
+
+    def close(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Work:
+    """The requests of turns; made once for all servers.
+
+    Args:
+        setting: what the servers have in common.
+        most: solutions a second that are enough.
+        warm: seconds before a turn counts.
+    """
+
+    def __init__(self, setting: Setting, most: float, warm: float) -> None:
+        self._setting, self._most, self._warm = setting, most, warm
+        self._made: dict[str, list[list[Request]]] = {}
+
+    def of(self, turn: Turn) -> list[list[Request]]:
+        """Each client's requests."""
+        if turn.seed not in self._made:
+            each = self._most * (turn.seconds + self._warm) / turn.clients
+            # One client alone has one request at a time in work, and is far from what a server can do.
+            enough = round(each if turn.clients > 1 else each / 2) + 20
+            self._made[turn.seed] = [
+                taken(turn.workload, client, turn.seed, enough) for client in range(turn.clients)
+            ]
+        return self._made[turn.seed]
+
+    def written(self, turn: Turn) -> Path:
+        """The file that the clients read them from."""
+        file = self._setting.folder / "work.jsonl"
+        with file.open("w", encoding="utf-8") as out:
+            for requests in self.of(turn):
+                rows = [[body(turn.server, one, self._setting), len(one)] for one in requests]
+                out.write(json.dumps(rows) + "\n")
+        return file
+
+
+def one_turn(
+    turn: Turn,
+    server: Server,
+    load: Load,
+    work: Work,
+    setting: Setting,
+    distinct: Distinct,
+    warm: float,
+) -> dict[str, Any]:
+    """Let the clients ask one server for a while; what came of it, as plain data.
+
+    Args:
+        turn: which.
+        server: runs.
+        load: asks.
+        work: what it asks.
+        setting: what the servers have in common.
+        distinct: has counted all that this server has read so far, and goes on.
+        warm: seconds before the turn counts.
+    """
+    used, before = server.processor(), server.metrics()
+    told = load.run(
+        {
+            "host": HOST,
+            "port": server.port,
+            "path": PATHS[turn.server],
+            "work": str(work.written(turn)),
+            "warm": warm,
+            "seconds": turn.seconds,
+            "patience": PATIENCE,
+        }
+    )
+    after = server.metrics()
+    read, known = distinct.read, distinct.count
+    every = 0
+    for requests, asked in zip(work.of(turn), told["asked"], strict=True):
+        for request in requests[:asked]:
+            every += len(request)
+            for one in request:
+                distinct.add(setting.tokens(one.problem, one.steps))
+    row: dict[str, Any] = {
+        **asdict(turn),
+        **{key: told[key] for key in ("requests", "solutions", "latencies", "errors")},
+        "asked_solutions": every,
+        "tokens_read": distinct.read - read,
+        "tokens_distinct": distinct.count - known,
+        "processor": server.processor() - used,
+        "load_share": told["processor"] / told["wall"],
+        "answers": [[scores(turn.server, a, setting) for a in some] for some in told["answers"]],
+    }
+    for name in ("tokens_computed", "tokens_again", "batches", "compute_seconds"):
+        if after:
+            row[name] = after[f"{name}_total"] - before[f"{name}_total"]
+    if after:
+        row["wall"] = told["wall"]
+    return row
+
+
+def plan(options: argparse.Namespace, kinds: Sequence[Kind]) -> dict[Kind, list[Turn]]:
+    """The turns of each server, those of few clients first."""
+    common = {"seconds": options.seconds, "dtype": options.dtype, "threads": options.threads}
+    loads: list[tuple[Workload, int]] = [("shared", clients) for clients in options.clients]
+    if SEPARATE_AT in options.clients:
+        loads.append(("separate", SEPARATE_AT))
+    return {
+        kind: [Turn(server=kind, workload=name, clients=clients, **common) for name, clients in loads]
+        for kind in kinds
+    }
+
+
+def run(
+    turns: dict[Kind, list[Turn]],
+    kept: dict[Turn, dict[str, Any]],
+    options: argparse.Namespace,
+    setting: Setting,
+) -> None:
+    """All turns that have not been kept."""
+    work = Work(setting, options.most, options.warm)
+    load = Load(setting)
+    try:
+        for kind, those in turns.items():
+            left = [turn for turn in those if turn not in kept]
+            if not left:
+                continue
+            server, distinct = Server(kind, setting), Distinct()
+            print(f"{kind}: answers after {server.starting:.1f} s", flush=True)
+            try:
+                # So that nothing is done for the first time where it counts.
+                first = Turn(
+                    server=kind, workload="separate", clients=4, seconds=options.warm, dtype="", threads=0
+                )
+                one_turn(first, server, load, work, setting, distinct, 0.0)
+                for turn in left:
+                    row = kept[turn] = one_turn(turn, server, load, work, setting, distinct, options.warm)
+                    print(line(row), flush=True)
+                    if options.keep:
+                        with options.keep.open("a", encoding="utf-8") as out:
+                            out.write(json.dumps(row) + "\n")
+            except Exception:
+                print(f"{kind}'s log ends: {server.log_end()}", file=sys.stderr)
+                raise
+            finally:
+                server.stop()
+    finally:
+        load.close()
+
+
+def line(row: dict[str, Any]) -> str:
+    """A turn for people."""
+    computed = (
+        f", computed/distinct {row['tokens_computed'] / row['tokens_distinct']:.3f}" if "wall" in row else ""
+    )
+    times = (
+        [duration(quantile(row["latencies"], share)) for share in (0.5, 0.99)]
+        if row["latencies"]
+        else ["-"] * 2
+    )
+    return (
+        f"  {row['server']:6} {row['workload']:8} {row['clients']:3} clients: {row['requests'] / row['seconds']:7.2f} requests/s, "
+        f"{row['solutions'] / row['seconds']:7.2f} solutions/s, p50 {times[0]:>7}, p99 {times[1]:>7}, "
+        f"errors {sum(row['errors'].values())}, read/distinct {row['tokens_read'] / row['tokens_distinct']:.2f}{computed}, "
+        f"processor {1000 * row['processor'] / row['asked_solutions']:.0f} ms a solution, clients {row['load_share']:.2f} of a core, "
+        f"load average {os.getloadavg()[0]:.1f}"
+    )
+
+
+def read_kept(file: Path | None) -> dict[Turn, dict[str, Any]]:
+    """What an earlier run has written down."""
+    found = {}
+    if file is not None and file.is_file():
+        for text in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(text)
+            found[Turn(**{name: row[name] for name in Turn.__dataclass_fields__})] = row
+    return found
+
+
+def check_scores(rows: Sequence[dict[str, Any]], dtype: str) -> dict[str, float]:
+    """The largest difference between ours and each other server, on the first requests of every client.
+
+    Raises:
+        SystemExit: larger than the precision explains.
+    """
+    worst: dict[str, float] = {}
+    ours = {(row["workload"], row["clients"]): row["answers"] for row in rows if row["server"] == "ours"}
+    for row in rows:
+        mine = ours.get((row["workload"], row["clients"]))
+        if row["server"] == "ours" or mine is None:
+            continue
+        for one, other in zip(flat(mine, row["answers"]), flat(row["answers"], mine), strict=True):
+            name = f"scores_differ_from_{row['server']}"
+            worst[name] = max(worst.get(name, 0.0), abs(one - other))
+    for name, value in worst.items():
+        if not value <= TOLERANCE[dtype]:
+            raise SystemExit(f"{name}: {value:.4f}, more than {TOLERANCE[dtype]:g}")
+    return worst
+
+
+def flat(answers: list[Any], beside: list[Any]) -> list[float]:
+    """All scores of the requests that both have answered."""
+    return [
+        score
+        for some, others in zip(answers, beside, strict=True)
+        for answer, _ in zip(some, others, strict=False)
+        for solution in answer
+        for score in solution
+    ]
+
+
+def cores(threads: int) -> tuple[frozenset[int], frozenset[int]]:
+    """For the server as many as it has threads, the last ones; for the clients the others. Both empty where there are too few."""
+    if sys.platform != "linux":
+        return frozenset(), frozenset()
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) <= threads:
+        return frozenset(), frozenset()
+    return frozenset(mine[-threads:]), frozenset(mine[:-threads])
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="6 seconds a turn")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
+    parser.add_argument("--seconds", type=float, help="of each turn; 20 if nothing else is said")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="bfloat16")
+    parser.add_argument("--threads", type=int, default=1, help="of each server")
+    parser.add_argument("--server-cores", type=int, nargs="+", help="where servers run")
+    parser.add_argument("--client-cores", type=int, nargs="+", help="where the clients run")
+    parser.add_argument(
+        "--most", type=float, default=150.0, help="solutions a second that requests are made for"
+    )
+    parser.add_argument("--vllm", type=Path, help="the Python of an environment with vLLM")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write turns down, and do not repeat those that are there"
+    )
+    parser.add_argument("--docs", action="store_true", help="write the tables to docs/serve-figures.md")
+    options = parser.parse_args(argv)
+    options.seconds = options.seconds or (6.0 if options.quick else 20.0)
+    options.warm = 1.0 if options.quick else 3.0
+    if options.seconds <= 0 or min(options.clients) < 1 or options.threads < 1:
+        parser.error("expected --seconds of more than 0, --clients and --threads of 1 or more")
+    named = os.environ.get("STEPMARK_VLLM_PYTHON")
+    options.vllm = options.vllm or (Path(named) if named else None)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it."""
+    options = arguments(argv)
+    torch.set_num_threads(options.threads)
+    kinds: list[Kind] = [kind for kind in KINDS if kind in options.only]
+    if "vllm" in kinds and options.vllm is None:
+        print(
+            "skipped: vLLM is not here; name the Python of its environment with --vllm or STEPMARK_VLLM_PYTHON"
+        )
+        kinds.remove("vllm")
+    servers, clients = cores(options.threads)
+    with tempfile.TemporaryDirectory() as name:
+        made = merged(Path(name) / "prm", options.dtype)
+        assert made.spec is not None
+        setting = Setting(
+            made=made,
+            encoder=Encoder(load_tokenizer(made.folder), made.spec.layout, max_tokens=None),
+            dtype=options.dtype,
+            threads=options.threads,
+            server_cores=frozenset(options.server_cores or servers),
+            client_cores=frozenset(options.client_cores or clients),
+            vllm_python=options.vllm,
+            folder=Path(name),
+        )
+        print(
+            f"{options.dtype}, {options.threads} thread(s) a server, on the cores {sorted(setting.server_cores) or 'that there are'}; "
+            f"clients on {sorted(setting.client_cores) or 'the same'}; load average {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        turns = plan(options, kinds)
+        kept = read_kept(options.keep)
+        run(turns, kept, options, setting)
+    rows = [kept[turn] for those in turns.values() for turn in those]
+    print(table(rows))
+    figures = {**figures_of(rows), **check_scores(rows, options.dtype)}
+    if options.docs:
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rows, figures), encoding="utf-8")
+    finish("serve", figures, {name: aim for name, aim in AIMS.items() if name in figures})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The server against its own OpenAPI document: requests that schemathesis draws from it, right and wrong ones, over a port.
+
+An answer must be one that the document names, in its status, its headers and its body; no request may make the server fail; a request that the
+document forbids must be refused. (The reverse is not asked: what a PRM can read, the document cannot say.)
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import serving_site  # isort: skip  (it skips where fastapi is not installed)
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install stepmark[dev]")
+
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from score_servers import OnPort
+from stepmark import load_prm
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.serving.app import build_app
+from stepmark.serving.service import Service
+
+SCHEMA = schemathesis.openapi.from_dict(build_app(Service(serving_site.prm)).openapi())
+# A secret of a header would be hidden where a failure is shown; these fields are none.
+SCHEMA.config.output.sanitization.update(enabled=False)
+AS_DOCUMENTED = [
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+]
+
+
+def few(examples):
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.generate),
+        derandomize=examples < 50,
+    )
+
+
+def words(problem: str, steps: tuple[str, ...]) -> float:
+    """Knows an answer to everything: 1 over the characters of a step."""
+    return 1 / len(steps[-1])
+
+
+@pytest.fixture(scope="module")
+def scripted():
+    with OnPort(ScriptedPRM(words, name="words")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def real(zoo):
+    """With a tokenizer, markers, a memory, and a head for /pooling."""
+    with OnPort(load_prm(str(zoo["token-classification"].folder), dtype="float32", device="cpu")) as server:
+        yield server
+
+
+def asked_for_it(case) -> bool:
+    """Whether the request may be answered with 504: it gives the server no time."""
+    timeout = case.body.get("timeout") if isinstance(case.body, dict) else None
+    return isinstance(timeout, int | float) and timeout < 10
+
+
+def hold(case, server, *more):
+    """Send it, and hold the answer against the document."""
+    answer = case.call(base_url=server.url)
+    checks = [*AS_DOCUMENTED, *more]
+    if not (answer.status_code == 504 and asked_for_it(case)):
+        checks.append(not_a_server_error)
+    case.validate_response(answer, checks=checks)
+    return answer
+
+
+def in_a_session(case, server):
+    """The same request, of a session that there is; its answer."""
+    opened = SCHEMA["/v1/sessions"]["POST"].Case(body={"problem": "1 + 1?"}).call(base_url=server.url)
+    case.path_parameters = {"id": opened.json()["id"]}
+    answer = hold(case, server)
+    assert answer.status_code != 404
+    SCHEMA["/v1/sessions/{id}"]["DELETE"].Case(path_parameters=case.path_parameters).call(base_url=server.url)
+    return answer
+
+
+@SCHEMA.parametrize()
+@few(4)
+def test_answers_are_as_documented(case, scripted):
+    hold(case, scripted, negative_data_rejection)
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions/{id}/steps", "/v1/sessions/{id}/release"])
+def test_so_are_those_of_a_session(path, scripted):
+    statuses = set()
+
+    @few(10)
+    @given(SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def ask(case):
+        statuses.add(in_a_session(case, scripted).status_code)
+
+    ask()
+    assert 200 in statuses
+
+
+@pytest.mark.slow
+@SCHEMA.parametrize()
+@few(150)
+def test_many_answers_are_as_documented(case, real):
+    hold(case, real, negative_data_rejection)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/v1/sessions/{id}/steps", "/v1/sessions/{id}/release"])
+def test_so_are_many_of_a_session(path, real):
+    @few(150)
+    @given(SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def ask(case):
+        in_a_session(case, real)
+
+    ask()
+
+
+@pytest.mark.slow
+@few(300)
+@given(SCHEMA["/pooling"]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+def test_token_ids_of_all_kinds(real, case):
+    answer = hold(case, real)
+    assert answer.status_code in (200, 400, 404, 413, 504)
