@@ -10,8 +10,9 @@ import pytest
 
 import serving_site  # isort: skip  (it skips where fastapi is not installed)
 
-schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install stepmark[dev]")
+pytest.importorskip("schemathesis", reason="needs schemathesis: pip install stepmark[dev]")
 
+import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
