@@ -11,6 +11,8 @@ from cyclopts import Parameter
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from stepmark.models.policies import Policy
+    from stepmark.serving.conversations import Completing
     from stepmark.serving.routes_completions import Completions
     from stepmark.serving.writers import Writer
 
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 class ModelOptions:
     """Best-of-N as a model, at /v1/chat/completions."""
 
-    search: Literal["best-of-n", "majority", "weighted-vote"] | None = None
-    """Answer as a model too: completions of --policy are drawn and graded, and one is given: best-of-n the one with the highest score, majority
-    one with the commonest answer, weighted-vote one with the answer of the highest sum of scores."""
+    search: Literal["best-of-n", "majority", "weighted-vote", "beam", "dvts", "rebase", "mcts"] | None = None
+    """Answer as a model too: --policy writes several completions, and one is given: best-of-n the one with the highest score, majority one with the
+    commonest answer, weighted-vote one with the answer of the highest sum of scores. The others write step by step (stepmark search)."""
     policy: str | None = None
     """For --search, what writes: http://HOST/v1#MODEL, a model's folder or hub name, or "package.module:factory"."""
     n: int = 8
-    """For --search, completions to choose from; a request may say otherwise."""
+    """For --search, completions to choose from (step by step: steps that a round writes; of mcts, simulations); a request may say otherwise."""
     n_most: int = 64
     """For --search, completions that a request may ask for."""
     temperature: float = 0.7
@@ -79,7 +81,32 @@ def extension(options: ModelOptions, *, dtype: str, device: str) -> Completions 
         timeout=options.search_timeout,
         at_once=options.policy_requests,
     )
+    if settings.stepwise:
+        return Completions(
+            settings,
+            policy=policy_of(options.policy, settings, dtype=dtype, device=device),
+            together=options.policy.startswith(("http://", "https://")),
+        )
     return Completions(settings, writer_of(options.policy, dtype=dtype, device=device))
+
+
+def policy_of(address: str, settings: Completing, *, dtype: str, device: str) -> Callable[[], Policy]:
+    """What loads the policy of an address for a search that writes step by step; see `writer_of`."""
+
+    def load() -> Policy:
+        if address.startswith(("http://", "https://")):
+            from stepmark.models.policies.openai import OpenAIPolicy
+            from stepmark.models.policies.transport import Patience, key_variable
+
+            url, _, model = address.partition("#")
+            # Nobody waits longer than the answer may take.
+            patience = Patience(retries=2, max_wait=10.0, timeout=settings.timeout)
+            return OpenAIPolicy(url, model or None, api_key_env=key_variable(), patience=patience)
+        from stepmark.models.policies import load_policy
+
+        return load_policy(address, dtype=dtype, device=device, memory_tokens=65_536)
+
+    return load
 
 
 def writer_of(policy: str, *, dtype: str, device: str) -> Callable[[], Writer]:

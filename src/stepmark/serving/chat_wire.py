@@ -228,12 +228,13 @@ class CandidateTold(_Answer):
 class Chosen(_Answer):
     """How the answer was chosen."""
 
-    n: int = Field(description="Candidates.")
+    n: int = Field(description="Candidates; of a search step by step, the solutions that it finished.")
     chosen: int = Field(description="Which one is the answer.")
     choose: Literal["best", "majority", "vote"] = Field(
         description="What decided; best, where a vote was wanted and no candidate could vote."
     )
     why: str = Field(description="In words.")
+    search: str = Field(description="By what search.", examples=["best-of-n"])
     policy: str
     prm: str
     score_kind: ScoreKind

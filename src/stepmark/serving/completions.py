@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
@@ -25,6 +24,7 @@ from stepmark.serving.grading import Asked, check_grade, verdicts
 from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.service import Live, served_name
+from stepmark.serving.telling import completion
 from stepmark.serving.writers import Draw, Drawn, PolicyError, Writer
 from stepmark.solutions.segmentation import split as split_text
 
@@ -187,32 +187,17 @@ class Completer:
                 {"index": number, "finish_reason": _finish(written), "answer": answers[number], **told}
             )
         chosen = drawn.texts[picked.index]
-        usage = {}
-        if drawn.prompt_tokens is not None and drawn.completion_tokens is not None:
-            usage["usage"] = {
-                "prompt_tokens": drawn.prompt_tokens,
-                "completion_tokens": drawn.completion_tokens,
-                "total_tokens": drawn.prompt_tokens + drawn.completion_tokens,
-            }
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": self.settings.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": chosen.text, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": _finish(chosen),
-                }
-            ],
-            **usage,
-            "stepmark": {
+        return completion(
+            model=self.settings.model,
+            text=chosen.text,
+            finish=_finish(chosen),
+            tokens=(drawn.prompt_tokens, drawn.completion_tokens),
+            stepmark={
                 "n": len(drawn.texts),
                 "chosen": picked.index,
                 "choose": picked.choice,
                 "why": picked.why,
+                "search": self.settings.search,
                 "policy": served_name(self.writer.name),
                 "prm": self.live.name,
                 "score_kind": self.live.prm.score_kind,
@@ -220,7 +205,7 @@ class Completer:
                 "threshold": threshold,
                 "candidates": candidates,
             },
-        }
+        )
 
 
 def _none_read(results: Sequence[dict[str, Any]], solutions: Sequence[Asked], drawn: Drawn) -> None:

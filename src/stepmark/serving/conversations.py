@@ -14,11 +14,15 @@ from stepmark.serving.grading import check_split
 from stepmark.serving.refusals import Refused
 from stepmark.serving.writers import Draw
 
-Search = Literal["best-of-n", "majority", "weighted-vote"]
+Search = Literal["best-of-n", "majority", "weighted-vote", "beam", "dvts", "rebase", "mcts"]
 SEARCHES: dict[Search, tuple[Choice, str]] = {
     "best-of-n": ("best", "best-of-{n}"),
     "majority": ("majority", "majority-of-{n}"),
     "weighted-vote": ("vote", "vote-of-{n}"),
+    "beam": ("best", "beam-of-{n}"),
+    "dvts": ("best", "dvts-of-{n}"),
+    "rebase": ("best", "rebase-of-{n}"),
+    "mcts": ("best", "mcts-of-{n}"),
 }
 """The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
 
@@ -66,12 +70,24 @@ class Completing:
         ):
             if not good:
                 raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)}")
+        if self.stepwise:
+            if not self.temperature:
+                raise UsageError("temperature: at 0 all steps after one are one; expected more than 0")
+            if self.split not in ("auto", "line", "marker"):
+                raise UsageError(
+                    f"split: {self.search} ends steps at a line's end, or at --marker; expected auto, line or marker, found {self.split!r}"
+                )
         if self.n > 1 and not self.temperature:
             raise UsageError(f"temperature: at 0 all {self.n} candidates are one; expected more than 0")
         try:
             check_split(self.split, self.marker)
         except Refused as refused:
             raise UsageError(refused.error["message"]) from None
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether it writes step by step."""
+        return self.search in ("beam", "dvts", "rebase", "mcts")
 
     @property
     def choice(self) -> Choice:

@@ -9,15 +9,18 @@ from typing import Any, final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from stepmark.errors import StepmarkError
+from stepmark.errors import StepmarkError, UsageError
+from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier
+from stepmark.search.searching import Grading, Steps
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest
 from stepmark.serving.completions import Completer
 from stepmark.serving.conversations import Completing
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.routing import ARRIVED, answer, body_of, described, service_of
 from stepmark.serving.service import Live
+from stepmark.serving.stepwise import Searcher, search_of
 from stepmark.serving.wire import ModelEntry
 from stepmark.serving.writers import PolicyAwayError, PolicyError, Writer
 from stepmark.solutions.segmentation import split as split_text
@@ -29,15 +32,33 @@ class Completions:
 
     Args:
         settings: how it draws and chooses.
-        writer: makes what writes; called once, in the thread that loads.
+        writer: makes what writes whole completions; called once, in the thread that loads.
+        policy: the same for a search that writes step by step.
+        together: that policy may be asked by several threads at once.
+
+    Raises:
+        UsageError: not the one that the search needs.
     """
 
-    def __init__(self, settings: Completing, writer: Callable[[], Writer]) -> None:
+    def __init__(
+        self,
+        settings: Completing,
+        writer: Callable[[], Writer] | None = None,
+        *,
+        policy: Callable[[], Policy] | None = None,
+        together: bool = False,
+    ) -> None:
+        needed, other = (policy, writer) if settings.stepwise else (writer, policy)
+        if needed is None or other is not None:
+            raise UsageError(
+                f"{settings.search} needs {'a policy and no writer' if settings.stepwise else 'a writer and no policy'}"
+            )
         self.settings = settings
         self.router = APIRouter(tags=["best-of-N as a model"])
-        self._make = writer
+        self._make_writer, self._make_policy, self._together = writer, policy, together
         self._writer: Writer | None = None
-        self._completer: Completer | None = None
+        self._policy: Policy | None = None
+        self._completer: Completer | Searcher | None = None
         self.router.add_api_route(
             "/v1/chat/completions",
             self.complete,
@@ -52,16 +73,23 @@ class Completions:
         Raises:
             StepmarkError: the policy or the verifier cannot be loaded.
         """
-        if self.settings.choice != "best":
-            load_verifier(
-                self.settings.verifier
-            ).close()  # a missing package is told now and not at the first vote
-        self._writer = self._make()
+        if self.settings.choice != "best" or self.settings.stepwise:
+            # A missing package is told now and not at the first vote.
+            load_verifier(self.settings.verifier).close()
+        if self._make_writer is not None:
+            self._writer = self._make_writer()
+        if self._make_policy is not None:
+            grading = Grading(aggregate=prm.default_aggregate, kind=prm.score_kind)
+            search_of(self.settings.search, self.settings.n, Steps(), grading)
+            self._policy = self._make_policy()
 
     async def start(self, live: Live) -> Sequence[ModelEntry]:
         """See `service.Extension`."""
-        assert self._writer is not None
-        self._completer = Completer(self.settings, self._writer, live)
+        if self._policy is not None:
+            self._completer = Searcher(self.settings, self._policy, live, together=self._together)
+        else:
+            assert self._writer is not None
+            self._completer = Completer(self.settings, self._writer, live)
         return [ModelEntry(id=self.settings.model, created=live.created)]
 
     async def stop(self) -> None:
@@ -70,7 +98,7 @@ class Completions:
             await self._completer.close()
         elif self._writer is not None:
             await self._writer.close()
-        self._completer, self._writer = None, None
+        self._completer, self._writer, self._policy = None, None, None
 
     async def complete(self, request: Request) -> Response:
         """Draw candidates from the policy, grade their steps, and give the best: OpenAI's chat completion, and under `stepmark` what all
