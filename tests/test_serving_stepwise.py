@@ -253,3 +253,31 @@ def test_a_stream_of_a_search():
     assert "".join(one["choices"][0]["delta"].get("content", "") for one in chunks) == FIVE
     assert chunks[-1]["stepmark"]["search"] == "beam"
     assert WRONG < PLAIN
+
+
+def test_a_model_with_a_memory_reads_each_step_once_and_forgets_what_is_given_back(zoo):
+    from stepmark import load_prm
+
+    def loaded():
+        return load_prm(str(zoo["token-classification"].folder), dtype="float32", device="cpu")
+
+    async def searched():
+        async with serving(ScriptedPolicy(write), loaded(), n=8) as (client, service):
+            answered = await client.post("/v1/chat/completions", json={**ASKED, "seed": 3})
+            batcher = service.live.batcher
+            for _ in range(200):  # what was given back goes with the next turn of the batcher
+                if not batcher.figures.memory_tokens:
+                    break
+                await asyncio.sleep(0.01)
+            return answered.json()["stepmark"], batcher.figures
+
+    how, figures = asyncio.run(searched())
+    assert figures.tokens_computed == figures.tokens_distinct > 0
+    assert figures.memory_tokens == 0
+    model, policy = loaded(), ScriptedPolicy(write)
+    settings = search_of("beam", 8, Steps(seed=3), Grading(aggregate=model.default_aggregate))
+    direct = {**policies.answerers(policy), **scorer.answerers(model)}
+    [found] = run([Problem(text="2 + 3 + 1?")], settings, direct)
+    for one, other in zip(how["candidates"], found.candidates, strict=True):
+        assert one["scores"] == pytest.approx(other.scores, abs=1e-5)
+    assert how["chosen"] == found.chosen
