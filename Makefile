@@ -15,6 +15,8 @@ demo: $(VENV)/.demo
 	$(BIN)/stepmark grade examples/solutions.jsonl --orm default --out demo/graded.jsonl --report demo/report.html --show 5
 	@echo "The graded rows are in demo/graded.jsonl, the report is demo/report.html: open it in a browser."
 
+# Compiled files are kept, whatever the machine says: the tests start the command hundreds of times.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
