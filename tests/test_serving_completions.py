@@ -16,6 +16,7 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.remote.answers import read_listing
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import running
+from stepmark.serving.chat_wire import ChatAnswer, ChatRequest, Wanted
 from stepmark.serving.conversations import Completing, problem_of
 from stepmark.serving.routes_completions import Completions
 from stepmark.serving.writers import ServedWriter, ThreadWriter
@@ -314,6 +315,21 @@ def test_models_lists_both():
     assert {"200", "400", "429", "502", "503", "504"} <= set(operation["responses"])
 
 
+def test_the_document_describes_every_field_and_the_answers_are_as_it_says():
+    described = 0
+    for model in (ChatRequest, ChatAnswer):
+        schema = model.model_json_schema()
+        for name, one in {model.__name__: schema, **schema["$defs"]}.items():
+            assert one["description"], name
+            for field, what in one["properties"].items():
+                known = field == "error"
+                assert known or what.get("description"), f"{name}.{field}"
+                described += 1
+    assert described > 60
+    body = {**ASKED, "stepmark": {"n": 3, "choose": "majority", "texts": True}}
+    ChatAnswer.model_validate(ask(Upstream(SIX, FIVE, " "), body).json())
+
+
 # What is refused
 
 
@@ -359,6 +375,60 @@ def test_what_cannot_be_honoured_is_refused_by_name(more, field):
     assert error["type"] == "invalid_request"
     assert error["field"] == field
     assert upstream.bodies == []
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    10**400,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [None],
+    [{}],
+    {},
+    {"a": 1},
+    {"type": "text"},
+    [[]],
+]
+
+
+def test_no_value_of_any_field_is_a_failure_of_the_server():
+    async def every():
+        statuses = {}
+        policy = ScriptedPolicy(lambda request, number: FIVE)
+        async with serving(policy, n=1) as client:
+            fields = [*ChatRequest.model_fields, "unknown"]
+            places = [(name,) for name in fields] + [("stepmark", name) for name in Wanted.model_fields]
+            places += [("messages", 0, name) for name in ("role", "content", "name", "x")]
+            places += [("messages", 0, "content", 0, name) for name in ("type", "text", "image_url")]
+            for place in places:
+                for odd in ODD:
+                    body = {
+                        "messages": [{"role": "user", "content": [{"type": "text", "text": "2 + 3?"}]}],
+                        "stepmark": {},
+                    }
+                    at = body
+                    for step in place[:-1]:
+                        at = at[step]
+                    at[place[-1]] = odd
+                    raw = json.dumps(body).encode()
+                    headers = {"content-type": "application/json"}
+                    answered = await client.post("/v1/chat/completions", content=raw, headers=headers)
+                    statuses[place, repr(odd)[:20]] = answered.status_code
+                    if answered.status_code >= 400:
+                        assert set(answered.json()["error"]) >= {"type", "message"}
+        return statuses
+
+    statuses = asyncio.run(every())
+    assert set(statuses.values()) == {200, 400, 404}
+    assert {key for key, status in statuses.items() if status == 404} <= {
+        (("model",), repr(odd)[:20]) for odd in ODD
+    }
 
 
 def test_another_model_is_not_here():

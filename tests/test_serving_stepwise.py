@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from contextlib import asynccontextmanager
 
 import httpx
@@ -191,16 +190,8 @@ def test_a_deadline_ends_the_search_at_its_next_question():
         async with serving(ScriptedPolicy(slow), n=4) as (client, _):
             body = {**ASKED, "stepmark": {"timeout": 0.05}}
             answered = await client.post("/v1/chat/completions", json=body)
-            before = len(set(asked))
             go.set()
-            until = time.monotonic() + 5
-            while (
-                any(t.name.startswith("stepmark-search") for t in threading.enumerate())
-                and time.monotonic() < until
-            ):
-                await asyncio.sleep(0.01)
-                if len(set(asked)) > before:
-                    break
+            await asyncio.sleep(0.1)  # a search that went on would ask again at once
             return answered
 
     answered = asyncio.run(late())

@@ -28,7 +28,7 @@ class TextPart(_Request):
     """A part of a message. Pictures, sounds and files are no text, and are refused."""
 
     type: Literal["text"] = Field(description="The only kind of part that is read.")
-    text: str
+    text: str = Field(description="What it says.")
 
 
 def _parts(value: Any) -> Any:
@@ -187,33 +187,33 @@ class ChatRequest(_Request):
 class ChatText(_Answer):
     """The chosen text."""
 
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
+    role: Literal["assistant"] = Field("assistant", description="Who speaks.")
+    content: str = Field(description="The chosen candidate, character for character.")
+    refusal: None = Field(None, description="Never one.")
 
 
 class ChatChoice(_Answer):
     """The one choice that there is."""
 
-    index: Literal[0] = 0
-    message: ChatText
-    logprobs: None = None
+    index: Literal[0] = Field(0, description="There is one.")
+    message: ChatText = Field(description="The answer.")
+    logprobs: None = Field(None, description="Not given.")
     finish_reason: Literal["stop", "length"] = Field(description="length: it was cut off at max_tokens.")
 
 
 class ChatUsage(_Answer):
     """Tokens of the policy. All candidates count: they were written."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    prompt_tokens: int = Field(description="Of all prompts that the policy was given.")
+    completion_tokens: int = Field(description="Of all that it wrote.")
+    total_tokens: int = Field(description="Both.")
 
 
 class CandidateTold(_Answer):
     """What became of one candidate."""
 
-    index: int = Field(ge=0)
-    finish_reason: Literal["stop", "length"]
+    index: int = Field(description="Which one, from 0.", ge=0)
+    finish_reason: Literal["stop", "length"] = Field(description="length: it was cut off.")
     answer: str | None = Field(description="The final answer that it names; null for none.")
     votes: float | None = Field(None, description="What its answer got in the vote.")
     tokens: int | None = Field(None, description="Tokens that it has, where the policy tells.")
@@ -235,21 +235,21 @@ class Chosen(_Answer):
     )
     why: str = Field(description="In words.")
     search: str = Field(description="By what search.", examples=["best-of-n"])
-    policy: str
-    prm: str
-    score_kind: ScoreKind
-    aggregate: str
-    threshold: float | None
-    candidates: list[CandidateTold]
+    policy: str = Field(description="What wrote.")
+    prm: str = Field(description="What graded.")
+    score_kind: ScoreKind = Field(description="What a step score is.")
+    aggregate: str = Field(description="How `score` was made from `scores`.")
+    threshold: float | None = Field(description="A step under it is an error; null: none applies.")
+    candidates: list[CandidateTold] = Field(description="All that there was to choose from.")
 
 
 class ChatAnswer(_Answer):
     """OpenAI's chat completion, and how it was chosen."""
 
-    id: str = Field(examples=["chatcmpl-8f3c0d2a1b"])
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str = Field(examples=["best-of-8"])
-    choices: list[ChatChoice]
+    id: str = Field(description="Of this answer.", examples=["chatcmpl-8f3c0d2a1b"])
+    object: Literal["chat.completion"] = Field("chat.completion", description="As OpenAI calls it.")
+    created: int = Field(description="Unix time in seconds.")
+    model: str = Field(description="What answered.", examples=["best-of-8"])
+    choices: list[ChatChoice] = Field(description="One.")
     usage: ChatUsage | None = Field(None, description="Left out where the policy does not count.")
-    stepmark: Chosen
+    stepmark: Chosen = Field(description="How it was chosen.")
