@@ -58,7 +58,6 @@ class Reader:
             ),
             # The interpreter of these tests: another may be too old.
             "PYTHON": str(Path(sys.base_prefix) / "bin" / "python3"),
-            "COLUMNS": "100",
             "HF_HUB_OFFLINE": "1",
         }
         start = time.monotonic()
@@ -81,8 +80,8 @@ class Reader:
     def follows(self, commands: list[Typed], where: Path) -> None:
         """Types each command, and looks for the output that the page shows."""
         for one in commands:
-            output = self.types(one.shell, where)
-            assert missing(one.shown, output) == [], f"$ {one.shell}\n{output}"
+            output = self.types(one.command, where)
+            assert missing(one.shown, output) == [], f"$ {one.command}\n{output}"
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +106,10 @@ def why_not(shell: str) -> str | None:
 @pytest.mark.slow
 def test_the_readme(reader):
     page = reader.clone / "README.md"
-    here = [one for one in typed(page) if why_not(one.shell) is None]
+    here = [one for one in typed(page) if why_not(one.command) is None]
     first, *rest = here
-    assert first.shell.split()[:2] == ["make", "demo"]
-    said = reader.types(first.shell, reader.clone)
+    assert first.command.split()[:2] == ["make", "demo"]
+    said = reader.types(first.command, reader.clone)
     # What the README shows of it: every line stands in what was printed.
     shown = next(
         body
@@ -133,12 +132,12 @@ def test_the_readme(reader):
     python = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
     (work / "readme.py").write_text(python, "utf-8")
     for one in rest:
-        where = reader.clone if one.shell.startswith(("make ", "bash ")) else work
+        where = reader.clone if one.command.startswith(("make ", "bash ")) else work
         reader.follows([one], where)
     reader.types("python readme.py", work)
     graded = [json.loads(line) for line in (work / "graded.jsonl").read_text("utf-8").splitlines()]
     assert [len(row["scores"]) for row in graded] == [2, 2]
-    assert {one.shell.split()[1] for one in rest} >= {"grade", "families"}
+    assert {one.command.split()[1] for one in rest} >= {"grade", "families"}
 
 
 @pytest.mark.slow
@@ -163,7 +162,7 @@ def test_start_here(reader):
 
 def test_each_reason_is_still_needed():
     """What the README says that nobody types here: a reason without a command is an old one."""
-    shells = [one.shell for one in typed(ROOT / "README.md")]
+    shells = [one.command for one in typed(ROOT / "README.md")]
     left = [shell for shell in shells if why_not(shell) is None]
     assert left[0].startswith("make demo")
     for part in NOT_TYPED:
