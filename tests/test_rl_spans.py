@@ -49,6 +49,15 @@ def test_a_text_that_really_holds_the_replacement_mark() -> None:
     assert token_offsets(range(2), decoder(pieces))[-1] == 3
 
 
+def test_bytes_that_never_become_a_character_are_marks_in_the_text_and_in_its_last_step():
+    pieces = [b"2\n", b"a", "é".encode()[:1], "é".encode()[:1]]
+    text = b"".join(pieces).decode(errors="replace")
+    assert text == "2\na\ufffd\ufffd"
+    offsets = token_offsets(range(4), decoder(pieces))
+    assert offsets == [2, 3, 3, 5]
+    assert step_spans(split(text, "line").steps, offsets).ends == (0, 3)
+
+
 @given(
     lines=st.lists(st.text("abc =é", min_size=1).filter(str.strip), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 60)),

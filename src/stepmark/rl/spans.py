@@ -42,10 +42,13 @@ def token_offsets(ids: Sequence[int], text_of: Callable[[Sequence[int]], str]) -
         ends.append(done + len(piece.rstrip("\ufffd")))
         if piece and not piece.endswith("\ufffd") and whole.startswith(piece, done):
             start, done = count, done + len(piece)
-    if ends and ends[-1] == len(whole.rstrip("\ufffd")):
-        return list(accumulate(ends, max))
-    # A tokenizer whose tokens mean another text among others: from the beginning each time.
-    return list(accumulate((len(text_of(ids[: n + 1]).rstrip("\ufffd")) for n in range(len(ids))), max))
+    if ends and ends[-1] != len(whole.rstrip("\ufffd")):
+        # A tokenizer whose tokens mean another text among others: from the beginning each time.
+        ends = [len(text_of(ids[: n + 1]).rstrip("\ufffd")) for n in range(len(ids))]
+    if ends:
+        # What is unfinished when the text ends stays a mark in it.
+        ends[-1] = len(whole)
+    return list(accumulate(ends, max))
 
 
 def step_spans(steps: Sequence[Step], offsets: Sequence[int]) -> StepSpans:
