@@ -34,7 +34,7 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
         (["--search", "best-of-n"], "--search needs --policy"),
         (["--policy", "http://127.0.0.1:1/v1"], "--policy is for best-of-N as a model: say --search"),
         (["--n", "4"], "--n is for best-of-N as a model"),
-        (["--search", "beam", "--policy", "x:y"], "beam"),
+        (["--search", "beams", "--policy", "x:y"], "beams"),
         (["--search", "best-of-n", "--policy", "x:y", "--n", "65"], "n: expected 1 to 64"),
         (["--search", "best-of-n", "--policy", "x:y", "--temperature", "0"], "all 8 candidates are one"),
         (["--search", "majority", "--policy", "x:y", "--split", "lines"], "Did you mean 'line'"),
