@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 from ordering import begun_first
 
