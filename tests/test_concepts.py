@@ -1,0 +1,129 @@
+"""The concept pages: their figures are made by the library, and every number in their text comes out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from stepmark.cli import COMMANDS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+STATIC = DOCS / "_static" / "concepts"
+PAGES = [DOCS / name for name in ("concepts.md", "value-labels.md", "pitfalls.md")]
+NUMBERS = json.loads((STATIC / "numbers.json").read_text(encoding="utf-8"))
+QUICK = (
+    "outcome-and-process",
+    "granularity",
+    "any-of-k",
+    "finite-k",
+    "policies",
+    "length",
+)
+SETTINGS = {
+    "concepts.md": set(),
+    # The repair rate; the threshold one half is written in words.
+    "value-labels.md": {"0.35"},
+    # The thresholds and deviations that were set; the made grader's mean; a run of docs/rl.md.
+    "pitfalls.md": {"0.5", "1.5", "0.95", "0.21", "43 %", "4.5 %", "0.16"},
+}
+"""Numbers of the text that are no results of these figures."""
+
+
+@pytest.fixture(scope="module")
+def figures():
+    sys.path.insert(0, str(DOCS))
+    try:
+        import concept_figures
+    finally:
+        sys.path.remove(str(DOCS))
+    return concept_figures
+
+
+def _prose(page: Path) -> str:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(
+        r"!?\[[^\]]*\]\([^)]*\)", "", text
+    )  # links, and what pictures say to those who do not see them
+    return re.sub(r"`[^`]*`|arXiv \d+\.\d+", "", text)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_numbers_come_out_again(name, figures):
+    assert figures.PREDICTABLE[name]().numbers == NUMBERS[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_every_number_in_the_text_is_a_result(page):
+    shown = re.findall(r"\(_static/concepts/([\w-]+)\.svg\)", page.read_text(encoding="utf-8"))
+    known = {text for name in shown for text in NUMBERS[name].values()} | SETTINGS[page.name]
+    found = re.findall(r"[+−]?\d+\.\d+ %|[+−]?\d+ %|[+−]?\d+\.\d+", _prose(page))
+    assert found
+    assert set(found) <= known, sorted(set(found) - known)
+
+
+def test_every_figure_is_shown_and_small():
+    shown = {name for page in PAGES for name in re.findall(r"concepts/([\w-]+)\.svg", page.read_text())}
+    assert shown == {file.stem for file in STATIC.glob("*.svg")} == set(NUMBERS)
+    for file in [*STATIC.glob("*.svg"), DOCS / "_static" / "whole-library.svg"]:
+        assert file.stat().st_size < 60_000
+        root = ElementTree.parse(file).getroot()  # noqa: S314  (of our own making)
+        # Readable in light and dark, and of a size of its own.
+        assert root.attrib["width"].replace(".", "").isdigit()
+        assert "prefers-color-scheme:dark" in file.read_text(encoding="utf-8")
+
+
+def test_a_picture_is_what_the_library_draws(figures):
+    found = figures.PREDICTABLE["granularity"]()
+    drawn = figures.picture(found.plot)
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")  # noqa: S314
+    assert f">{found.plot.title}</text>" in drawn
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_output_that_is_shown_is_what_is_printed(page):
+    pairs = re.findall(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S
+    )
+    for code, shown in pairs:
+        said = StringIO()
+        with redirect_stdout(said):
+            exec(compile(code, page.name, "exec"), {})  # noqa: S102
+        assert said.getvalue() == shown
+
+
+@pytest.mark.slow
+def test_all_figures_in_two_minutes(figures):
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "concept_figures.py"), "--check"], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    # A trained network's figures differ between processors.
+    assert [line for line in done.stdout.splitlines() if not line.startswith("separators:")] == []
+    assert "Traceback" not in done.stderr
+
+
+def test_the_whole_library_has_every_command():
+    page = (DOCS / "whole-library.md").read_text(encoding="utf-8")
+    picture = (DOCS / "_static" / "whole-library.svg").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert re.search(rf"`stepmark {command}\b", page), f"docs/whole-library.md leaves out {command}"
+        assert re.search(rf">[^<]*\b{command}\b", picture), f"its picture leaves out {command}"
+    shown = set(re.findall(r"`stepmark ([a-z]+)\b", page))
+    assert shown <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(DOCS / f"{name}.md" for name in ("whole-library", "start", "failures"))],
+    ids=lambda p: p.stem,
+)
+def test_links_resolve(page):
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert (DOCS / link).is_file(), f"{page.name}: {link}"
