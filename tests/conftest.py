@@ -7,7 +7,6 @@ from hypothesis import settings
 
 from ordering import begun_first
 
-
 # A crowded machine must not fail a test: how long an example takes is asserted nowhere.
 settings.register_profile("stepmark", deadline=None)
 settings.load_profile("stepmark")
