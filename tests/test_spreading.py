@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -241,3 +242,35 @@ def test_the_driver_gives_the_same_with_workers_as_without():
     methods = [list(run((method(number) for number in range(20)), who, in_flight=8)) for who in (alone, many)]
     assert methods[0] == methods[1]
     assert workers.deaths == 2
+
+
+def test_two_threads_ask_at_once_and_each_hears_of_its_own():
+    workers = Fake(3, [(1, False), (0, False), (2, True), (1, False)] * 2)
+    spreading = Spreading(workers, tell=lambda line: None)
+    asked = [writes(40), [Write(prompt=f"other {n}", temperature=1.0, first=0) for n in range(25)], writes(7)]
+    heard = [[], [], []]
+
+    def ask(number):
+        return spreading.answer(asked[number], lambda index, said: heard[number].append((index, said)))
+
+    with ThreadPoolExecutor(max_workers=3) as threads:
+        replies = list(threads.map(ask, range(3)))
+    for number, requests in enumerate(asked):
+        assert replies[number] == [reply(request) for request in requests]
+        assert sorted(index for index, _ in heard[number]) == list(range(len(requests)))
+
+
+def test_what_one_asker_makes_of_a_reply_does_not_reach_another():
+    spreading = Spreading(Fake(2), tell=print)
+
+    def refuse(index, said):
+        raise BackendError("not what was asked for")
+
+    def ask(ready):
+        return spreading.answer(writes(10), ready)
+
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        bad, good = threads.submit(ask, refuse), threads.submit(ask, lambda index, said: None)
+        assert good.result() == [reply(request) for request in writes(10)]
+        with pytest.raises(BackendError, match="not what was asked for"):
+            bad.result()
