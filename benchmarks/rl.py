@@ -52,6 +52,7 @@ from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_steps import true_labels
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
+from stepmark.rl.credit.methods import Needs
 from stepmark.rl.monitor import History, Monitor
 from stepmark.rl.online import Implicit, OnlineImplicit
 from stepmark.rl.refit import Refit
@@ -118,6 +119,7 @@ class World:
             kl_weight=method.kl_weight,
             value_weight=method.value_weight,
             keep_consistent=method.keep_consistent,
+            learning_rate=method.rate * self.settings.peak,
         )
 
 
@@ -334,7 +336,7 @@ def figures_of(runs: Mapping[str, Mapping[int, Sequence[Point]]]) -> dict[str, f
                 [base[n] for n in seeds if n in base],
             )
             for name, seeds in runs.items()
-            if name in LEARNING and name != OUTCOME and set(seeds) & set(base)
+            if name in LEARNING and METHODS[name].credit.needs != Needs() and set(seeds) & set(base)
         }
         best = best_ratio(ratios)
         if best is None:

@@ -20,6 +20,8 @@ class Method:
     value_weight: float = 0.5
     keep_consistent: int | None = None
     refit: Refitting | None = None
+    rate: float = 1.0
+    """Times the learning rate of all."""
 
 
 FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, rank=None, learning_rate=1e-3)
@@ -29,6 +31,9 @@ LEARNING: Mapping[str, Method] = {
     "process, half outcome": Method(credit=Process(process_weight=0.5)),
     "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
     "min-form": Method(credit=MinForm()),
+    # What a gradient with less noise in it allows; beside the baseline, so that nobody need guess what it gains by it.
+    "min-form, twice the rate": Method(credit=MinForm(), rate=2.0),
+    "outcome, twice the rate": Method(credit=Outcome(), rate=2.0),
     "progress": Method(credit=Progress()),
     "papo": Method(credit=Papo()),
     # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
