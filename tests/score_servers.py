@@ -187,15 +187,15 @@ class InProcess:
 class OnPort:
     """The real server on a port of this machine; `url` is its address."""
 
-    def __init__(self, prm, port=0):
+    def __init__(self, prm, port=0, settings=None):
         import uvicorn
 
         from stepmark.serving.app import guarded
-        from stepmark.serving.service import Service
+        from stepmark.serving.service import DEFAULTS, Service
 
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.service = Service(lambda: prm)
+        self.service = Service(lambda: prm, settings or DEFAULTS)
         config = uvicorn.Config(guarded(self.service), lifespan="on", ws="none", log_config=None)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})

@@ -1,0 +1,288 @@
+"""Whether a score server keeps what it should let go: mixed traffic for minutes, and its memory, files, threads and sessions meanwhile.
+
+`python -m benchmarks.serve_soak --minutes N [--prm default] [--clients 12]`
+
+Clients ask for scores, orders and single steps, and do all that clients do wrong: they hang up while the server works, send what is refused, name sessions that there are not,
+give no time, send half of a body, and leave sessions open. Every `--every` seconds the server's resident memory, open files and threads are read, and its own counters.
+
+The answer is the slope of the memory over the second part of the run (after `--warm`, a third of it if nothing else is said, in which caches fill and the allocator settles), with a 95 % interval:
+least squares over the medians of 12 blocks, because neighbouring samples are alike. It is flat if the interval includes 0, or if its upper end is under `--bound` bytes a request: what is
+kept of a request by mistake is a kilobyte and more. In the end the traffic stops, and what is left must be what was there before: no session, no request, as many files and threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+
+from benchmarks.annotate import HOST, free_port
+from benchmarks.common import finish
+from benchmarks.serve_traffic import Traffic
+
+IDLE = 5.0
+"""Seconds until a session that was left is forgotten."""
+BLOCKS = 12
+_T = 2.228  # Student's t, 97.5 %, 10 degrees of freedom
+_PAGE = os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The server at one moment."""
+
+    seconds: float
+    """Since the traffic began."""
+    requests: int
+    """Sent so far."""
+    resident: int
+    """Bytes."""
+    files: int
+    threads: int
+    sessions: int
+    nodes: int
+    """Steps that sessions hold."""
+    memory_tokens: int
+    open: int
+    """Requests in work, this one not counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slope:
+    """Bytes a second with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def slope_of(samples: Sequence[Sample]) -> Slope:
+    """Of the resident memory: least squares over the medians of blocks.
+
+    Raises:
+        ValueError: fewer samples than blocks.
+    """
+    if len(samples) < BLOCKS:
+        raise ValueError(
+            f"expected at least {BLOCKS} samples after the warm-up, found {len(samples)}: run longer"
+        )
+    cuts = [round(i * len(samples) / BLOCKS) for i in range(BLOCKS + 1)]
+    blocks = [samples[a:b] for a, b in pairwise(cuts)]
+    x = [statistics.fmean(one.seconds for one in block) for block in blocks]
+    y = [float(statistics.median(one.resident for one in block)) for block in blocks]
+    mean = statistics.fmean(x)
+    spread = math.fsum((a - mean) ** 2 for a in x)
+    slope, start = statistics.linear_regression(x, y)
+    rest = math.fsum((b - start - slope * a) ** 2 for a, b in zip(x, y, strict=True))
+    half = _T * math.sqrt(rest / (BLOCKS - 2) / spread)
+    return Slope(value=slope, low=slope - half, high=slope + half)
+
+
+async def sample(pid: int, http: httpx.AsyncClient, began: float, sent: int) -> Sample:
+    """Read all of it now."""
+    answer = await http.get("/metrics")
+    told = {name: float(value) for name, value in re.findall(r"^stepmark_(\w+) (\S+)$", answer.text, re.M)}
+    place = Path(f"/proc/{pid}")
+    status = (place / "status").read_text(encoding="utf-8")
+    threads = re.search(r"^Threads:\s+(\d+)", status, re.M)
+    assert threads is not None
+    return Sample(
+        seconds=time.perf_counter() - began,
+        requests=sent,
+        resident=int((place / "statm").read_text(encoding="utf-8").split()[1]) * _PAGE,
+        files=len(list((place / "fd").iterdir())),
+        threads=int(threads[1]),
+        sessions=int(told["sessions"]),
+        nodes=int(told["session_nodes"]),
+        memory_tokens=int(told["memory_tokens"]),
+        open=int(told["http_requests_open"]) - 1,
+    )
+
+
+def told(one: Sample) -> str:
+    """A sample for people."""
+    return (
+        f"{one.seconds:7.0f} s {one.requests:8} requests: {one.resident / 2**20:8.1f} MiB, {one.files} files, {one.threads} threads, "
+        f"{one.sessions} sessions with {one.nodes} steps, {one.memory_tokens} tokens kept, {one.open} in work"
+    )
+
+
+async def soak(
+    pid: int, url: str, options: argparse.Namespace
+) -> tuple[list[Sample], Sample, Sample, Counter[str]]:
+    """The traffic. Samples under it, one before it and one after it, and what was answered."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=options.clients)
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=300.0, limits=limits, trust_env=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=300.0, trust_env=False) as watcher,
+    ):
+        began = time.perf_counter()
+        # One request, so that threads that start with the first are there.
+        await http.post("/v1/score", json={"problem": "1 + 1?", "steps": ["1 + 1 = 2"]})
+        before = await sample(pid, watcher, began, 0)
+        print(f"before {told(before)}", flush=True)
+        traffic = Traffic(http, options.seed)
+        samples: list[Sample] = []
+        async with asyncio.TaskGroup() as group:
+            for number in range(options.clients):
+                group.create_task(traffic.client(number))
+            ends, printed = began + 60 * options.minutes, 0.0
+            while time.perf_counter() < ends:
+                await asyncio.sleep(options.every)
+                samples.append(await sample(pid, watcher, began, traffic.sent))
+                if samples[-1].seconds >= printed:
+                    print(f"       {told(samples[-1])}", flush=True)
+                    printed = samples[-1].seconds + max(options.every, 60 * options.minutes / 20)
+            traffic.over = True
+    # Its connections are closed now; what was left is forgotten after a while.
+    async with httpx.AsyncClient(base_url=url, timeout=300.0, trust_env=False) as watcher:
+        await asyncio.sleep(1.5 * IDLE)
+        after = await sample(pid, watcher, began, traffic.sent)
+        for _ in range(30):
+            if (after.sessions, after.open) == (0, 0) and after.files <= before.files:
+                break
+            await asyncio.sleep(1)
+            after = await sample(pid, watcher, began, traffic.sent)
+    print(f"after  {told(after)}", flush=True)
+    return samples, before, after, traffic.answers
+
+
+def judged(
+    samples: Sequence[Sample], before: Sample, after: Sample, warm: float, bound: float
+) -> tuple[dict[str, float], list[str]]:
+    """The figures, and what is wrong.
+
+    Args:
+        samples: under the traffic.
+        before: the first one.
+        after: the last one.
+        warm: seconds that are not looked at.
+        bound: bytes a request.
+    """
+    late = [one for one in samples if one.seconds >= warm]
+    slope = slope_of(late)
+    rate = (late[-1].requests - late[0].requests) / (late[-1].seconds - late[0].seconds)
+    figures = {
+        "requests": float(after.requests),
+        "requests_per_second": rate,
+        "mebibytes_before": before.resident / 2**20,
+        "mebibytes_after": after.resident / 2**20,
+        "mebibytes_peak": max(one.resident for one in samples) / 2**20,
+        "kibibytes_a_minute": 60 * slope.value / 1024,
+        "kibibytes_a_minute_low": 60 * slope.low / 1024,
+        "kibibytes_a_minute_high": 60 * slope.high / 1024,
+        "bytes_a_request": slope.value / rate,
+        "bytes_a_request_high": slope.high / rate,
+        "files_more": float(after.files - before.files),
+        "threads_more": float(after.threads - before.threads),
+        "sessions_left": float(after.sessions),
+        "requests_left": float(after.open),
+    }
+    faults = []
+    flat = slope.low <= 0 or slope.high / rate < bound
+    figures["flat"] = float(flat)
+    if not flat:
+        faults.append(
+            f"memory grows by {slope.value / rate:.0f} bytes a request, more than {bound:g} with 97.5 % confidence or nearly so"
+        )
+    faults += [
+        f"{name}: {figures[name]:g}"
+        for name in ("files_more", "sessions_left", "requests_left")
+        if figures[name] > 0
+    ]
+    return figures, faults
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; 1 if something was kept."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--warm", type=float, help="minutes")
+    parser.add_argument("--every", type=float, default=0.5, help="seconds between samples")
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--prm", default="default")
+    parser.add_argument(
+        "--memory-tokens", type=int, default=4096, help="few, so that the memory is full soon"
+    )
+    parser.add_argument("--bound", type=float, default=200.0, help="bytes a request that count as none")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    if sys.platform != "linux":
+        parser.error("memory, files and threads of another process are read from /proc, which is Linux's")
+    port = free_port()
+    flags = ["--prm", options.prm, "--device", "cpu", "--port", str(port), "--quiet"]
+    flags += [
+        "--memory-tokens",
+        str(options.memory_tokens),
+        "--session-idle",
+        str(IDLE),
+        "--body-timeout",
+        "5",
+    ]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([sys.executable, "-m", "stepmark.cli", "serve", *flags], stderr=log)
+        try:
+            url = f"http://{HOST}:{port}"
+            wait_for(process, url)
+            samples, before, after, answers = asyncio.run(soak(process.pid, url, options))
+        except BaseException:
+            log.seek(0)
+            print(log.read()[-3000:].decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            process.terminate()
+            process.wait()
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    print("; ".join(f"{what}: {count}" for what, count in sorted(answers.items())))
+    figures, faults = judged(
+        samples,
+        before,
+        after,
+        60 * (options.minutes / 3 if options.warm is None else options.warm),
+        options.bound,
+    )
+    faults += [f"an answer with {what.split()[-1]}" for what in answers if what.endswith((" 500", " 502"))]
+    faults += ["the server logged a failure"] * ("Traceback" in said)
+    for fault in faults:
+        print(f"NOT FLAT: {fault}")
+    finish(
+        "serve_soak", figures, {"flat": 1.0, "files_more": 0.0, "sessions_left": 0.0, "requests_left": 0.0}
+    )
+    return 1 if faults else 0
+
+
+def wait_for(process: subprocess.Popen[bytes], url: str) -> None:
+    """Until it takes requests.
+
+    Raises:
+        RuntimeError: it ended.
+    """
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        while process.poll() is None:
+            with suppress(httpx.HTTPError):
+                if http.get("/ready").status_code == 200:
+                    return
+            time.sleep(0.1)
+    raise RuntimeError("the server did not start")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
