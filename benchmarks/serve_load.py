@@ -146,11 +146,11 @@ async def _chunks(reader: asyncio.StreamReader) -> Any:
 
 async def load(job: dict[str, Any]) -> dict[str, Any]:
     """Run a job: {host, port, path, work: a file with a JSON line of requests for each client, warm, seconds, patience}."""
-    lines_ = Path(job["work"]).read_text(encoding="utf-8").splitlines()
+    work = [json.loads(line) for line in Path(job["work"]).read_text(encoding="utf-8").splitlines()]
     now = time.perf_counter()
     tally = Tally(began=now + job["warm"], ends=now + job["warm"] + job["seconds"])
     place = (job["host"], job["port"])
-    clients = [Client(place, job["path"], json.loads(line), tally) for line in lines_]
+    clients = [Client(place, job["path"], one, tally) for one in work]
     processor = time.process_time()
     failure = None
     try:
