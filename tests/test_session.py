@@ -196,6 +196,21 @@ def test_a_text_that_was_forgotten_and_is_read_again_from_its_parent_counts_as_a
     assert session.cache.evicted > 0
 
 
+def test_what_was_forgotten_is_itself_forgotten_in_the_end(zoo, monkeypatch):
+    monkeypatch.setattr("stepmark.models.prefixes._FEWEST_GHOSTS", 0)
+    prm = load(zoo, "qwen-prm")
+    asked = [(f"{i} pens are in box {i}. How many are there?", f"There are {i} pens.") for i in range(10, 30)]
+    room = max(len(_ids(prm, problem, (step,))) for problem, step in asked)
+    session = session_of(prm, memory_tokens=room)
+    counts = []
+    for problem, step in asked:
+        (found,) = session.extend([(session.open(Problem(text=problem)), Step(text=step))])
+        assert isinstance(found, Extended)
+        counts.append(len(session.cache._ghosts))
+    assert session.cache.evicted > 4 * room
+    assert max(counts) == 4 * room
+
+
 def test_a_text_that_is_the_beginning_of_another_is_read_there(zoo):
     """No token is computed for it, and nothing that hangs on it is forgotten."""
     from stepmark.models.prefixes import Known, PrefixCache

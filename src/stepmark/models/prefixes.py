@@ -2,7 +2,7 @@
 
 A text is found in it token by token, and only what it lacks is computed: the missing tokens of all texts that are asked together in
 one packed forward pass. Memory is bounded: over the budget, what was used longest ago goes. What is forgotten so and read again is
-counted apart (`Held.again`); of what was forgotten, the last `_GHOSTS` tokens are known again.
+counted apart (`Held.again`); of what was forgotten, the last tokens, `_GHOSTS` times as many as there is room for, are known again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from stepmark.models.tree import Ints, common_prefix, pack
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 """No tokens, no slots."""
-_GHOSTS = 1 << 18
+_GHOSTS = 4
+_FEWEST_GHOSTS = 1 << 14
+# A forgotten token costs about a hundred bytes: without a bound of its own a small memory would leave a large one behind.
 _STATE = -1
 """The layer under which hidden states lie in the pool."""
 
@@ -292,7 +294,7 @@ class PrefixCache:
             self._free(gone)
             self.evicted += len(gone)
             short -= len(gone)
-            while len(self._ghosts) > _GHOSTS:
+            while len(self._ghosts) > max(_FEWEST_GHOSTS, _GHOSTS * self.pool.capacity):
                 del self._ghosts[next(iter(self._ghosts))]
 
     def _unhung(self, slot: int) -> int:
