@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,10 +107,7 @@ class Load:
 
     def close(self) -> None:
         """End it."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        self.process.communicate()
 
 
 class Work:
@@ -357,6 +355,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     options = arguments(argv)
+    # So that no server is left behind: they have sessions of their own.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     torch.set_num_threads(options.threads)
     kinds: list[Kind] = [kind for kind in KINDS if kind in options.only]
     if "vllm" in kinds and options.vllm is None:

@@ -17,6 +17,7 @@ import asyncio
 import math
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -226,6 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if sys.platform != "linux":
         parser.error("memory, files and threads of another process are read from /proc, which is Linux's")
+    # So that the server is not left behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     port = free_port()
     flags = ["--prm", options.prm, "--device", "cpu", "--port", str(port), "--quiet"]
     flags += [
