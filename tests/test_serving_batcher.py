@@ -96,6 +96,18 @@ def test_one_that_comes_late_does_not_wait_behind_ten_thousand():
     assert len(batch) == 20
 
 
+def test_small_ones_are_finished_one_after_the_other_and_a_large_one_takes_turns():
+    queue = FairQueue(quantum=30)
+    queue.put("large", [(i, work("x" * 10)) for i in range(100)])
+    for owner in ("first", "second"):
+        queue.put(owner, [(i, work("y" * 10)) for i in range(2)])
+    owners = [one.owner for one in queue.take(100, whole_cost)]
+    assert owners == ["large"] * 3 + ["first"] * 2 + ["second"] * 2 + ["large"] * 3
+    queue.put("late", [(0, work("z" * 10))])
+    owners = [one.owner for one in queue.take(100, whole_cost)]
+    assert owners.index("late") <= 3
+
+
 def test_one_that_returns_has_no_credit_for_the_time_away():
     queue = FairQueue()
     queue.put("steady", [(i, work("x")) for i in range(1000)])

@@ -24,7 +24,7 @@ class Ledger:
     tokens_computed: int = 0
     """Tokens that went through the network. Equal to `tokens_distinct` when nothing is computed twice."""
     tokens_again: int = 0
-    """Of those computed, tokens that a session had forgotten for want of memory and read once more (known of the last quarter million)."""
+    """Of those computed, tokens that a session had forgotten for want of memory and read once more (known of the last few times as many as there is room for)."""
     tokens_written: int = 0
     """Tokens that a generative PRM wrote."""
 

@@ -69,7 +69,7 @@ class Batcher:
         self.backend, self.clock = backend, clock
         self._budget, self._room = token_budget, queue_tokens
         self._tokeniser = ThreadPoolExecutor(1, thread_name_prefix="stepmark-tokenise")
-        self._queue: FairQueue[Request] = FairQueue()
+        self._queue: FairQueue[Request] = FairQueue(max(1, token_budget // 2))
         self._live: set[Request] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._figures = Figures()

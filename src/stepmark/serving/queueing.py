@@ -48,13 +48,17 @@ class _Lane(Generic[Owner]):
 class FairQueue(Generic[Owner]):
     """What waits to be computed.
 
-    Next is always the request that was given the fewest tokens while it waited, so that requests with equal
-    solutions take turns, and ten thousand solutions of one do not keep the single one of another waiting for more than one
-    solution of each request that stands before it. Of one request, solutions of one problem come one after the other, whatever
-    order they came in.
+    Requests take turns of `quantum` tokens, and within a turn the one that came first comes first. So ten thousand solutions of one request do
+    not keep the single one of another waiting for more than a turn of each that stands before it; and of many small ones each is
+    finished before the next is begun, where going from one to the other solution by solution would finish all of them last. Of one request,
+    solutions of one problem come one after the other, whatever order they came in.
+
+    Args:
+        quantum: tokens of a turn; 1: every solution is one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quantum: int = 1) -> None:
+        self._quantum = quantum
         self.tokens = 0
         """Of all that waits."""
         self._lanes: dict[Owner, _Lane[Owner]] = {}
@@ -100,7 +104,7 @@ class FairQueue(Generic[Owner]):
         taken: list[Taken[Owner]] = []
         beside: dict[str, Prepared] = {}
         size = read = 0
-        order = [(lane.served, lane.number, lane) for lane in self._lanes.values()]
+        order = [(lane.served // self._quantum, lane.number, lane) for lane in self._lanes.values()]
         heapq.heapify(order)
         while order:
             _, number, lane = heapq.heappop(order)
@@ -108,7 +112,7 @@ class FairQueue(Generic[Owner]):
             key = work.ask.key
             asked = max(1, cost(work, beside.get(key) if key else None))
             if taken and (size + asked > budget or read + work.tokens > _READ * budget):
-                # Its turn comes first next time: it stays the one with the fewest.
+                # Its turn comes first next time.
                 continue
             lane.pop()
             self.tokens -= work.tokens
@@ -118,7 +122,7 @@ class FairQueue(Generic[Owner]):
             beside[key] = work
             lane.served += work.tokens
             if lane.waiting:
-                heapq.heappush(order, (lane.served, number, lane))
+                heapq.heappush(order, (lane.served // self._quantum, number, lane))
             else:
                 self._floor = max(self._floor, lane.served)
                 del self._lanes[lane.owner]
