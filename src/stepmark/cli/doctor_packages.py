@@ -291,8 +291,8 @@ def modules_of(name: str, path: Sequence[str] | None = None) -> tuple[str, ...]:
 
     Empty for a package without modules, such as one of type stubs, and for one that is not there.
     """
-    folders = {} if path is None else {"path": list(path)}
-    for one in distributions(name=name, **folders):
+    found = distributions(name=name) if path is None else distributions(name=name, path=list(path))
+    for one in found:
         listed = (one.read_text("top_level.txt") or "").split()
         if not listed:
             listed = sorted({_module(file.parts) for file in one.files or ()} - {""})
