@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
@@ -99,7 +99,11 @@ def test_variants_differ_and_their_labels_are_true(seed, wrong):
     (problem,) = arithmetic_problems(1, seed=seed, steps=(4, 8))
     # Kinds that the world can read; where a step is missing, it blames that place, and we the step that needs it.
     kinds = ("value", "operand", "operation", "repeated", "early stop")
-    made = ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
+    try:
+        made = ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
+    except InputError as error:  # a few solutions of small numbers take none of these
+        assert "no place for any" in str(error)
+        reject()
     texts = [one.solution.texts for one in made.wrong]
     assert len(set(texts)) == len(texts) <= wrong
     assert made.right.solution.texts not in texts

@@ -26,6 +26,8 @@ _WHOLE_PROBLEM = 4 * LARGEST
 _CHARACTERS = 1 << 20
 """Of the solutions in a chunk, after which it ends."""
 
+_BEHIND = 2
+"""Chunks that wait for one worker before another takes the last of them: to read one anew elsewhere costs more than to wait for one."""
 _REMEMBERED = 10_000
 """Problems whose worker is known."""
 
@@ -284,8 +286,7 @@ class Round:
                 found = queue.popleft()
                 break
         longest = max(self._homed.values(), key=len, default=None)
-        # One chunk is left to its own worker: to read it anew elsewhere costs more than to wait.
-        if found is None and longest is not None and len(longest) >= 2:
+        if found is None and longest is not None and len(longest) >= _BEHIND:
             found = longest.pop()
         if found is not None and self._homes is not None:
             self._homes.moved((self.asked[index] for index in found), worker)
