@@ -64,6 +64,8 @@ from stepmark.store import atomic_write
 
 RESULT_FILE = "result.json"
 RATE = 3e-4
+IMPLICIT_RATE = 1 / 3
+"""Of the policy's: the implicit PRM's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +101,15 @@ class World:
     def told(self, method: Method, seed: int) -> dict[str, Any]:
         """All that decides a run, as plain data."""
         settings = asdict(self.of(method, seed))
-        body = {
+        body: dict[str, Any] = {
             "prm": self.prm if method.credit.needs.steps else None,
             "training": self.training,
             "held_out": self.held_out,
             "credit": repr(method.credit),
             "settings": {key: value for key, value in settings.items() if key != "save_every"},
         }
+        if method.credit.needs.tokens:
+            body["implicit_rate"] = IMPLICIT_RATE
         if method.refit is not None:
             body["refit"] = asdict(method.refit)
         plain: dict[str, Any] = json.loads(json.dumps(body))
@@ -236,7 +240,7 @@ def train(folder: Path, world: World, method: Method, seed: int, prm: PRM | None
     implicit = None
     if needs.tokens:
         start = Actor.load(ARITHMETIC, dtype="float32", device="cpu", reference=True)
-        implicit = OnlineImplicit(start, Implicit(learning_rate=settings.peak / 3))
+        implicit = OnlineImplicit(start, Implicit(learning_rate=IMPLICIT_RATE * settings.peak))
     used = prm if needs.steps else None
     refitted = RefittedPRM(used) if method.refit is not None and used is not None else None
     used = refitted or used
