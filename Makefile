@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # tests waits, for a browser, a server, a process that is killed.
 JOBS ?= 3
 
-.PHONY: demo test check docs slow clean
+.PHONY: demo test check docs slow fuzz clean
 
 demo: $(VENV)/.demo
 	@mkdir -p demo
@@ -46,6 +46,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: $(VENV)/.demo
 	$(PIP) --editable '.[dev]'
 	@touch $@
+
+# The property tests, with examples that no run before had.
+fuzz: $(VENV)/.test
+	OMP_NUM_THREADS=1 STEPMARK_EXAMPLES=fuzz $(BIN)/python -m pytest -n $(JOBS) $$(grep -l "^from hypothesis" tests/test_*.py)
 
 clean:
 	rm -rf $(VENV) demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
