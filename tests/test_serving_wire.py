@@ -121,11 +121,12 @@ def test_changes_of_good_requests(place, data, example):
                 continue
             how = data.draw(st.sampled_from(["change", "drop", "add"]))
             if how == "change" or isinstance(at, list):
-                at[key] = data.draw(values)
+                # A copy: a later change may go into it, and `sampled_from` hands the same list out again.
+                at[key] = copy.deepcopy(data.draw(values))
             elif how == "drop":
                 del at[key]
             else:
-                at[data.draw(fields)] = data.draw(values)
+                at[data.draw(fields)] = copy.deepcopy(data.draw(values))
             break
     place.post(path, json.dumps(body))
 
