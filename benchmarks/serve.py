@@ -54,6 +54,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "serve-figures.md"
 CLIENTS = (1, 16, 64)
 SEPARATE_AT = 16
 """Clients of the workload without sharing."""
+AT_ONCE = 16
+"""More clients than that have longer turns, in proportion."""
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 """By how much scores of two servers may differ: in bfloat16 they move with the shape of the batch."""
 
@@ -204,12 +206,22 @@ def one_turn(
 
 def plan(options: argparse.Namespace, kinds: Sequence[Kind]) -> dict[Kind, list[Turn]]:
     """The turns of each server, those of few clients first."""
-    common = {"seconds": options.seconds, "dtype": options.dtype, "threads": options.threads}
+    common = {"dtype": options.dtype, "threads": options.threads}
     loads: list[tuple[Workload, int]] = [("shared", clients) for clients in options.clients]
     if SEPARATE_AT in options.clients:
         loads.append(("separate", SEPARATE_AT))
     return {
-        kind: [Turn(server=kind, workload=name, clients=clients, **common) for name, clients in loads]
+        kind: [
+            Turn(
+                server=kind,
+                workload=name,
+                clients=clients,
+                # Many clients wait longer for each answer; a turn of which most is their first round shows a start and no load.
+                seconds=options.seconds * max(1.0, clients / AT_ONCE),
+                **common,
+            )
+            for name, clients in loads
+        ]
         for kind in kinds
     }
 
@@ -329,7 +341,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="6 seconds a turn")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
-    parser.add_argument("--seconds", type=float, help="of each turn; 20 if nothing else is said")
+    parser.add_argument("--seconds", type=float, help="of each turn of up to 16 clients; 20 if nothing else is said")
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="bfloat16")
     parser.add_argument("--threads", type=int, default=1, help="of each server")
     parser.add_argument("--server-cores", type=int, nargs="+", help="where servers run")

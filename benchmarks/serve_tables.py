@@ -111,6 +111,14 @@ def page(text: str, rows: Sequence[Row], figures: Mapping[str, float]) -> str:
     return f"{before}{BEGIN}\n\n{table(rows)}\n\n{said(rows, figures)}\n\n{END}{after}"
 
 
+def lengths(rows: Sequence[Row]) -> str:
+    """How long turns were."""
+    usual = min(row["seconds"] for row in rows)
+    longer = sorted({(row["clients"], row["seconds"]) for row in rows if row["seconds"] != usual})
+    more = "".join(f", {seconds:g} with {clients} clients" for clients, seconds in longer)
+    return f"{usual:g} seconds a turn{more}"
+
+
 def said(rows: Sequence[Row], figures: Mapping[str, float]) -> str:
     """Under which conditions, and the figures that have an aim."""
     one = rows[0]
@@ -118,7 +126,7 @@ def said(rows: Sequence[Row], figures: Mapping[str, float]) -> str:
         row["tokens_read"] / row["tokens_distinct"] for row in rows if row["workload"] == "shared"
     )
     lines = [
-        f"{one['seconds']:g} seconds a turn, {one['dtype']}, {one['threads']} thread(s) a server, Python {platform.python_version()}. "
+        f"{lengths(rows)}, {one['dtype']}, {one['threads']} thread(s) a server, Python {platform.python_version()}. "
         f"In the workload `shared`, {sharing:.1f} tokens are sent for each distinct one.",
         "",
         "| figure | value | aim |",

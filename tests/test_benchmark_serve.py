@@ -257,6 +257,9 @@ def test_the_page_has_the_tables_in_their_place():
     assert "| shared | 16 | naive | 5.0 | 15.0 | 1.00x | 12.0 s | 12.0 s | 20 ms |  | 0 |" in text
     assert "| `speedup_over_naive_at_16` | 2 | 3 |" in text
     assert text.count(serve_tables.BEGIN) == text.count(serve_tables.END) == 1
+    assert "10 seconds a turn, float32" in text
+    longer = [*rows, row("ours", 64, seconds=40.0)]
+    assert serve_tables.lengths(longer) == "10 seconds a turn, 40 with 64 clients"
     # Written again, it is the same.
     assert serve_tables.page(text, rows, figures) == text
     with pytest.raises(ValueError, match="no place"):
@@ -278,6 +281,9 @@ def test_turns_that_were_kept_are_not_repeated(tmp_path):
     turns = serve.plan(options, ["ours", "naive"])
     names = [(turn.workload, turn.clients) for turn in turns["naive"]]
     assert names == [("shared", 1), ("shared", 16), ("separate", 16)]
+    assert {turn.seconds for turn in turns["naive"]} == {6.0}
+    many = serve.plan(serve.arguments(["--seconds", "20", "--clients", "16", "64"]), ["ours"])["ours"]
+    assert [(turn.clients, turn.seconds) for turn in many] == [(16, 20.0), (64, 80.0), (16, 20.0)]
     kept = row("naive", 1, seconds=options.seconds, dtype=options.dtype)
     options.keep.write_text(json.dumps(kept) + "\n")
     assert serve.read_kept(options.keep) == {turns["naive"][0]: kept}
