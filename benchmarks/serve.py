@@ -341,7 +341,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="6 seconds a turn")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
-    parser.add_argument("--seconds", type=float, help="of each turn of up to 16 clients; 20 if nothing else is said")
+    parser.add_argument(
+        "--seconds", type=float, help="of each turn of up to 16 clients; 20 if nothing else is said"
+    )
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="bfloat16")
     parser.add_argument("--threads", type=int, default=1, help="of each server")
     parser.add_argument("--server-cores", type=int, nargs="+", help="where servers run")
