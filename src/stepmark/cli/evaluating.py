@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from stepmark.cli.grade import Flag
+from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
 from stepmark.errors import BackendError, UsageError
 from stepmark.store import check_readable, fingerprint
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluateOptions:
+class EvaluateOptions(PRMFlags):
     """What every evaluation takes. What decides the scores is kept in their manifest."""
 
-    prm: str = "default"
-    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
     scores: str | None = None
     """Measure the scores of this file instead of grading: what an earlier run, stepmark grade or others wrote."""
     model_name: str | None = None
@@ -44,26 +42,10 @@ class EvaluateOptions:
     """Bootstrap resamples of the intervals."""
     seed: int = 0
     """Of the resamples, of random changes, and of a generative PRM's critiques."""
-    family: str | None = None
-    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
     neutral: Literal["positive", "negative"] = "positive"
     """What the neutral class of a three-class PRM, and a neutral human rating, count as."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the model."""
-    device: str = "auto"
-    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
     refuse_long: Flag = False
     """Refuse solutions beyond the model's length whole, instead of leaving only the steps past it without a score."""
-    token_budget: int | None = None
-    """Tokens computed at once: more is faster and takes more memory."""
-    reference: str | None = None
-    """The reference model of an implicit PRM."""
-    model: str | None = None
-    """The model's name on a server."""
-    tokenizer: str | None = None
-    """The tokenizer's folder, for a PRM on a server."""
-    samples: int | None = None
-    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
 
 
 Data = Annotated[tuple[str, ...], Parameter(name="--data", consume_multiple=True, negative="")]
@@ -73,16 +55,8 @@ DEFAULTS = EvaluateOptions()
 """Every option left out."""
 
 _SCORING = (
-    "prm",
-    "family",
-    "neutral",
-    "dtype",
-    "device",
+    *(field.name for field in fields(PRMFlags) if field.name not in ("token_budget", "seed")),
     "refuse_long",
-    "reference",
-    "model",
-    "tokenizer",
-    "samples",
 )
 """The options that decide the scores."""
 
@@ -280,35 +254,15 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, 
 
 def load(options: EvaluateOptions, *, outcome: bool = False) -> PRM:
     """The PRM that the options name."""
-    from stepmark.models.load import load_prm
-
     if sys.stderr.isatty():
         print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
-    return load_prm(
-        options.prm,
-        family=options.family,
-        neutral=options.neutral,
-        dtype=options.dtype,
-        device=options.device,
-        truncate=not options.refuse_long,
-        token_budget=options.token_budget,
-        reference=options.reference,
-        model=options.model,
-        tokenizer=options.tokenizer,
-        samples=options.samples,
-        seed=options.seed,
-        outcome=outcome,
-    )
+    return options.load(truncate=not options.refuse_long, outcome=outcome)
 
 
 def check(options: EvaluateOptions) -> None:
     """Refuse options that cannot work, before anything is read or loaded."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
-        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
-    for key, least in (("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100), ("seed", 0)):
-        value = getattr(options, key)
-        if value is not None and value < least:
-            raise UsageError(f"--{key.replace('_', '-')} {value}: expected {least} or more")
+    options.check_device()
+    options.check_least([("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100), ("seed", 0)])
     if options.scores is not None:
         check_readable(options.scores)
 

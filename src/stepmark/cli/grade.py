@@ -6,16 +6,17 @@ import os
 import re
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from stepmark.cli.answering import RAY, check_ray, ray_workers
 from stepmark.cli.grading import Run, summary
 from stepmark.cli.paths import FileOrDash
+from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, RowWriter, check_writable, fingerprint, is_stream, open_rows
@@ -37,17 +38,11 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GradeOptions:
+class GradeOptions(PRMFlags):
     """The settings of one run. What decides the numbers is kept in the output's manifest."""
 
-    prm: str = "default"
-    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
-    family: str | None = None
-    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
     aggregate: str | None = None
     """How step scores become one number: product, min, mean, last, max, sum-logit or softmin. Left out: the PRM's own."""
-    neutral: Literal["positive", "negative"] = "positive"
-    """What the neutral class of a three-class PRM counts as."""
     threshold: float | None = None
     """A step whose score is under this is an error. Left out: the PRM's own."""
     split: str = "auto"
@@ -60,26 +55,10 @@ class GradeOptions:
     """Write an HTML report, which needs no network, to this file."""
     orm: str | None = None
     """An outcome reward model: its one verdict on the whole solution stands beside the steps."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the model."""
-    device: str = "auto"
-    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
     truncate: Flag = False
     """Leave steps beyond the model's length without a score (null) instead of refusing the solution."""
     keep_going: Flag = False
     """Leave out rows that cannot be graded, and list them at the end."""
-    token_budget: int | None = None
-    """Tokens computed at once: more is faster and takes more memory."""
-    reference: str | None = None
-    """The reference model of an implicit PRM."""
-    model: str | None = None
-    """The model's name on a server."""
-    tokenizer: str | None = None
-    """The tokenizer's folder, for a PRM on a server."""
-    samples: int | None = None
-    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
-    seed: int = 0
-    """The seed of those critiques."""
     show: int | None = None
     """Print this many graded solutions for people, in colour on a terminal (5 there unless --out is given)."""
     ray: str | None = None
@@ -95,21 +74,7 @@ class GradeOptions:
 _NO_NUMBERS = ("out", "report", "keep_going", "token_budget", "show", *RAY)
 """The options that do not decide what a graded row is; a run may be continued with others."""
 
-_OF_MODELS = (
-    "prm",
-    "family",
-    "neutral",
-    "dtype",
-    "device",
-    "truncate",
-    "token_budget",
-    "reference",
-    "model",
-    "tokenizer",
-    "samples",
-    "seed",
-    "orm",
-)
+_OF_MODELS = (*(field.name for field in fields(PRMFlags)), "truncate", "orm")
 """The options that workers load their models by."""
 
 
@@ -171,26 +136,13 @@ def _load(options: GradeOptions, stack: ExitStack, *, left: int | None) -> tuple
     """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
     if options.ray is not None:
         return _on_cluster(options, stack, left=left)
-    from stepmark.models.load import load_prm
-
     if sys.stderr.isatty():
         print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
-    prm = load_prm(
-        options.prm,
-        family=options.family,
-        neutral=options.neutral,
-        dtype=options.dtype,
-        device=options.device,
-        truncate=options.truncate,
-        token_budget=options.token_budget,
-        reference=options.reference,
-        model=options.model,
-        tokenizer=options.tokenizer,
-        samples=options.samples,
-        seed=options.seed,
-    )
+    prm = options.load(truncate=options.truncate)
     if options.orm is None:
         return prm, None
+    from stepmark.models.load import load_prm
+
     orm = load_prm(
         options.orm,
         dtype=options.dtype,
@@ -222,13 +174,9 @@ def _check(file: str, options: GradeOptions) -> None:
     check_way(options.split)
     if options.split != "agent":
         split("-", options.split, marker=options.marker)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
-        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    options.check_device()
     check_ray(options)
-    for name, least in (("show", 0), ("token_budget", 1), ("samples", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
+    options.check_least([("show", 0), ("token_budget", 1), ("samples", 1)])
     if options.threshold is not None and options.threshold != options.threshold:
         raise UsageError("--threshold nan: expected a number")
     if options.show and options.out is not None and is_stream(options.out):

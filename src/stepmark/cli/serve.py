@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
+from stepmark.cli.grade import Flag
+from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.serve_search import NO_MODEL, ModelOptions, extension
 from stepmark.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from stepmark.models.prm import PRM
     from stepmark.serving.service import Settings
 
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-
 DEFAULT_PORT = 8008
+
+_COUNTS = (
+    "token_budget",
+    "memory_tokens",
+    "queue_tokens",
+    "samples",
+    "max_body",
+    "max_solutions",
+    "max_steps",
+    "max_characters",
+    "sessions",
+)
+"""Options that are 1 or more, where they are given."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServeOptions:
+class ServeOptions(PRMFlags):
     """What is served, where, and how much of it at once."""
 
-    prm: str = "default"
-    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
     host: str = "127.0.0.1"
     """The address to listen on. Other machines reach another one than 127.0.0.1; then --keys is needed, or --open."""
     port: int = DEFAULT_PORT
@@ -40,26 +48,10 @@ class ServeOptions:
     """Anybody who reaches the server may ask."""
     name: str | None = None
     """The model's name for clients. Left out: the PRM's own; of a folder, its last part."""
-    family: str | None = None
-    """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
-    neutral: Literal["positive", "negative"] = "positive"
-    """What the neutral class of a three-class PRM counts as."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the model."""
-    device: str = "auto"
-    """Where the model runs: auto, cpu, cuda, or one of several as cuda:1."""
     truncate: Flag = False
     """Leave steps beyond the model's length without a score (null) instead of refusing the solution."""
-    reference: str | None = None
-    """The reference model of an implicit PRM."""
     model: str | None = None
     """The model's name on the server that --prm names."""
-    tokenizer: str | None = None
-    """The tokenizer's folder, for a PRM on a server."""
-    samples: int | None = None
-    """Critiques a step that a generative PRM writes. Left out: its family's own number."""
-    seed: int = 0
-    """The seed of those critiques."""
     aggregate: str | None = None
     """How step scores become one number where a request does not say. Left out: the PRM's own way."""
     threshold: float | None = None
@@ -119,7 +111,7 @@ def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions
             file=sys.stderr,
         )
     return run(
-        loader(options),
+        lambda: options.load(truncate=options.truncate),
         settings,
         place,
         what=options.prm,
@@ -127,30 +119,6 @@ def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions
         extensions=() if completions is None else (completions,),
         quiet=options.quiet,
     )
-
-
-def loader(options: ServeOptions) -> Callable[[], PRM]:
-    """What loads the PRM that the options name."""
-
-    def load() -> PRM:
-        from stepmark.models.load import load_prm
-
-        return load_prm(
-            options.prm,
-            family=options.family,
-            neutral=options.neutral,
-            dtype=options.dtype,
-            device=options.device,
-            truncate=options.truncate,
-            token_budget=options.token_budget,
-            reference=options.reference,
-            model=options.model,
-            tokenizer=options.tokenizer,
-            samples=options.samples,
-            seed=options.seed,
-        )
-
-    return load
 
 
 def checked(options: ServeOptions) -> Settings:
@@ -164,28 +132,14 @@ def checked(options: ServeOptions) -> Settings:
 
     if options.aggregate is not None:
         check_aggregate(options.aggregate, "probability")
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", options.device):
-        raise UsageError(f"--device {options.device}: expected auto, cpu, cuda or cuda:NUMBER")
+    options.check_device()
     if options.threshold is not None and options.threshold != options.threshold:
         raise UsageError("--threshold nan: expected a number")
     if not 0 <= options.port <= 65535:
         raise UsageError(f"--port {options.port}: expected 0 to 65535")
     if options.open and options.keys is not None:
         raise UsageError("--open lets everybody ask and --keys only some: give one of them")
-    for name in (
-        "token_budget",
-        "memory_tokens",
-        "queue_tokens",
-        "samples",
-        "max_body",
-        "max_solutions",
-        "max_steps",
-        "max_characters",
-        "sessions",
-    ):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+    options.check_least([(name, 1) for name in _COUNTS])
     for name in ("timeout", "body_timeout", "session_idle"):
         if not 0 < getattr(options, name) < float("inf"):
             raise UsageError(
