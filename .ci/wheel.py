@@ -81,12 +81,29 @@ def faults_of_sources(names: Iterable[str]) -> list[str]:
     ]
 
 
-def extras(wheel: Path) -> list[str]:
-    """The extras that a wheel has, by its metadata."""
+def faults_of_description(text: str) -> list[str]:
+    """What is wrong with the long description: on a package index a link goes to an address or nowhere."""
+    found = [
+        f"wheel: the long description links to {target}, which no index has"
+        for target in re.findall(r"\]\(([^)\s]*)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+        if not target.startswith(("https://", "#"))
+    ]
+    if "pip install" not in text:
+        found.append("wheel: the long description does not say how to install")
+    return found
+
+
+def metadata(wheel: Path) -> tuple[str, str]:
+    """The head of a wheel's metadata, and its long description."""
     with zipfile.ZipFile(wheel) as packed:
         name = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
-        text = packed.read(name).decode("utf-8").partition("\n\n")[0]
-    return re.findall(r"^Provides-Extra: (.+)$", text, re.M)
+        head, _, text = packed.read(name).decode("utf-8").partition("\n\n")
+    return head, text
+
+
+def extras(wheel: Path) -> list[str]:
+    """The extras that a wheel has, by its metadata."""
+    return re.findall(r"^Provides-Extra: (.+)$", metadata(wheel)[0], re.M)
 
 
 def main(words: list[str]) -> int:
@@ -105,6 +122,7 @@ def main(words: list[str]) -> int:
                     faults.append(f"wheel: {one.filename} names a path of this machine: {found[0].decode()}…")
         largest = sorted(infos, key=lambda one: -one.compress_size)[:5]
         count, unpacked = len(infos), sum(one.file_size for one in infos)
+    faults += faults_of_description(metadata(wheel)[1])
     with tarfile.open(sources) as archive:
         names = archive.getnames()
     faults += faults_of_sources(names)

@@ -36,7 +36,7 @@ PINS = {
 
 
 def test_the_version_stands_in_one_place():
-    assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
+    assert "version" in PROJECT["project"]["dynamic"] and "version" not in PROJECT["project"]
     assert PROJECT["tool"]["hatch"]["version"] == {"path": "src/stepmark/__init__.py"}
     assert str(Version(stepmark.__version__)) == stepmark.__version__
 
@@ -162,6 +162,41 @@ def packed() -> list[str]:
 
 def test_a_wheel_of_this_tree_is_whole(wheel):
     assert wheel.faults_of_wheel(packed()) == []
+
+
+def described() -> str:
+    """The long description, as the build's own settings make it of README.md."""
+    settings = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    (fragment,) = settings["fragments"]
+    text = (ROOT / fragment["path"]).read_text(encoding="utf-8")
+    for one in settings["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    return text
+
+
+def test_the_page_of_a_package_index_links_to_nothing_that_is_not_there(wheel):
+    page = described()
+    assert wheel.faults_of_description(page) == []
+    # What reads on: no empty brackets, no picture's colon, no command of a checkout, nothing cut out of a block of code.
+    assert "()" not in re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S) and "<!--" not in page
+    assert not re.search(r":\n\n(?!```)", page) and not re.search(r"^\$ (make|bash) ", page, re.M)
+    blocks = re.findall(r"^```(?:json|python|text)\n.*?^```$", page, re.M | re.S)
+    assert blocks == re.findall(
+        r"^```(?:json|python|text)\n.*?^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pip install stepmark; see [there](docs/start.md)", "links to docs/start.md"),
+        ("pip install stepmark\n\n![a picture](docs/_static/demo.png)", "links to docs/_static/demo.png"),
+        ("[here](https://example.org)", "does not say how to install"),
+    ],
+)
+def test_a_dead_link_of_the_page_is_named(wheel, text, said):
+    (fault,) = wheel.faults_of_description(text)
+    assert said in fault
 
 
 @pytest.mark.parametrize(
