@@ -36,10 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.common import finish
-from stepmark.models.base import cache_folder
+from benchmarks.common import PEERS, finish, peer_python
 
-PEERS = Path(__file__).parent / "peers"
 HOST = "127.0.0.1"
 STEPS = 12
 """Of every item."""
@@ -445,21 +443,6 @@ def compare(
     return figures
 
 
-def potato_python(given: Path | None, install: bool) -> Path | None:
-    """The Python of Potato's environment, made where `--install` says so; None where there is none."""
-    if given is not None:
-        return given
-    place = cache_folder() / "peers" / "potato"
-    python = place / "bin" / "python"
-    if not python.is_file() and install:
-        print(f"making {place} (a minute or two)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "-q", "-r", str(PEERS / "potato.txt")], check=True
-        )
-    return python if python.is_file() else None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -480,7 +463,7 @@ def main() -> None:
     kills = arguments.kills or (1 if arguments.quick else 5)
     # Enough for 10,000 labels a second.
     items = round(10_000 * (turns + kills + 1) * (seconds + 2) / STEPS / arguments.users) + 50
-    python = potato_python(arguments.potato, arguments.install)
+    python = peer_python("potato", arguments.potato, install=arguments.install)
     if python is None:
         print(
             "skipped: Potato 2.12.1 is not here; --install makes an environment for it, or name its Python with --potato"

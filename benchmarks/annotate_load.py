@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
+
+from benchmarks.jobs import answer_jobs
 
 Click = tuple[bytes, str | None]
 """A whole request, and the name of the label that it stores: "user item step"; None for a request that stores none."""
@@ -256,16 +257,5 @@ async def load(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines() -> Iterator[str]:
-    """Jobs, one a line."""
-    while line := sys.stdin.readline():
-        yield line
-
-
-def main() -> None:
-    for line in lines():
-        print(json.dumps(asyncio.run(load(json.loads(line)))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_jobs(load)

@@ -6,12 +6,18 @@ import gzip
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from stepmark.models.base import cache_folder
+
+PEERS = Path(__file__).parent / "peers"
 
 
 def data_folder() -> Path | None:
@@ -25,6 +31,27 @@ def rows(file: Path) -> list[dict[str, Any]]:
     """All rows of a gzipped JSON lines file."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def peer_python(name: str, given: Path | None, *, install: bool) -> Path | None:
+    """The Python of a peer's environment, which is no part of ours; None where there is none.
+
+    Args:
+        name: the peer; `benchmarks/peers/NAME.txt` lists what its environment holds.
+        given: the Python that a flag names.
+        install: make the environment where there is none.
+    """
+    if given is not None:
+        return given
+    place = cache_folder() / "peers" / name
+    python = place / "bin" / "python"
+    if not python.is_file() and install:
+        print(f"making {place} (a minute or two, up to 1.5 GB)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "-q", "-r", str(PEERS / f"{name}.txt")], check=True
+        )
+    return python if python.is_file() else None
 
 
 def seconds(run: Callable[[], Any]) -> tuple[float, Any]:

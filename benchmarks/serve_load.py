@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.jobs import answer_jobs
 
 KEPT = 2
 """First answers of each client that are given back, to be compared."""
@@ -178,16 +178,5 @@ async def load(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines() -> Iterator[str]:
-    """Jobs, one a line."""
-    while line := sys.stdin.readline():
-        yield line
-
-
-def main() -> None:
-    for line in lines():
-        print(json.dumps(asyncio.run(load(json.loads(line)))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_jobs(load)

@@ -23,7 +23,6 @@ import math
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -35,11 +34,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import data_folder, finish
+from benchmarks.common import PEERS, data_folder, finish, peer_python
 from benchmarks.train_rows import branches, for_trl, labels, whole_solutions
 from stepmark import load_prm
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.base import cache_folder
 from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.encoding import Encoder
 from stepmark.models.prm import PRM
@@ -54,7 +52,6 @@ from stepmark.training.objectives.steps import CrossEntropy
 from stepmark.training.trainer import Progress, Train, Trainer, schedule
 from stepmark.training.write import write_trained
 
-PEERS = Path(__file__).parent / "peers"
 MICRO = 8
 """Rows of one forward pass of TRL: its default. More rows make more padding."""
 LONGEST = 1024
@@ -394,19 +391,6 @@ def told(rows: Rows, one: Outcome) -> dict[str, float]:
     }
 
 
-def trl_python(given: Path | None, install: bool) -> Path | None:
-    """The Python of TRL's environment, made where `--install` says so; None where there is none."""
-    if given is not None:
-        return given
-    place = cache_folder() / "peers" / "trl"
-    python = place / "bin" / "python"
-    if not python.is_file() and install:
-        print(f"making {place} (a minute or two, 1.5 GB)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(PEERS / "trl.txt")], check=True)
-    return python if python.is_file() else None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -429,7 +413,7 @@ def main() -> None:
     parser.add_argument("--install", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    data, python = data_folder(), trl_python(arguments.trl_python, arguments.install)
+    data, python = data_folder(), peer_python("trl", arguments.trl_python, install=arguments.install)
     if data is None:
         print("skipped: no development data; set STEPMARK_DATA to a folder that holds gsm8k and prm800k")
         return
