@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -19,6 +21,7 @@ from stepmark.cli.evaluating import (
     settings_of,
     write_result,
 )
+from stepmark.cli.own import Own, Settings
 from stepmark.cli.paths import checked_input
 from stepmark.errors import UsageError
 from stepmark.records import Problem
@@ -38,7 +41,9 @@ class ContestOptions:
     unit: Literal["tokens", "flops"] = "tokens"
     """Of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
     methods: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
-    """Which methods; majority and best-of-n are always among them. Left out: all."""
+    """Which methods; majority and best-of-n are always among them. Left out: all. One of your own as package.module:Class."""
+    settings: Settings = ()
+    """A field of your own search, as name=value; once for each. With several of your own: package.module:Class.name=value."""
     seeds: int = 1
     """Run everything so often, with other samples: accuracies are means over them, and their spread is shown."""
     aggregate: str | None = None
@@ -91,7 +96,8 @@ class ContestOptions:
     """The store of replies, such as an earlier FOUND.replies.sqlite of stepmark search. Left out: one in --out."""
 
 
-_NO_RESULTS = ("in_flight", "memory_tokens", "policy_memory_tokens", "replies")
+# What --set says stands in the result beside each search of one's own, with the settings that it was left with.
+_NO_RESULTS = ("settings", "in_flight", "memory_tokens", "policy_memory_tokens", "replies")
 
 
 def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOptions = DEFAULTS) -> int:
@@ -116,10 +122,12 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     from stepmark.show.search_page import SearchPage, search_html
     from stepmark.store import atomic_write
 
+    theirs = _own(contest)
     settings = Contest(
         budgets=contest.budgets,
         unit=contest.unit,
-        methods=contest.methods or METHODS,
+        methods=tuple(name for name in contest.methods if name not in theirs) if contest.methods else METHODS,
+        own=tuple(one.method for one in theirs.values()),
         seeds=contest.seeds,
         pilot=contest.pilot,
         shape=Shape(
@@ -133,7 +141,7 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     )
     how = _steps(contest, options)
     _check(file, contest, options)
-    entrants(settings.methods, settings.shape)
+    entrants(settings.methods, settings.shape, settings.own)
     problems, facts = _problems(file, options.limit)
     folder = folder_of(NAME, options)
     with ExitStack() as stack:
@@ -168,7 +176,7 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
                     prm=prm.name,
                     policy=policy.name,
                     threshold=prm.default_threshold,
-                    settings=_settings(contest, options) | {"aggregate": grading.aggregate},
+                    settings=_settings(contest, options) | _told(theirs) | {"aggregate": grading.aggregate},
                     data=provenance([file]),
                     facts=facts,
                     resamples=options.resamples,
@@ -188,6 +196,47 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
         with atomic_write(folder / "trees.html") as handle:
             handle.writelines(search_html(page))
     return write_result(report.result, folder)
+
+
+def _own(contest: ContestOptions) -> dict[str, Own]:
+    """The searches of one's own among --methods, by how they are named, each with its --set.
+
+    Raises:
+        UsageError: no such search, one named twice, or a setting that belongs to none.
+    """
+    from stepmark.cli.search_own import own_search
+
+    names = [name for name in contest.methods if ":" in name]
+    given: dict[str, list[str]] = {name: [] for name in names}
+    if len(given) < len(names):
+        raise UsageError(f"--methods {' '.join(names)}: one is named twice")
+    for one in contest.settings:
+        key = one.partition("=")[0]
+        if not names:
+            raise UsageError(
+                f"--set {one}: it sets a field of a search of your own, and --methods names none (package.module:Class); the library's have "
+                "their flags"
+            )
+        whose = next((name for name in names if key.startswith(f"{name}.")), None)
+        if whose is None and len(names) > 1:
+            raise UsageError(
+                f"--set {one}: of which search? Expected one of " + ", ".join(f"{n}.{one}" for n in names)
+            )
+        given[whose or names[0]].append(one if whose is None else one[len(whose) + 1 :])
+    return {name: own_search(name, settings, flag="--methods") for name, settings in given.items()}
+
+
+def _told(theirs: Mapping[str, Own]) -> dict[str, Any]:
+    """What the result keeps of searches of one's own."""
+    filled_in = ("how", "grading", "budget", "sizes")
+    told = {
+        one.method.name: {
+            "settings": {key: value for key, value in asdict(one.method).items() if key not in filled_in},
+            "source": one.source,
+        }
+        for one in theirs.values()
+    }
+    return {"own": json.loads(json.dumps(told, default=str))} if told else {}
 
 
 def _steps(contest: ContestOptions, options: EvaluateOptions) -> Steps:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from stepmark.catalog import Catalog
 from stepmark.cli.grade import Flag
 from stepmark.cli.labelling import LabelOptions, run_labeller
+from stepmark.cli.own import Kind, Settings, own
 from stepmark.cli.paths import FileOrDash
-from stepmark.errors import UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.formulas import Formulas
@@ -126,38 +125,30 @@ def formulas_command(
     return run_labeller(file, labeller, run, needs_policy=False, needs_verifier=False)
 
 
-OWN = Catalog("labeller", {})
-"""Labellers that are named as "package.module:Class"; those of the library have commands."""
+_LABELLER = Kind(
+    what="labeller",
+    call="label",
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and label(solution)",
+    page="add-labeller.md",
+)
 
 
-def own_command(file: FileOrDash, /, *, method: str, options: LabelOptions) -> int:
+def own_command(file: FileOrDash, /, *, method: str, settings: Settings = (), options: LabelOptions) -> int:
     """Label with a labeller of your own, by name; what it asks for is answered by --policy and --verifier.
 
     Args:
         file: solutions, as JSON lines: {"problem", "steps" or "solution"}, and "answer" where the labeller needs it.
-        method: "package.module:Class" or "package.module:factory", whose call gives the labeller.
+        method: "package.module:Class", or "package.module:function", whose call gives the labeller.
+        settings: a field of its dataclass, as name=value; once for each. Of a field that is one itself: how.temperature=0.5.
         options: the run's flags.
     """
-    return run_labeller(file, _own(method), options, needs_policy=options.policy is not None, texts="texts")
-
-
-def _own(name: str) -> Labeller:
-    """The labeller behind a name.
-
-    Raises:
-        UnknownNameError: no "package.module:Class".
-        UsageError: there is no such thing, or its call does not give a labeller that is a dataclass.
-    """
-    factory = OWN.load(name)
-    labeller: Labeller = factory() if callable(factory) else factory
-    # Its fields are the run's provenance: a part is continued only with the same ones.
-    if (
-        isinstance(labeller, type)
-        or not is_dataclass(labeller)
-        or not callable(getattr(labeller, "label", None))
-    ):
-        raise UsageError(
-            f"--method {name}: expected a class or function whose call gives a labeller, a frozen dataclass of its settings "
-            f"with a name and label(solution); found {type(labeller).__name__}"
-        )
-    return labeller
+    found = own(method, settings, _LABELLER)
+    labeller: Labeller = found.method
+    return run_labeller(
+        file,
+        labeller,
+        options,
+        needs_policy=options.policy is not None,
+        texts="texts",
+        source=found.source,
+    )

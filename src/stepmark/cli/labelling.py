@@ -86,6 +86,7 @@ def run_labeller(
     needs_policy: bool = True,
     needs_verifier: bool = True,
     texts: str = "rollouts",
+    source: Mapping[str, Any] | None = None,
 ) -> int:
     """Label a file: every reply is recorded before use, a killed run goes on, and the output is whole or absent.
 
@@ -96,6 +97,7 @@ def run_labeller(
         needs_policy: False for a method that asks nothing of a policy; --policy may then be left out.
         needs_verifier: False for a method that asks for no verdict; what verifiers need is then not loaded.
         texts: what the policy's texts are called.
+        source: where a labeller of one's own is from, which decides what may be continued; None for the library's.
 
     Raises:
         UsageError: options that cannot work, or a part left by another run.
@@ -115,7 +117,7 @@ def run_labeller(
     known = fingerprint(file)
     assert known is not None
     work = Path(options.out + ".work")
-    manifest = _manifest(file, labeller, options)
+    manifest = _manifest(file, labeller, options, source)
     isolation = isolation_of(options) if needs_verifier else None
     tally, refused = Tally(), list[str]()
     # One line a piece of work, which may be several labelled solutions: flattened at the end.
@@ -301,7 +303,9 @@ def _check(file: str, options: LabelOptions) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
 
 
-def _manifest(file: str, labeller: Labeller, options: LabelOptions) -> dict[str, Any]:
+def _manifest(
+    file: str, labeller: Labeller, options: LabelOptions, source: Mapping[str, Any] | None
+) -> dict[str, Any]:
     known = fingerprint(file)
     assert known is not None
     settings = {key: value for key, value in asdict(options).items() if key not in _NO_LABELS}
@@ -310,6 +314,7 @@ def _manifest(file: str, labeller: Labeller, options: LabelOptions) -> dict[str,
         "command": "label",
         "input": {"name": Path(file).name, "bytes": known.bytes, "sha256": known.sha256},
         "method": method,
+        **({} if source is None else {"source": source}),
         "settings": settings,
     }
     plain: dict[str, Any] = json.loads(json.dumps(body, default=str))

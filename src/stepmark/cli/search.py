@@ -59,7 +59,7 @@ def _command(method: Callable[[], Method], what: str) -> Callable[..., int]:
     def command(
         file: FileOrDash | None = None, /, *, search: Method = default, options: SearchOptions
     ) -> int:
-        return run_search(file, search, options, needs_prm=not isinstance(search, Greedy | Majority))
+        return run_search(file, search, options)
 
     command.__annotations__ |= {"search": Annotated[method, Parameter(name="*")]}
     command.__doc__ = f"""{what}
@@ -74,3 +74,8 @@ def _command(method: Callable[[], Method], what: str) -> Callable[..., int]:
 
 for _method, _what in _METHODS:
     app.command(_command(_method, _what), name=_method().name)
+app.command(
+    "stepmark.cli.search_own:own_command",
+    name="own",
+    help="A search of your own: --method package.module:Class. A PRM is asked unless the class says asks_prm = False.",
+)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast
 
 from cyclopts import Parameter
 
-from stepmark.batching import Answerer
+from stepmark.batching import Answerer, Score
 from stepmark.cli.answering import ray_workers
 from stepmark.cli.grade import Flag
+from stepmark.errors import UsageError
 from stepmark.records import ScoreKind
 from stepmark.search.searching import Budget, Grading, ModelSize, Search, Sizes, Steps
 
 if TYPE_CHECKING:
+    from stepmark.batching import Ready
     from stepmark.batching.cluster_worker import Fact
 
 
@@ -37,6 +39,10 @@ class Method(Search, Protocol):
     @property
     def how(self) -> Steps:
         """How the policy writes."""
+
+    @property
+    def asks_prm(self) -> bool:
+        """Whether it asks a PRM, which else is not loaded."""
 
 
 @Parameter(name="*")
@@ -113,14 +119,14 @@ class Scorer:
 class Machines:
     """Verifier, policy and PRM, the last two in this process or on the workers of a cluster; and the search with what it must know of them."""
 
-    def __init__(self, search: Method, options: SearchOptions, stack: ExitStack, *, needs_prm: bool) -> None:
+    def __init__(self, search: Method, options: SearchOptions, stack: ExitStack) -> None:
         from stepmark.problems import answers
         from stepmark.search.workers import BUILD, build
 
         self.verifier = stack.enter_context(
             closing(answers.load_verifier(options.verifier, percent=options.percent))
         )
-        prm = options.prm if needs_prm else None
+        prm = options.prm if search.asks_prm else None
         if options.ray is None:
             made = build(prm=prm, **{name: getattr(options, name) for name in _OF_MODELS})
             found, self.facts, self._counters = made.answerers, made.facts, made.counters
@@ -133,7 +139,9 @@ class Machines:
             found, self.facts, self._counters = workers.answerers, workers.facts, lambda: workers.counters
         self.answerers: dict[type, Answerer] = {**found, **answers.answerers(self.verifier)}
         self.scorer: Scorer | None = None
-        if needs_prm:
+        if prm is None:
+            self.answerers[Score] = _no_prm(search.name)
+        else:
             threshold = self.facts["prm.threshold"]
             assert threshold is None or isinstance(threshold, int | float)
             self.scorer = Scorer(name=str(self.facts["prm.name"]), threshold=threshold)
@@ -180,6 +188,18 @@ class Machines:
         assert isinstance(known, int | float)
         assert isinstance(attention, int | float)
         return ModelSize(parameters=known, attention=attention)
+
+
+def _no_prm(name: str) -> Answerer:
+    """What answers a search for a score that said that it asks for none."""
+
+    def answer(requests: Sequence[Any], ready: Ready) -> NoReturn:
+        raise UsageError(
+            f"the search {name} asked for a score, and its class says asks_prm = False, so that no PRM was loaded. Leave asks_prm out of "
+            "the class, or give its Tree scored=False"
+        )
+
+    return Answerer(identity="no PRM", answer=answer)
 
 
 def _fitted(search: Method, options: SearchOptions, facts: Mapping[str, Fact], sizes: Sizes) -> Method:

@@ -52,7 +52,9 @@ _NO_RESULTS = (
 """The options that do not decide what is found; a run may be continued with others."""
 
 
-def run_search(file: str | None, search: Method, options: SearchOptions, *, needs_prm: bool = True) -> int:
+def run_search(
+    file: str | None, search: Method, options: SearchOptions, *, source: Mapping[str, Any] | None = None
+) -> int:
     """Search a file of problems, or one that was typed.
 
     Every reply is recorded before it is used, a killed run goes on, and the output is whole or absent.
@@ -61,7 +63,7 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
         file: problems, as JSON lines.
         search: the method.
         options: the flags.
-        needs_prm: False for a method that asks no PRM, which is then not loaded.
+        source: where a method of one's own is from, which decides what may be continued; None for the library's.
 
     Raises:
         UsageError: options that cannot work, or a part left by another run.
@@ -71,15 +73,15 @@ def run_search(file: str | None, search: Method, options: SearchOptions, *, need
     _check(file, options)
     with ExitStack() as stack:
         if options.problem is not None:
-            machines = Machines(search, options, stack, needs_prm=needs_prm)
+            machines = Machines(search, options, stack)
             return _one(machines, options)
         assert file is not None
         assert options.out is not None
         known = fingerprint(file)
         assert known is not None
-        manifest = _manifest(file, search, options, asdict(known))
+        manifest = _manifest(file, search, options, asdict(known), source)
         out = stack.enter_context(closing(open_rows(Path(options.out + ".work"), manifest)))
-        machines = Machines(search, options, stack, needs_prm=needs_prm)
+        machines = Machines(search, options, stack)
         tally = _many(file, machines, out, options, lines=known.lines)
         if options.report is not None:
             lines = Path(f"{options.out}.work").read_text(encoding="utf-8").splitlines()
@@ -219,7 +221,13 @@ def _check(file: str | None, options: SearchOptions) -> None:
         taken.add(Path(path).resolve())
 
 
-def _manifest(file: str, search: Method, options: SearchOptions, known: Mapping[str, Any]) -> dict[str, Any]:
+def _manifest(
+    file: str,
+    search: Method,
+    options: SearchOptions,
+    known: Mapping[str, Any],
+    source: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(options).items() if key not in _NO_RESULTS}
     method = asdict(search)  # type: ignore[call-overload]
     # What the run fills in is among the settings.
@@ -228,9 +236,10 @@ def _manifest(file: str, search: Method, options: SearchOptions, known: Mapping[
         "command": "search",
         "input": {"name": Path(file).name, "bytes": known["bytes"], "sha256": known["sha256"]},
         "method": {"name": search.name, **flags},
+        **({} if source is None else {"source": source}),
         "settings": {**settings, "trace": options.keeps_traces},
     }
-    plain: dict[str, Any] = json.loads(json.dumps(body))
+    plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
     return plain
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from stepmark.batching import Answerer, ReplyStore
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.search_entrants import Entrant, Shape, entrants, equipped, starting_size
+from stepmark.evaluation.search_entrants import Entrant, Fit, Shape, entrants, equipped, starting_size
 from stepmark.evaluation.search_width import position_sums
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal
@@ -38,7 +38,9 @@ _ENOUGH = 0.9
 """Of a budget: a size that spends so much is large enough."""
 _CUT = 0.5
 """Share of searches that the budget may cut short; a size that has more cut short is too large."""
-_TRIALS = 5
+_TRIALS: Mapping[Fit, int] = {"round": 5, "children": 5, "field": 8}
+_FASTEST: Mapping[Fit, float] = {"round": 2.0, "children": 2.0, "field": 8.0}
+"""How many times larger the next size may be; nobody knows where a search of one's own should begin, so it begins at 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,9 @@ class Contest:
     unit: Unit = "tokens"
     """Of the budgets: tokens of both models, or floating-point operations of both, which needs their sizes."""
     methods: tuple[str, ...]
-    """Which; `BASELINES` are always among them."""
+    """Which of the library's; `BASELINES` are always among them."""
+    own: tuple[Searching, ...] = ()
+    """Searches of one's own beside them; see `search_entrants.own_entrant`."""
     seeds: int = 1
     """How often each search is run, with other samples."""
     shape: Shape = field(default_factory=Shape)
@@ -146,7 +150,7 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
         BackendError: a model failed; what was done is in the store.
     """
     _check(problems, arena)
-    named = entrants(settings.methods, settings.shape)
+    named = entrants(settings.methods, settings.shape, settings.own)
     some = _evenly(problems, max(1, settings.pilot))
     sampled = {}
     if any(entrant.fit == "round" for entrant in named):
@@ -265,11 +269,11 @@ def _fitted(
     measured: _Mean | None = None
     too_large: int | None = None
     tried = 0
-    while settings.pilot and tried < _TRIALS:
+    while settings.pilot and tried < _TRIALS[entrant.fit]:
         tried += 1
         arena.tell(f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {len(some)} problems")
         now = _mean_run(some, search_of(entrant, size, budget, 0, settings, arena), settings, arena)
-        cut = entrant.fit == "round" and now.cut > _CUT
+        cut = entrant.fit != "children" and now.cut > _CUT
         if measured is not None and (cut or now.spent <= measured.spent):
             too_large = size
         else:
@@ -277,7 +281,7 @@ def _fitted(
             if now.spent >= _ENOUGH * budget or cut:
                 break
         if too_large is None:
-            size = max(size + 1, round(size * min(2.0, budget / max(now.spent, 1e-9))))
+            size = max(size + 1, round(size * min(_FASTEST[entrant.fit], budget / max(now.spent, 1e-9))))
         else:
             size = (best + too_large) // 2
         # Of a beam, sizes between two multiples of k are one search.

@@ -13,16 +13,19 @@ early-rejection
 dvts            steps written a round; `expand` of them after each subtree's best
 rebase          steps written a round
 mcts            children of a node; simulations are made until the budget is spent, or nothing is left to expand
+one's own       the field that its class names in `Searching.sized_by`, enlarged from 1 on; None there: nothing, its
+                settings stay as they are and the budget alone bounds it
 =============== ==================================================================================================
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from stepmark.errors import UsageError
 from stepmark.search.adaptive import Adaptive
@@ -34,8 +37,9 @@ from stepmark.search.rebase import Rebase
 from stepmark.search.rejection import EarlyRejection
 from stepmark.search.searching import Choice, Searching
 
-Fit = Literal["none", "round", "children"]
-"""How a method comes to spend its budget: of itself; by more steps a round; by more children of a node."""
+Fit = Literal["none", "round", "children", "field"]
+"""How a method comes to spend its budget: of itself; by more steps a round; by more children of a node; by a larger value of the field that
+a search of one's own names."""
 
 MANY = 1_000_000
 """Samples or simulations that no budget reaches."""
@@ -144,17 +148,30 @@ BASELINES = ("majority", "best-of-n")
 """What every comparison holds: what sampling alone reaches, without a PRM and with it."""
 
 
-def entrants(names: tuple[str, ...], shape: Shape | None = None) -> list[Entrant]:
-    """The methods of these names, those of `BASELINES` always among them, in the order of `METHODS`.
+_NAME = re.compile(r"\w[\w.+:@()-]*")
+"""Of a search of one's own: it becomes a part of the names of figures, METHOD/BUDGET."""
+
+
+def entrants(
+    names: tuple[str, ...], shape: Shape | None = None, own: Sequence[Searching] = ()
+) -> list[Entrant]:
+    """The methods of these names, those of `BASELINES` always among them, in the order of `METHODS`; then one's own.
+
+    Args:
+        names: of the library's methods.
+        shape: what they have in common; it is not put into one's own.
+        own: searches of one's own, each with its settings; see `own_entrant`.
 
     Raises:
-        UsageError: no such method.
+        UsageError: no such method, or one of one's own that cannot be told from another or cannot be sized.
     """
     shape = shape or Shape()
     for name in names:
         if name not in _SIZED:
-            raise UsageError(f"there is no search method {name!r}; known: {', '.join(METHODS)}")
-    return [
+            raise UsageError(
+                f"there is no search method {name!r}; known: {', '.join(METHODS)}, and a search of your own as package.module:Class"
+            )
+    found = [
         Entrant(
             name=name,
             sized=partial(_SIZED[name][0], shape),
@@ -164,6 +181,59 @@ def entrants(names: tuple[str, ...], shape: Shape | None = None) -> list[Entrant
         for name in METHODS
         if name in names or name in BASELINES
     ]
+    for search in own:
+        entrant = own_entrant(search)
+        if entrant.name in {*METHODS, *(one.name for one in found)}:
+            raise UsageError(
+                f"two searches are called {entrant.name!r}, in this comparison or in the library: give the class {type(search).__name__} "
+                "a name of its own"
+            )
+        found.append(entrant)
+    return found
+
+
+def own_entrant(search: Searching) -> Entrant:
+    """A search of one's own as an entrant.
+
+    Where its class names a field in `sized_by`, that is made larger, from 1, until the pilot spends 90 % of the budget or the budget ends more
+    than half of its searches (`search.contest`).
+    Else its settings stay as they are: it spends what they take, and the budget cuts it short.
+
+    Args:
+        search: with its settings; how steps are written, grading, budget and sizes are put into it afterwards.
+
+    Raises:
+        UsageError: it has no `search`, its name cannot stand in a figure's, or `sized_by` names no field that takes every whole number from 1.
+    """
+    kind = type(search).__name__
+    name = getattr(search, "name", None)
+    if not callable(getattr(search, "search", None)):
+        raise UsageError(f"the search {kind} is abstract: expected search(problem)")
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise UsageError(
+            f"the search {kind} is called {name!r}: expected a name of letters, digits and -_.+:@(), for the names of figures"
+        )
+    by = search.sized_by
+    if by is None:
+        return Entrant(name=name, sized=lambda size: search)
+    known = [one.name for one in fields(search) if one.init and type(getattr(search, one.name)) is int]
+    if by not in known:
+        have = f"has the whole numbers {', '.join(known)}" if known else "has no field that is a whole number"
+        raise UsageError(
+            f"the search {name}: sized_by is {by!r}, expected the name of a field that is a whole number; it {have}"
+        )
+
+    def sized(size: int) -> Searching:
+        larger: dict[str, Any] = {by: size}
+        try:
+            return replace(search, **larger)
+        except UsageError as error:
+            raise UsageError(
+                f"the search {name}: {by}, which sized_by names, must take every whole number from 1, and refused {size}: {error}"
+            ) from error
+
+    sized(1)
+    return Entrant(name=name, sized=sized, fit="field")
 
 
 S = TypeVar("S", bound=Searching)

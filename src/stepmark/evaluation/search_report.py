@@ -229,7 +229,7 @@ def _again(
     problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena
 ) -> dict[str, list[Found]]:
     again = {}
-    for entrant in entrants(settings.methods, settings.shape):
+    for entrant in entrants(settings.methods, settings.shape, settings.own):
         size = next(
             fit.size for fit in found.fits if (fit.method, fit.budget) == (entrant.name, settings.names[-1])
         )

@@ -31,6 +31,7 @@ class Greedy(Searching):
     """One solution, always the likeliest token. The yardstick that costs least."""
 
     name: ClassVar[str] = "greedy"
+    asks_prm: ClassVar[bool] = False
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""
@@ -73,6 +74,7 @@ class Majority(Sampled):
     """The commonest answer; no PRM is asked."""
 
     name: ClassVar[str] = "majority"
+    asks_prm: ClassVar[bool] = False
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

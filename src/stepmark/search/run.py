@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from stepmark.batching import Answerer, Method, ReplyStore
 from stepmark.batching import run as run_methods
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal, Solution
 from stepmark.search.searching import Found, Search
 
@@ -45,8 +45,20 @@ def _kept(search: Search, problem: Problem, *, late: bool) -> Method[Found | Ref
     """One problem's search; that it cannot be searched is a result and costs the others nothing."""
     if late:
         yield ()
+    method = search.search(problem)
+    if not isinstance(method, Generator):
+        raise UsageError(
+            f"the search {search.name}: expected search(problem) to be a generator, which yields its requests and returns a Found, and "
+            f"got {type(method).__name__}"
+        )
     try:
-        return (yield from search.search(problem))
+        found = yield from method
     except InputError as error:
         place = error if problem.id is None else error.at(problem.id)
         return Refusal(solution=Solution(problem=problem, steps=()), error=place)
+    if not isinstance(found, Found):
+        raise UsageError(
+            f"the search {search.name}: expected search(problem) to return a Found, as `return (yield from choose(…))` does, and got "
+            f"{type(found).__name__}"
+        )
+    return found

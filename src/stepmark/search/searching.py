@@ -9,7 +9,7 @@ replay.
 # types themselves and not names that the method's module would have to know.
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from stepmark.batching import Message, Method, Prompt
 from stepmark.errors import UsageError
@@ -313,6 +313,12 @@ class Search(Protocol):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Searching:
     """The settings that all searches share."""
+
+    asks_prm: ClassVar[bool] = True
+    """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `Score`."""
+    sized_by: ClassVar[str | None] = None
+    """For a comparison at matched compute (`stepmark evaluate search`), of a search of one's own: the field, a whole number from 1, that
+    is made larger until the budget is spent. None: the settings stay as they are, and the budget alone bounds it."""
 
     how: Steps = Steps()
     """How the policy writes."""

@@ -1,0 +1,238 @@
+"""Searches and labellers of one's own, and a world with a trap, for `--method own_searches:NAME` and `--policy own_searches:NAME`."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NoReturn
+
+from stepmark.batching import Score, Write, Written
+from stepmark.labels.labelling import Rollouts
+from stepmark.models.policies.scripted import ScriptedPolicy
+from stepmark.models.scripted import ScriptedPRM
+from stepmark.search.beam import BeamSearch
+from stepmark.search.choosing import choose
+from stepmark.search.growing import Tree
+from stepmark.search.nodes import ranked
+from stepmark.search.searching import Expanding, Searching, Steps, at_least
+
+# "a" looks better than "b" and dies one step later: a greedy way ends with a minimum of 0.2, the other with 0.7.
+NEXT = {"": ["a", "b"], "a\n": ["a dead end", "so 1"], "b\n": ["so 4", "so 5"]}
+SCORES = {"a": 0.9, "b": 0.8, "a dead end": 0.1, "so 1": 0.2, "so 4": 0.7, "so 5": 0.3}
+
+
+def _write(request: Write, number: int) -> Written:
+    text = NEXT[request.prefill][number % 2] if request.prefill in NEXT else "over"
+    return Written(text=text, finish="stop" if text in ("a", "b") else "end", tokens=1)
+
+
+def trap_policy() -> ScriptedPolicy:
+    """Walks the trap, a token a step."""
+    return ScriptedPolicy(_write, name="trap")
+
+
+def trap_prm() -> ScriptedPRM:
+    """The trap's scores."""
+    return ScriptedPRM(SCORES, name="trap-prm", default_aggregate="min")
+
+
+def never() -> NoReturn:
+    """Must not be loaded."""
+    raise AssertionError("the PRM was loaded by a search that asks none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestFirst(Expanding):
+    """Always goes on from the best open prefix."""
+
+    name: ClassVar[str] = "best-first"
+    sized_by: ClassVar[str | None] = "expand"
+    rounds: int = 40
+    slack: float = 0.0
+    early: bool = False
+    label: str | None = None
+    order: Literal["best", "first"] = "best"
+    also: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        Expanding.__post_init__(self)
+        at_least("rounds", self.rounds, 1)
+
+    def search(self, problem):
+        tree = Tree(problem, self, self.name)
+        open_ = [tree.root]
+        for round_ in range(self.rounds):
+            best, *rest = open_
+            (grown,) = yield from tree.grow([(best, self.expand)], round_)
+            open_ = ranked([*rest, *grown])
+            if not open_ or open_[0].ended or tree.spent:
+                break
+        return (yield from choose(tree, tree.finished, self.choose))
+
+
+def two() -> BestFirst:
+    """Two steps after each."""
+    return BestFirst(expand=2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Two(BestFirst):
+    """A class with a default of its own for how steps are written."""
+
+    name: ClassVar[str] = "two"
+    sized_by: ClassVar[str | None] = None
+    how: Steps = Steps(temperature=1.0, prompt="text", max_steps=7)  # noqa: RUF009 - frozen
+    expand: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class First(Searching):
+    """The first of some solutions; asks no PRM."""
+
+    name: ClassVar[str] = "the-first"
+    asks_prm: ClassVar[bool] = False
+    n: int = 2
+
+    def search(self, problem):
+        tree = Tree(problem, self, self.name, scored=False)
+        ends = yield from tree.write_whole(tree.root, self.n, 0)
+        return (yield from choose(tree, ends[:1], "best"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Liar(Searching):
+    """Says that it asks no PRM, and does."""
+
+    name: ClassVar[str] = "liar"
+    asks_prm: ClassVar[bool] = False
+
+    def search(self, problem):
+        yield Score(problem=problem.text, steps=("a",))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs(BestFirst):
+    """One setting without a default."""
+
+    much: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breaks(Searching):
+    """Cannot be made."""
+
+    name: ClassVar[str] = "breaks"
+
+    def __post_init__(self) -> None:
+        raise ZeroDivisionError("nothing divided")
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nameless(Searching):
+    """Has no name."""
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holds(Searching):
+    """A setting that cannot be written down."""
+
+    name: ClassVar[str] = "holds"
+    key: Callable[[int], int] = field(default=abs)
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unwritten(Expanding, abc.ABC):
+    """Abstract."""
+
+    @abc.abstractmethod
+    def weigh(self) -> float:
+        """Nothing."""
+
+    def search(self, problem):
+        yield ()
+
+
+class Plain:
+    """No dataclass."""
+
+    name = "plain"
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A search that takes nothing of a run's."""
+
+    name: ClassVar[str] = "apart"
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nothing(Searching):
+    """Returns no Found."""
+
+    name: ClassVar[str] = "nothing"
+
+    def search(self, problem):
+        yield ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoGenerator(Searching):
+    """Returns at once."""
+
+    name: ClassVar[str] = "no-generator"
+
+    def search(self, problem):
+        return 7
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadSize(BestFirst):
+    """Sized by what is no whole number."""
+
+    name: ClassVar[str] = "bad-size"
+    sized_by: ClassVar[str | None] = "slack"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LargeOnly(BestFirst):
+    """Refuses small sizes."""
+
+    name: ClassVar[str] = "large-only"
+    expand: int = 8
+
+    def __post_init__(self) -> None:
+        at_least("expand", self.expand, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slash(BestFirst):
+    """A name that cannot stand in a figure's."""
+
+    name: ClassVar[str] = "best/first"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AsBeam(BestFirst):
+    """The name of another."""
+
+    name: ClassVar[str] = "beam"
+
+
+THE_BEAM = BeamSearch(width=2)
+HOW = Rollouts()

@@ -1,0 +1,435 @@
+"""Searches of one's own by name: `stepmark search own`, `stepmark evaluate search --methods module:Class`, `--set`, and resume."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import fields
+
+import pytest
+
+import own_searches
+from search_worlds import World, full_tree
+from stepmark.cli import main
+from stepmark.cli.own import own
+from stepmark.cli.search_own import StepFlags, own_search
+from stepmark.errors import UsageError
+from stepmark.evaluation.search import Contest, contest
+from stepmark.evaluation.search_entrants import METHODS, entrants
+from stepmark.records import Problem
+from stepmark.search.searching import Grading, Searching, Steps
+from test_evaluate_search import MODELS, arena, problem_file
+
+TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
+TEXT = ["--prompt", "text", "--temperature", "1"]
+
+
+def file_of(tmp_path, count=3):
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps({"id": str(n), "problem": f"{n}?"}) + "\n" for n in range(count)))
+    return str(file)
+
+
+def found_in(out):
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def search(*words):
+    return main(["search", *map(str, words)])
+
+
+# -- The command ---------------------------------------------------------------------------------------------------
+
+
+def test_the_trap_by_name_and_by_beam(tmp_path, capsys):
+    """By hand: best-first turns back from "a" (0.9, then 0.2 at most) to "b" (0.8, then 0.7); a beam of one cannot."""
+    file, out, trees, page = (
+        file_of(tmp_path),
+        tmp_path / "o.jsonl",
+        tmp_path / "t.jsonl",
+        tmp_path / "p.html",
+    )
+    words = [file, *TRAP, *TEXT, "--out", out, "--trace", trees, "--report", page]
+    assert search("own", "--method", "own_searches:BestFirst", "--set", "expand=2", *words) == 0
+    assert "best-first (own_searches:BestFirst) asks the PRM own_searches:trap_prm" in capsys.readouterr().err
+    for row in found_in(out):
+        chosen = row["candidates"][row["chosen"]]
+        assert (chosen["steps"], chosen["aggregate"], row["method"]) == (["b", "so 4"], 0.7, "best-first")
+    for tree in found_in(trees):
+        assert [node["step"] for node in tree["nodes"]] == ["a", "b", "a dead end", "so 1", "so 4", "so 5"]
+    assert "best-first" in page.read_text()
+    assert search("beam", *words[:-6], "--width", "1", "--expand", "2", "--out", tmp_path / "beam.jsonl") == 0
+    [chosen] = {tuple(row["candidates"][row["chosen"]]["steps"]) for row in found_in(tmp_path / "beam.jsonl")}
+    assert chosen == ("a", "so 1")
+    manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
+    assert manifest["method"] | {"how": None} == {
+        "name": "best-first", "how": None, "choose": "best", "expand": 2, "rounds": 40, "slack": 0.0, "early": False,
+        "label": None, "order": "best", "also": [],
+    }  # fmt: skip
+    assert manifest["source"]["method"] == "own_searches:BestFirst"
+    assert list(manifest["source"]["modules"]) == ["own_searches"]
+
+
+def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
+    words = [
+        "own",
+        "--problem",
+        "What?",
+        "--policy",
+        "own_searches:trap_policy",
+        "--prm",
+        "own_searches:never",
+    ]
+    assert search(*words, "--method", "own_searches:First", "--verifier", "number") == 0
+    said = capsys.readouterr()
+    assert "the-first (own_searches:First) asks no PRM" in said.err
+    assert "not scored" in said.out
+    assert search(*words, "--method", "own_searches:Liar") == 2
+    assert "the search liar asked for a score, and its class says asks_prm = False" in capsys.readouterr().err
+
+
+def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
+    from stepmark.cli.search import _METHODS
+
+    assert {method().name for method, _ in _METHODS if not method().asks_prm} == {"greedy", "majority"}
+
+
+def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
+    assert {one.name for one in fields(StepFlags)} == {one.name for one in fields(Steps)}
+    file, out = file_of(tmp_path, 1), tmp_path / "o.jsonl"
+    for words, wanted in ((["--max-steps", "9"], (1.0, "text", 9)), (["--prompt", "chat"], (1.0, "chat", 7))):
+        assert search("own", file, "--method", "own_searches:Two", *TRAP, *words, "--out", out) == 0
+        how = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())["method"]["how"]
+        assert (how["temperature"], how["prompt"], how["max_steps"]) == wanted
+
+
+def test_a_function_and_an_object_are_named_too():
+    assert own_search("own_searches:two", ()).method == own_searches.BestFirst(expand=2)
+    assert own_search("own_searches:two", ["rounds=3"]).method == own_searches.BestFirst(expand=2, rounds=3)
+    beam = own_search("own_searches:THE_BEAM", ["expand=3"]).method
+    assert (beam.width, beam.expand) == (2, 3)
+
+
+# -- Settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("rounds=3", 3),
+        ("rounds=+3", 3),
+        ("slack=3", 3.0),
+        ("slack=-2.5e-1", -0.25),
+        ("slack=inf", float("inf")),
+        ("early=true", True),
+        ("early=false", False),
+        ("label=none", None),
+        ("label=a=b c", "a=b c"),
+        ("label=", ""),
+        ("label=7", "7"),
+        ("order=first", "first"),
+        ("choose=vote", "vote"),
+    ],
+)
+def test_settings_are_read_by_the_types_of_their_fields(setting, value):
+    made = own_search("own_searches:BestFirst", [setting]).method
+    read = getattr(made, setting.partition("=")[0])
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["rounds"], "--set rounds: expected name=value"),
+        (["=3"], "expected name=value"),
+        (["rounds=3", "rounds=4"], "rounds was set to '3' before"),
+        (
+            ["rounts=3"],
+            "no setting of BestFirst 'rounts'. Did you mean 'rounds'? Known: also, choose, early, expand,",
+        ),
+        (["name=x"], "no setting of BestFirst 'name'"),
+        (["rounds=3.0"], "--set rounds=3.0: expected a whole number, found '3.0'"),
+        (["rounds="], "expected a whole number, found ''"),
+        (["rounds=1_0"], "expected a whole number"),
+        (["rounds=٣"], "expected a whole number"),
+        (["rounds=none"], "expected a whole number"),
+        (["slack=much"], "expected a number, found 'much'"),
+        (["slack=nan"], "expected a number"),
+        (["early=1"], "expected true or false, found '1'"),
+        (["early=True"], "expected true or false"),
+        (["order=frist"], "expected best or first, found 'frist'. Did you mean 'first'?"),
+        (["also=1,2"], "a setting of the type tuple[int, ...] is not read from the command line"),
+        (["how.temperature=1"], "how is decided by the flags of how steps are written"),
+        (["grading=min"], "grading is decided by --aggregate"),
+        (["budget=5"], "budget is decided by --budget"),
+        (["rounds.x=5"], "rounds is a whole number and has no settings of its own"),
+        (["rounds=0"], "--method own_searches:BestFirst: rounds: expected 1 or more, found 0"),
+    ],
+)
+def test_settings_that_are_none(settings, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        own_search("own_searches:BestFirst", settings)
+
+
+def test_a_setting_without_a_default_is_asked_for():
+    with pytest.raises(
+        UsageError, match="its settings much have no defaults; give each, as --set much=VALUE"
+    ):
+        own_search("own_searches:Needs", ())
+    assert own_search("own_searches:Needs", ["much=5"]).method.much == 5
+
+
+# -- Names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("beam", "found no search 'beam'. stepmark search beam is the library's own"),
+        ("own_searches", 'expected "package.module:Class"'),
+        ("own_searches:", 'expected "package.module:Class"'),
+        (
+            "no_such_module:It",
+            "there is no module 'no_such_module'. Where it is a file in this folder, say PYTHONPATH=.",
+        ),
+        ("stepmark.nowhere:It", "there is no module 'stepmark.nowhere'"),
+        (
+            "own_searches:BestFrist",
+            "own_searches has no 'BestFrist'; it has the search BestFirst, Two, First",
+        ),
+        ("json:It", "json has no 'It'; it defines no search"),
+        ("own_searches:Rollouts", "found Rollouts, which has no search(…), so it is no search"),
+        ("stepmark.labels.bayes:BayesianSearch", "found BayesianSearch, which has no search(…)"),
+        ("own_searches:HOW", "found Rollouts, which has no search(…)"),
+        ("own_searches:NEXT", "found dict, which has no search(…)"),
+        ("own_searches:trap_policy", "found ScriptedPolicy, which has no search(…)"),
+        ("stepmark.search.searching:Expanding", "found Expanding, which is abstract: it lacks search(…)"),
+        ("own_searches:Unwritten", "found Unwritten, which is abstract: it lacks weigh"),
+        ("own_searches:Plain", "found Plain, which is no dataclass. See docs/add-search.md"),
+        ("own_searches:Apart", "found Apart, which is not derived from Searching"),
+        ("own_searches:Breaks", "Breaks() failed: ZeroDivisionError: nothing divided (STEPMARK_DEBUG=1"),
+        ("own_searches:never", "never() failed: AssertionError: the PRM was loaded"),
+        ("own_searches:choose", "choose() failed: TypeError: choose() missing 3 required"),
+        ("own_searches:Nameless", "expected a name, a text that its results are marked with; found None"),
+        ("own_searches:Holds", "its setting key holds a builtin_function_or_method"),
+    ],
+)
+def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
+    out = tmp_path / "o.jsonl"
+    assert search("own", file_of(tmp_path), "--method", name, *TRAP, "--out", out) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert f"--method {name}: " in told
+    assert not list(tmp_path.glob("o.jsonl*"))
+
+
+def test_a_module_that_does_not_import_is_told_as_such(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text, said in (
+        ("own_broken", "def (", "importing own_broken failed: SyntaxError"),
+        ("own_needy", "import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        (
+            "own_wrong",
+            "import json\njson.nothing",
+            "AttributeError: module 'json' has no attribute 'nothing'",
+        ),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+        with pytest.raises(UsageError, match=re.escape(said)):
+            own_search(f"{name}:It", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Nothing", "the search nothing: expected search(problem) to return a Found, as"),
+        ("NoGenerator", "the search no-generator: expected search(problem) to be a generator"),
+    ],
+)
+def test_a_search_that_gives_no_found(capsys, name, said):
+    assert search("own", "--problem", "?", "--method", f"own_searches:{name}", *TRAP) == 2
+    assert said in capsys.readouterr().err
+
+
+# -- What decides a run --------------------------------------------------------------------------------------------
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from own_searches import BestFirst
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mine(BestFirst):
+    name: ClassVar[str] = "mine"
+"""
+
+
+def test_name_settings_and_source_decide_what_is_continued(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(text, *words):
+        (tmp_path / "own_mine.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "own_mine", raising=False)
+        code = search(
+            "own",
+            "p.jsonl",
+            "--method",
+            "own_mine:Mine",
+            *TRAP,
+            *TEXT,
+            "--in-flight",
+            "1",
+            *words,
+            "--out",
+            "o.jsonl",
+        )
+        return code, capsys.readouterr().err
+
+    # The third problem cannot be read: the run ends there and leaves two that are done.
+    rows = [json.dumps({"id": str(n), "problem": f"{n}?"}) for n in range(2)]
+    (tmp_path / "p.jsonl").write_text("\n".join([*rows, '{"answer": "7"}']) + "\n")
+    code, said = run(MINE, "--set", "expand=2")
+    assert code == 2
+    assert "p.jsonl:3" in said
+    kept = (tmp_path / "o.jsonl.work.part").read_text()
+    assert len(kept.splitlines()) == 2
+    manifest = json.loads((tmp_path / "o.jsonl.work.part.manifest.json").read_text())
+    assert list(manifest["source"]["modules"]) == ["own_mine", "own_searches"]
+    # Another setting, another source: refused, and what is there stays.
+    code, said = run(MINE, "--set", "expand=3")
+    assert (code, "method.expand was 2 and is now 3" in said) == (2, True)
+    code, said = run(MINE + "# changed\n", "--set", "expand=2")
+    assert (code, "source.modules.own_mine was" in said) == (2, True)
+    assert (tmp_path / "o.jsonl.work.part").read_text() == kept
+    # The same again goes on; --keep-going decides nothing of what is found.
+    code, said = run(MINE, "--set", "expand=2", "--keep-going")
+    assert (code, "2 problems: 2 with a solution" in said) == (0, True)
+
+
+# -- Labellers, by the same rules ------------------------------------------------------------------------------------
+
+
+def test_a_labeller_takes_settings_too_those_of_its_rollouts_among_them(tmp_path, capsys):
+    file = tmp_path / "wrong.jsonl"
+    file.write_text(json.dumps({"problem": "2 + 2?", "steps": ["2 + 2 = 5", "So 5."]}) + "\n")
+    out = tmp_path / "o.jsonl"
+    words = ["label", "own", str(file), "--out", str(out), "--method"]
+    assert main([*words, "stepmark.labels.formulas:Formulas", "--set", "name=mine"]) == 0
+    assert json.loads(out.read_text())["meta"]["method"] == "mine"
+    manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
+    # A labeller of the library has no source of one's own.
+    assert manifest["source"] == {"method": "stepmark.labels.formulas:Formulas", "modules": {}}
+    from stepmark.cli.label_methods import _LABELLER
+
+    made = own("stepmark.labels.rollout:EveryStep", ["how.temperature=0.5", "k=3", "how.seed=4"], _LABELLER)
+    assert (made.method.how.temperature, made.method.how.seed, made.method.k) == (0.5, 4, 3)
+    for setting, said in (
+        ("how=5", "how has settings of its own: how.temperature"),
+        ("how.heat=1", "no setting of Rollouts 'how.heat'"),
+        ("k=0", "--method stepmark.labels.rollout:EveryStep: EveryStep: k must"),
+        ("kk=3", "no setting of EveryStep 'kk'"),
+    ):
+        assert main([*words, "stepmark.labels.rollout:EveryStep", "--set", setting]) == 2
+        assert said in capsys.readouterr().err
+
+
+# -- At matched compute --------------------------------------------------------------------------------------------
+
+
+def test_an_own_search_among_the_entrants_is_as_right_as_by_hand():
+    """A PRM that knows the way: a tree that is searched by it is right, whole samples are not."""
+    tree, _ = full_tree(3, 3)
+    world = World(tree, lambda steps: 0.9 if all(step[-1] in "b1" for step in steps) else 0.1)
+    problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
+    ours = (own_searches.BestFirst(), own_searches.Two(expand=3), own_searches.First())
+    found = contest(problems, Contest(budgets=(60, 120), methods=(), own=ours, pilot=1), arena(world))
+    for item in found.items:
+        assert list(item["runs"]) == ["best-of-n", "majority", "best-first", "two", "the-first"]
+        assert [item["runs"][name]["120"][0]["right"] for name in item["runs"]] == [
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+        for cells in item["runs"].values():
+            for budget, [cell] in cells.items():
+                # A budget is exceeded by what the PRM reads of the request in flight, and no more.
+                assert cell["spent"] <= float(budget) + 20
+        assert item["runs"]["the-first"]["120"][0]["prm"] == 0
+    sizes = {(fit.method, fit.budget): fit for fit in found.fits}
+    # Sized by `expand`, until the budget is spent; the others stay as they are.
+    assert sizes["best-first", "120"].size > 1
+    assert sizes["best-first", "120"].cut == 0.0
+    assert sizes["best-first", "120"].spent >= 0.75 * 120
+    assert sizes["two", "120"].tried == sizes["the-first", "120"].tried == 0
+
+
+def test_entrants_of_ones_own_that_cannot_be():
+    assert [one.name for one in entrants(("beam",), own=(own_searches.two(),))] == [
+        "best-of-n", "majority", "beam", "best-first",
+    ]  # fmt: skip
+    for search_, said in (
+        (own_searches.AsBeam(), "two searches are called 'beam'"),
+        (own_searches.Slash(), "is called 'best/first': expected a name of letters"),
+        (
+            own_searches.BadSize(),
+            "sized_by is 'slack', expected the name of a field that is a whole number; it has",
+        ),
+        (
+            own_searches.LargeOnly(),
+            "expand, which sized_by names, must take every whole number from 1, and refused 1",
+        ),
+        (Searching(grading=Grading(aggregate="last")), "the search Searching is abstract"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            entrants((), own=(search_,))
+    with pytest.raises(UsageError, match="two searches are called 'best-first'"):
+        entrants((), own=(own_searches.two(), own_searches.BestFirst()))
+
+
+def test_the_command_compares_ones_own_and_says_what_it_was(tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [
+        "evaluate",
+        "search",
+        str(problem_file(tmp_path, 2)),
+        *MODELS,
+        "--budgets",
+        "300",
+        "--pilot",
+        "1",
+    ]
+    words += ["--resamples", "100", "--out", str(out), "--methods", "beam"]
+    ours = ["own_searches:BestFirst", "own_searches:Two"]
+    sets = ["--set", "own_searches:BestFirst.rounds=30", "--set", "own_searches:Two.rounds=20"]
+    assert main([*words, *ours, *sets]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert {"accuracy/best-first/300", "over best-of-n/two/300", "spent/two/300"} <= {
+        one["name"] for one in result["figures"]
+    }
+    told = result["settings"]["own"]
+    assert (told["best-first"]["settings"]["rounds"], told["two"]["settings"]["rounds"]) == (30, 20)
+    assert told["two"]["source"]["modules"].keys() == {"own_searches"}
+    assert "best-first at 300" in result["settings"]["sizes"]
+    assert "two at 300" not in result["settings"]["sizes"]
+    capsys.readouterr()
+    for more, said in (
+        (
+            [*ours, "--set", "rounds=3"],
+            "--set rounds=3: of which search? Expected one of own_searches:BestFirst.rounds=3",
+        ),
+        (["--set", "rounds=3"], "--methods names none"),
+        ([*ours[:1] * 2], "one is named twice"),
+        (["own_searches:BestFrist"], "--methods own_searches:BestFrist: own_searches has no 'BestFrist'"),
+        (["own_searches:AsBeam"], "two searches are called 'beam'"),
+        ([ours[0], "--set", "rounds=x"], "--set rounds=x: expected a whole number"),
+        (["bean"], f"known: {', '.join(METHODS)}, and a search of your own as package.module:Class"),
+    ):
+        assert main([*words, *more]) == 2
+        assert said in capsys.readouterr().err
