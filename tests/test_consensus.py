@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.consensus import Consensus, first_error, side_by_side, tally
+from stepmark.labels.consensus import Consensus, side_by_side, tally
 from stepmark.labels.labelling import judged_until
+from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 
 R, W, N, _ = 1, -1, 0, None
@@ -52,8 +53,8 @@ def of(**sources):
         ((_, _, _), None),
     ],
 )
-def test_first_error(ratings, place):
-    assert first_error(ratings) == place
+def test_first_wrong(ratings, place):
+    assert first_wrong(ratings) == place
 
 
 # --- first-error-agrees -----------------------------------------------------------------------------------------------

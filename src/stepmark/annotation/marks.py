@@ -57,6 +57,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from stepmark.errors import InputError
+from stepmark.metrics.first_error import first_wrong
 
 Mode = Literal["first_error", "per_step"]
 Rating = Literal[-1, 0, 1]
@@ -139,12 +140,7 @@ class Marks:
         """
         if self.mode == "first_error":
             return self.first_error
-        for step, rating in enumerate(self.ratings):
-            if rating == -1:
-                return step
-            if rating is None:
-                return None
-        return NO_ERROR
+        return first_wrong(self.ratings)
 
 
 _RIGHT: tuple[Rating | None, ...] = (1,)

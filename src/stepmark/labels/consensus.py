@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from stepmark.errors import InputError, UsageError
+from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
 
 Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
@@ -177,7 +178,7 @@ class Consensus:
         """
         heard = self._opinions(labelled)
         opinions = {name: ratings for name, ratings in heard.items() if any_said(ratings)}
-        places = {name: first_error(ratings) for name, ratings in opinions.items()}
+        places = {name: first_wrong(ratings) for name, ratings in opinions.items()}
         missing = [name for name in self.sources if name not in opinions]
         needed = 1 if self.rule == "priority" else self.least
         if len(opinions) < needed or (missing and self.rule in ("first-error-agrees", "intersection")):
@@ -219,7 +220,7 @@ class Consensus:
             # The place is agreed even where a step before it is right to one and neutral to another.
             first_error=places[next(iter(opinions))]
             if self.rule in ("first-error-agrees", "first-error-majority")
-            else first_error(ratings),
+            else first_wrong(ratings),
             places=places,
         )
 
@@ -314,19 +315,6 @@ class Consensus:
 def any_said(ratings: Iterable[Rating | None]) -> bool:
     """Whether there is a rating at all."""
     return any(rating is not None for rating in ratings)
-
-
-def first_error(ratings: Sequence[Rating | None]) -> int | None:
-    """0-based place of the first wrong step; -1 for none; None where an unjudged step could be it.
-
-    Neutral steps are no errors.
-    """
-    for step, rating in enumerate(ratings):
-        if rating is None:
-            return None
-        if rating == -1:
-            return step
-    return -1
 
 
 def tally(views: Iterable[View]) -> Tally:

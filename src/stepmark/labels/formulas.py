@@ -40,6 +40,7 @@ from stepmark.labels.formula_text import (
     without_units,
 )
 from stepmark.labels.labelling import Labelling
+from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 
 Truth = Literal["right", "wrong", "unknown"]
@@ -126,7 +127,7 @@ class Formulas:
         return Labelling(
             labelled=LabelledSolution(solution=solution, judgements=judgements),
             method=self.name,
-            first_error=_first_error(judgements),
+            first_error=first_wrong(judged[0].rating if judged else None for judged in judgements),
             abstained=not any(judgements),
         )
 
@@ -140,15 +141,6 @@ class Formulas:
             note = f"{len(formulas)} calculations, all true" if len(formulas) > 1 else "1 calculation, true"
             return (Judgement(kind="correctness", judge=self.name, rating=1, note=note),)
         return ()
-
-
-def _first_error(judgements: Sequence[tuple[Judgement, ...]]) -> int | None:
-    for step, judged in enumerate(judgements):
-        if not judged:
-            return None
-        if judged[0].rating == -1:
-            return step
-    return -1
 
 
 def _marked(text: str) -> Iterator[Formula]:

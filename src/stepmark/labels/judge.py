@@ -49,6 +49,7 @@ from typing import Any, Literal
 from stepmark.batching import Message, Method, Request, Write, Written
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labelling
+from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -218,7 +219,7 @@ class Judge:
             if share is not None and -1 not in ratings:
                 confidence = min(confidence, share)
             ratings.append(rating)
-        first_error = _first_wrong(ratings)
+        first_error = first_wrong(ratings)
         return self._labelling(
             solution,
             judgements,
@@ -330,14 +331,6 @@ def _counted(votes: list[tuple[int, str]], replies: list[Written]) -> Votes:
         ),
         texts=tuple(text for _, text in votes),
     )
-
-
-def _first_wrong(ratings: list[int | None]) -> int | None:
-    """The first error; None where a step without a decision comes before it."""
-    for step, rating in enumerate(ratings):
-        if rating != 1:
-            return None if rating is None else step
-    return -1
 
 
 def _place_note(found: Votes, open_because: str | None) -> str:

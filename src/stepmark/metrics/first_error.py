@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepmark.errors import UsageError
@@ -21,7 +21,7 @@ class FirstErrors:
     """Their harmonic mean (ProcessBench, Zheng et al. 2024, section 3); 0 when both are 0."""
 
 
-def found_error(scores: Sequence[float | None], threshold: float) -> int | None:
+def found_error(scores: Iterable[float | None], threshold: float) -> int | None:
     """The 0-based index of the first step strictly under the threshold; -1 for none; None when a step without a score
     comes before any error.
     """
@@ -31,6 +31,13 @@ def found_error(scores: Sequence[float | None], threshold: float) -> int | None:
         if score < threshold:
             return step
     return -1
+
+
+def first_wrong(ratings: Iterable[int | None]) -> int | None:
+    """The 0-based index of the first step rated -1; -1 for none; None when a step without a rating comes before any such
+    step. Neutral steps (0) are no errors.
+    """
+    return found_error(ratings, 0)
 
 
 def harmonic_mean(a: float, b: float) -> float:

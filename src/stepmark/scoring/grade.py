@@ -9,6 +9,7 @@ from itertools import tee
 from typing import Any
 
 from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.metrics.first_error import found_error
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
 from stepmark.scoring.aggregate import aggregate, check_aggregate, check_score
@@ -166,14 +167,7 @@ def first_error(scores: tuple[float | None, ...], threshold: float | None) -> in
 
     None when that cannot be known: no threshold, or a step without a score before any error.
     """
-    if threshold is None:
-        return None
-    for step, score in enumerate(scores):
-        if score is None:
-            return None
-        if score < threshold:
-            return step
-    return -1
+    return None if threshold is None else found_error(scores, threshold)
 
 
 def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
