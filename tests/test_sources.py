@@ -149,9 +149,9 @@ def test_keys_that_are_missing_are_named_with_those_there(write):
     message = refused(
         read_processbench, write(without(WRONG, "label")), "found no 'label'; it has 'id', 'generator'"
     )
-    assert "expected a ProcessBench row" in message
-    refused(read_processbench, write(CIRCULAR), "expected a ProcessBench row")
-    refused(read_prmbench, write(WRONG), "expected a PRMBench row")
+    assert "expected a row of ProcessBench" in message
+    refused(read_processbench, write(CIRCULAR), "expected a row of ProcessBench")
+    refused(read_prmbench, write(WRONG), "expected a row of PRMBench")
 
 
 def test_an_id_twice(write):
@@ -363,7 +363,7 @@ def test_the_shape_is_told_by_the_first_row_of_each_file(write):
         read_cases, write({"a": 1}, name="f.jsonl"), "expected labelled solutions in one of these shapes"
     )
     assert "found 'a'" in message
-    refused(read_cases, write(WRONG, TRL, name="g.jsonl"), "expected a ProcessBench row", line=2)
+    refused(read_cases, write(WRONG, TRL, name="g.jsonl"), "expected a row of ProcessBench", line=2)
     with pytest.raises(InputError, match="already"):
         read_cases([files[0], write(WRONG, name="h.jsonl")])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepmark.errors import InputError
+from stepmark.labels.labelling import judged_until
 from stepmark.records import Judgement, LabelledSolution, Solution
 
 
@@ -99,15 +100,8 @@ def ratings_until(solution: Solution, first: int, *, judge: str) -> LabelledSolu
         first: 0-based; -1 for none, which judges every step right.
         judge: who judged.
     """
-
-    def judged(step: int) -> tuple[Judgement, ...]:
-        if first != -1 and step > first:
-            return ()
-        return (Judgement(kind="correctness", judge=judge, rating=-1 if step == first else 1),)
-
-    return LabelledSolution(
-        solution=solution, judgements=tuple(judged(step) for step in range(len(solution.steps)))
-    )
+    judgements = judged_until(first, len(solution.steps), judge)
+    return LabelledSolution(solution=solution, judgements=tuple(judgements))
 
 
 def unique(cases: Iterable[Case]) -> list[Case]:

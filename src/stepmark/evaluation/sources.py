@@ -23,7 +23,14 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import read_solution
+from stepmark.solutions.interchange.benchmarks import (
+    PRMBENCH_KEYS,
+    PROCESSBENCH_KEYS,
+    prmbench_labelled,
+    unnumbered,
+)
 from stepmark.solutions.interchange.files import rows_of
+from stepmark.solutions.interchange.rows import need, text_of
 from stepmark.solutions.segmentation import split
 from stepmark.store import Row, json_type
 
@@ -94,12 +101,11 @@ def read_processbench(files: Sequence[str]) -> list[Case]:
 
 
 def _processbench(row: Row) -> Case:
-    expected = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
-    _need(row, expected, "ProcessBench")
-    extra = [key for key in row.data if key not in expected]
+    need(row, PROCESSBENCH_KEYS, "ProcessBench")
+    extra = [key for key in row.data if key not in PROCESSBENCH_KEYS]
     if extra:
         raise InputError(
-            f"unknown key in a ProcessBench row; known: {', '.join(expected)}",
+            f"unknown key in a ProcessBench row; known: {', '.join(PROCESSBENCH_KEYS)}",
             where=row.where,
             field=extra[0],
         )
@@ -116,17 +122,9 @@ def _processbench(row: Row) -> Case:
     )
 
 
-_STEP_NUMBER = 6  # as PRMBench's own script: a number up to five characters, then ". "
-
-
 def without_number(step: str) -> str:
     """A PRMBench step without its number ("3. So x = 2." becomes "So x = 2."), as the benchmark grades it."""
-    number, dot, rest = step.partition(". ")
-    return (
-        rest
-        if dot and number.strip().isdigit() and len(number.strip()) < _STEP_NUMBER and rest.strip()
-        else step
-    )
+    return unnumbered(step).text
 
 
 _NUMBERED = re.compile(r"(.+)-[0-9]{1,7}")
@@ -166,40 +164,11 @@ def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = N
 
 
 def _prmbench(row: Row) -> Case:
-    _need(row, ("idx", "classification", "modified_question", "modified_process", "error_steps"), "PRMBench")
-    data = row.data
+    need(row, PRMBENCH_KEYS, "PRMBench")
     texts = _texts(row, "modified_process")
-    wrong = data["error_steps"]
-    if not isinstance(wrong, list):
-        raise InputError(
-            f"expected a list of 1-based step numbers, found {json_type(wrong)}",
-            where=row.where,
-            field="error_steps",
-        )
-    for number in wrong:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(
-                f"expected 1-based step numbers, found {number!r}",
-                where=row.where,
-                field="error_steps",
-            )
-    kind, index = _text(row, "classification"), _text(row, "idx")
-    question = _text(row, "modified_question")
-    solution = Solution(
-        problem=Problem(text=question, id=index, source="PRMBench"),
-        steps=tuple(Step(text=without_number(text)) for text in texts),
-        id=f"{kind}_{index}",
-    )
-    judgements = tuple(
-        (Judgement(kind="correctness", judge="PRMBench", rating=-1 if number in wrong else 1),)
-        for number in range(1, len(texts) + 1)
-    )
-    return Case(
-        id=f"{kind}_{index}",
-        labelled=LabelledSolution(solution=solution, judgements=judgements),
-        where=row.where,
-        group=kind,
-    )
+    labelled = prmbench_labelled(row, tuple(Step(text=without_number(text)) for text in texts))
+    kind, index = row.data["classification"], row.data["idx"]
+    return Case(id=f"{kind}_{index}", labelled=labelled, where=row.where, group=kind)
 
 
 def read_candidates(files: Sequence[str], *, how: str = "auto") -> list[Case]:
@@ -218,14 +187,14 @@ def read_candidates(files: Sequence[str], *, how: str = "auto") -> list[Case]:
 
 def _candidates(row: Row, how: str) -> Iterator[Case]:
     question = "question" if "question" in row.data else "problem"
-    _need(row, ("id", question, "candidates"), "candidates")
+    need(row, ("id", question, "candidates"), "candidates")
     data = row.data
     if isinstance(data["id"], bool) or not isinstance(data["id"], str | int):
         raise InputError(
             f"expected a string or a whole number, found {json_type(data['id'])}", where=row.where, field="id"
         )
     id_, gold = str(data["id"]), data.get("gold")
-    problem = Problem(text=_text(row, question), id=id_, answer=None if gold is None else str(gold))
+    problem = Problem(text=text_of(row, question), id=id_, answer=None if gold is None else str(gold))
     listed = data["candidates"]
     if not isinstance(listed, list) or not listed:
         raise InputError(
@@ -296,7 +265,7 @@ def read_trl(files: Sequence[str]) -> list[Case]:
 
 
 def _trl(row: Row) -> Case:
-    _need(row, ("prompt", "completions", "labels"), "TRL")
+    need(row, ("prompt", "completions", "labels"), "TRL")
     solution = read_solution(row.data, where=row.where).solution
     judgements = []
     for number, label in enumerate(row.data["labels"] or ()):
@@ -364,27 +333,6 @@ def read_cases(files: Sequence[str]) -> list[Case]:
             )
         cases += _SHAPES[shape][1]([file])
     return unique(cases)
-
-
-def _need(row: Row, keys: Sequence[str], shape: str) -> None:
-    missing = [key for key in keys if key not in row.data]
-    if missing:
-        raise InputError(
-            f"expected a {shape} row, found no {', '.join(map(repr, missing))}; it has {', '.join(map(repr, row.data))}",
-            where=row.where,
-            field=missing[0],
-        )
-
-
-def _text(row: Row, key: str) -> str:
-    value = row.data[key]
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(
-            f"expected a text, found {json_type(value) if not isinstance(value, str) else 'only white space'}",
-            where=row.where,
-            field=key,
-        )
-    return value
 
 
 def _texts(row: Row, key: str) -> list[str]:

@@ -113,7 +113,27 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
         InputError: with `FILE:LINE`: another format, an error step under 1, no steps, a blank step.
     """
     need(row, PRMBENCH_KEYS, "PRMBench")
-    texts = texts_of(row, "modified_process")
+    steps = tuple(unnumbered(text) for text in texts_of(row, "modified_process"))
+    labelled = prmbench_labelled(row, steps)
+    beyond = [number for number in row.data["error_steps"] if number > len(steps)]
+    losses.lose("an error step past the last step says nothing", row.where, len(beyond))
+    yield LabelledRow(
+        labelled=labelled,
+        where=row.where,
+        meta=origin(row, "prmbench", classification=row.data["classification"]),
+    )
+
+
+def prmbench_labelled(row: Row, steps: tuple[Step, ...]) -> LabelledSolution:
+    """What a row of PRMBench says of its steps, every one of which is judged; the id is CLASSIFICATION_IDX.
+
+    Args:
+        row: has the keys of PRMBench.
+        steps: of `modified_process`.
+
+    Raises:
+        InputError: with `FILE:LINE`: an error step under 1, or a text that is none.
+    """
     wrong = row.data["error_steps"]
     if not isinstance(wrong, list):
         raise InputError(
@@ -126,27 +146,22 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
             raise InputError(
                 f"expected 1-based step numbers, found {number!r}", where=row.where, field="error_steps"
             )
-    beyond = [number for number in wrong if number > len(texts)]
-    losses.lose("an error step past the last step says nothing", row.where, len(beyond))
     kind, index = text_of(row, "classification"), text_of(row, "idx")
-    yield LabelledRow(
-        labelled=LabelledSolution(
-            solution=Solution(
-                problem=Problem(text=text_of(row, "modified_question"), id=index, source="PRMBench"),
-                steps=tuple(_unnumbered(text) for text in texts),
-                id=f"{kind}_{index}",
-            ),
-            judgements=tuple(
-                (Judgement(kind="correctness", judge="PRMBench", rating=-1 if number in wrong else 1),)
-                for number in range(1, len(texts) + 1)
-            ),
+    return LabelledSolution(
+        solution=Solution(
+            problem=Problem(text=text_of(row, "modified_question"), id=index, source="PRMBench"),
+            steps=steps,
+            id=f"{kind}_{index}",
         ),
-        where=row.where,
-        meta=origin(row, "prmbench", classification=kind),
+        judgements=tuple(
+            (Judgement(kind="correctness", judge="PRMBench", rating=-1 if number in wrong else 1),)
+            for number in range(1, len(steps) + 1)
+        ),
     )
 
 
-def _unnumbered(step: str) -> Step:
+def unnumbered(step: str) -> Step:
+    """A step of PRMBench, its number ("3. ") as layout: up to five characters and a full stop, as in the benchmark's own script."""
     number, dot, rest = step.partition(". ")
     if not dot or not number.strip().isdigit() or len(number.strip()) > _NUMBER_DIGITS or not rest.strip():
         return Step(text=step)

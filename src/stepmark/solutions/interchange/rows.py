@@ -201,7 +201,8 @@ def need(row: Row, keys: Sequence[str], shape: str) -> None:
     missing = [key for key in keys if key not in row.data]
     if missing:
         raise InputError(
-            f"expected a row of {shape} with {', '.join(keys)}, found {', '.join(map(repr, row.data))}",
+            f"expected a row of {shape} with {', '.join(keys)}, found no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, row.data))}",
             where=row.where,
             field=missing[0],
         )
