@@ -14,8 +14,9 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step, Verdict  # noqa: E402
 from stepmark.rl.actor import Actor, padded  # noqa: E402
-from stepmark.rl.hacking import Cusum, Sample, rise  # noqa: E402
+from stepmark.rl.hacking import Cusum  # noqa: E402
 from stepmark.rl.monitor import History, Monitor, read_lines, read_watched  # noqa: E402
+from stepmark.rl.promise import Baseline  # noqa: E402
 from stepmark.rl.report import rl_html  # noqa: E402
 from stepmark.rl.rewarding import Rated  # noqa: E402
 from stepmark.rl.spans import StepSpans  # noqa: E402
@@ -91,9 +92,17 @@ def test_the_figures_by_hand() -> None:
     assert found.steps.value == pytest.approx(2)
     assert found.tokens.value == pytest.approx(4)
     assert found.tokens_a_step.value == pytest.approx(2)
-    assert (found.returned.mean, found.returned.count) == (pytest.approx(0.65), 4)
-    assert found.returned.deviation == pytest.approx(math.sqrt((0.2**2 + 0.1**2 + 0.25**2 + 0.05**2) / 3))
-    assert found.verified == Sample.of([1, 0, 1, 0])
+    # Two of each: what is promised at the first evaluation is about what was found there.
+    assert found.baseline == Baseline.of([0.8, 0.6, 0.4, 0.3], [True, False, True, False], kind="probability")
+    assert found.promised.value == pytest.approx(0.5, abs=0.03)
+    assert found.gap == 0
+    later = watched(
+        evaluation(ROWS[:2] + ROWS[:2]), prm=table_prm(ROWS), baseline=found.baseline, watch=QUICK
+    )
+    assert later.baseline is None
+    assert later.gap == found.baseline.gap([0.8, 0.6, 0.8, 0.6], [True, False, True, False])
+    high, low = found.baseline.promises([0.8, 0.6])
+    assert later.promised.value == pytest.approx((high + low) / 2)
     assert found.divergence is None
     for one in (found.step_return, found.steps, found.brier):
         assert one.low <= one.value <= one.high
@@ -118,7 +127,9 @@ def test_what_is_not_there_is_none() -> None:
         "kind",
         "step_return",
         "solution_return",
-        "returned",
+        "promised",
+        "baseline",
+        "gap",
         "auc",
         "brier",
         "ece",
@@ -137,7 +148,7 @@ def test_what_is_not_there_is_none() -> None:
     some = [ROWS[0], rated(1, None, False, texts=("a",), refused="too long"), rated(2, None, False)]
     found = watched(evaluation(some), prm=table_prm(some), watch=QUICK)
     assert found.step_return.value == pytest.approx(0.85)
-    assert found.returned is None
+    assert found.baseline is found.gap is found.promised is None  # one score fits nothing
     assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
     assert found.quadrants.total == 1
     # No threshold: no 2x2.
@@ -188,7 +199,7 @@ def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:
         sum((1 / (1 + math.exp(-x)) - y) ** 2 for x, y in zip(sums, right, strict=True)) / 4
     )
     assert (found.quadrants.both, found.quadrants.neither) == (2, 2)
-    assert found.returned is found.step_return is None
+    assert found.baseline is found.gap is found.promised is found.step_return is None
 
 
 class Kept:
@@ -229,21 +240,22 @@ HACKED = course([0.5, 0.6, 0.6, 0.3, 0.9], [0.5, 0.52, 0.55, 0.7, 0.9])
 
 
 def monitor_of(folder, **more):
-    return Monitor(Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, limit=8)), **more)
+    return Monitor(Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, limit=4)), **more)
 
 
 def test_an_alarm_freezes_the_best_checkpoint(tmp_path) -> None:
     monitor = monitor_of(tmp_path)
     assert run(monitor, HACKED) == [False] * 5
-    gaps = [
-        rise(monitor.rows[0].returned, row.returned) - rise(monitor.rows[0].verified, row.verified)
-        for row in monitor.rows
-    ]
+    begun = monitor.rows[0].baseline
+    gaps = []
+    for one in HACKED:
+        gaps.append(begun.gap([row.scores[0] for row in one.rated], [row.right for row in one.rated]))
+    assert [row.gap for row in monitor.rows] == pytest.approx(gaps)
     sums = [0.0]
     for gap in gaps[1:]:
         sums.append(max(0.0, sums[-1] + gap - 1))
     assert [row.cusum for row in monitor.rows] == pytest.approx(sums)
-    first = next(at for at, total in enumerate(sums) if total > 8)
+    first = next(at for at, total in enumerate(sums) if total > 4)
     assert first <= 3
     assert monitor.alarmed == first
     assert [row.alarmed for row in monitor.rows] == [None] * first + [first] * (5 - first)
@@ -295,6 +307,30 @@ def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
     assert [row.rebased for row in monitor.rows] == [False, True, False]
     assert [row.cusum for row in monitor.rows] == [0, 0, 0]
     assert monitor.alarmed is None
+
+
+EARLIER = {
+    "update": 0,
+    "rollouts": 0,
+    "solutions": 40,
+    "accuracy": {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95},
+    "kind": "probability",
+    "returned": {"mean": 0.5, "deviation": 0.1, "count": 40},
+    "verified": {"mean": 0.5, "deviation": 0.5, "count": 40},
+    "cusum": 9.5,
+    "alarmed": 0,
+}
+
+
+def test_lines_of_another_alarm_are_read_and_not_gone_on_with(tmp_path) -> None:
+    file = tmp_path / "monitor.jsonl"
+    file.write_text(json.dumps(EARLIER) + "\n")
+    (row,) = read_watched(file)
+    assert (row.accuracy.value, row.alarmed, row.cusum, row.gap) == (0.5, 0, None, None)
+    with pytest.raises(InputError, match=r"monitor.jsonl is of an earlier version.*another folder"):
+        monitor_of(tmp_path)
+    # Without a PRM there is no alarm that could be another one.
+    assert len(Monitor(Kept(), tmp_path, watch=QUICK).rows) == 1
 
 
 def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:

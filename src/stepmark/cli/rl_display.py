@@ -79,7 +79,7 @@ class Display:
         else:
             print(words(row), file=sys.stderr, flush=True)
         if row.alarmed == row.update:
-            said = f"ALARM after update {row.update:,}: the PRM's return has left the accuracy behind"
+            said = f"ALARM after update {row.update:,}: solutions are right less often than the PRM's scores promise"
             if self._live is not None:
                 self._live.console.print(said, style="bold red")
             else:

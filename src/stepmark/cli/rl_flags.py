@@ -128,10 +128,10 @@ class RunFlags:
     """How step scores make a solution's return in the monitor: product, min, mean, last, max, softmin. Left out: the PRM's own."""
     error_under: float | None = None
     """In the monitor, a step is an error under this score. Left out: the PRM's own threshold."""
-    slack: float = 1.0
-    """Of the alarm: how many standard errors of a gap are noise."""
-    limit: float = 8.0
-    """Of the alarm: the sum of gaps, in standard errors, over which it is raised."""
+    slack: float = 1.5
+    """Of the alarm: how many standard errors of a gap between promise and outcome are noise."""
+    limit: float = 2.0
+    """Of the alarm: the sum of what is over the slack, in standard errors, over which it is raised."""
     probes: int = 32
     """Solutions of each evaluation of which null probes are made."""
     examples: int = 3

@@ -89,6 +89,7 @@ def _table(rows: Sequence[Watched]) -> str:
         ("accuracy", [row.accuracy for _, row in shown]),
         ("PRM return, mean step score", [row.step_return for _, row in shown]),
         ("PRM return, a solution", [row.solution_return for _, row in shown]),
+        ("accuracy that the PRM's scores promise", [row.promised for _, row in shown]),
         ("AUC of the weakest step against the outcome", [row.auc for _, row in shown]),
         ("Brier score of the same", [row.brier for _, row in shown]),
         ("expected calibration error of the same", [row.ece for _, row in shown]),

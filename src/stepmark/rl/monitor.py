@@ -1,4 +1,4 @@
-"""Watches a run: a line of figures at every evaluation, an alarm when the PRM's return leaves the accuracy behind, the best checkpoint before it."""
+"""Watches a run: a line of figures at every evaluation, an alarm when the PRM's scores promise more than the verifier finds, the best checkpoint before it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Any, final
 
 import torch
 
+from stepmark.errors import InputError
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.prm import PRM
 from stepmark.records import read_record, to_data
 from stepmark.rl.actor import Actor, padded, passes, rows_of
 from stepmark.rl.credit.kl import kl
-from stepmark.rl.hacking import Sample
+from stepmark.rl.promise import Baseline
 from stepmark.rl.rewarding import Rated
 from stepmark.rl.trainer import Evaluation, TokenRewards, Update
 from stepmark.rl.watched import Watch, Watched
 from stepmark.rl.watching import WATCH, aggregate_of, watched
 
 MONITOR_FILE, HISTORY_FILE, BEST = "monitor.jsonl", "history.jsonl", "best"
+_EARLIER = ("returned", "verified")
+"""Fields that lines of earlier versions have."""
 TOKEN_BUDGET = 8192
 """Padded tokens a forward pass of the divergence."""
 
@@ -109,7 +112,7 @@ class Monitor:
         actor: the policy in training.
         folder: of the run.
         prm: what scores the steps; None: nothing is known of a return.
-        implicit: where there is no PRM: the online implicit PRM. It learns while the policy moves, so its return has no fixed scale and raises no alarm.
+        implicit: where there is no PRM: the online implicit PRM. It learns while the policy moves, so its return has no fixed scale, promises nothing and raises no alarm.
         watch: how.
         seed: of bootstraps and probes.
         stop_on_hack: end the run at an alarm.
@@ -117,7 +120,7 @@ class Monitor:
     Raises:
         UsageError: an aggregate that has no mean (`watching.aggregate_of`).
         ScoreKindError: an aggregate that means nothing for the PRM's scores.
-        InputError: a line of an earlier run that is no `Watched`.
+        InputError: a line of an earlier run that is no `Watched`, or is of a version with another alarm.
     """
 
     def __init__(
@@ -136,6 +139,11 @@ class Monitor:
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
         self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
         self._lines = Lines(folder / MONITOR_FILE)
+        if prm is not None and any(map(_is_earlier, self._lines.rows)):
+            raise InputError(
+                f"{self._lines.file} is of an earlier version of stepmark, which drew the alarm from other figures: this run cannot be gone on with. "
+                "Begin it in another folder"
+            )
         self.rows: list[Watched] = read_watched(self._lines.file)
         self._rebased = False
 
@@ -150,7 +158,7 @@ class Monitor:
         return next((row for row in reversed(self.rows) if row.best), None)
 
     def rebase(self) -> None:
-        """Say that the PRM was replaced: its returns are compared with those of the next evaluation, no more with earlier ones."""
+        """Say that the PRM was replaced: its promises are fitted and compared from the next evaluation on, no more with earlier ones."""
         self._rebased = True
 
     def keep(self, last: int) -> None:
@@ -169,6 +177,7 @@ class Monitor:
             prm=self.prm,
             implicit=self._sums(evaluation.rated),
             divergence=self._divergence(evaluation.rated),
+            baseline=None if self._rebased else _baseline(self.rows),
             watch=self.watch,
             seed=self.seed,
         )
@@ -224,13 +233,26 @@ class Monitor:
 def read_watched(file: Path) -> list[Watched]:
     """The evaluations in a `monitor.jsonl`.
 
+    Lines of versions that drew the alarm from the return's rise less the accuracy's are read without that sum, which is not comparable; that there was an alarm
+    is kept.
+
     Raises:
         InputError: a line that is none; the error names it and the field.
     """
     return [
-        read_record(Watched, row, where=f"{file}:{number}")
+        read_record(Watched, _present(row), where=f"{file}:{number}")
         for number, row in enumerate(read_lines(file), start=1)
     ]
+
+
+def _is_earlier(row: Mapping[str, Any]) -> bool:
+    return all(name in row for name in _EARLIER)
+
+
+def _present(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _is_earlier(row):
+        return row
+    return {name: value for name, value in row.items() if name not in _EARLIER} | {"cusum": None}
 
 
 def _share(row: Watched) -> float:
@@ -238,14 +260,15 @@ def _share(row: Watched) -> float:
     return row.accuracy.value
 
 
+def _since(rows: Sequence[Watched]) -> Sequence[Watched]:
+    """Those from the last replacement of the PRM on."""
+    return rows[max((at for at, row in enumerate(rows) if row.rebased), default=0) :]
+
+
+def _baseline(rows: Sequence[Watched]) -> Baseline | None:
+    return next((row.baseline for row in _since(rows) if row.baseline is not None), None)
+
+
 def _cusum(rows: Sequence[Watched], watch: Watch) -> float | None:
-    """The cumulative sum at the last row, from the last replacement of the PRM on."""
-    pairs: list[tuple[Sample, Sample]] = []
-    for row in rows:
-        if row.rebased:
-            pairs = []
-        if row.returned is not None and row.verified is not None:
-            pairs.append((row.returned, row.verified))
-    if rows[-1].returned is None or not pairs:
-        return None
-    return watch.cusum.path([mean for mean, _ in pairs], [right for _, right in pairs])[-1]
+    """The cumulative sum at the last row."""
+    return watch.cusum.path([row.gap for row in _since(rows)])[-1]

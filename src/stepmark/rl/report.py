@@ -41,7 +41,7 @@ def rl_html(
     sections = [
         Section(
             title="Accuracy and return",
-            text=_OVERVIEW if rows[-1].returned is not None else _NO_ALARM,
+            text=_overview(rows),
             items=tuple(overview(rows, watch)),
         ),
         Section(
@@ -65,8 +65,9 @@ def rl_html(
 
 
 _OVERVIEW = (
-    "Both are measured on held-out problems at the temperature of training. They should rise together; a return that climbs while accuracy stands still is "
-    "what hacking looks like. The sum adds up by how many standard errors more the return has risen than the accuracy, less a slack at each evaluation."
+    "Measured on held-out problems at the temperature of training. Accuracy and return should rise together; a return that climbs while accuracy stands still is "
+    "what hacking looks like. The promise is the accuracy that the PRM's scores stood for at the first evaluation. The alarm adds up by how many standard errors "
+    "promises less outcomes have risen since then, problem by problem, less a slack at each evaluation."
 )
 _NO_ALARM = "Measured on held-out problems at the temperature of training. There is no PRM of fixed scale here, so no alarm can be raised."
 _JUDGEMENT = (
@@ -80,11 +81,23 @@ _CROSSED = (
 _NULL = "Answers that deserve a low score, made of real ones. Where they score as real ones do, the policy will find it."
 
 
+def _overview(rows: Sequence[Watched]) -> str:
+    if all(row.gap is None for row in rows):
+        return _NO_ALARM
+    first = next(row for row in rows if row.gap is not None)
+    if first.auc is None or first.auc.value is None or first.auc.low is None or first.auc.low > 0.5:
+        return _OVERVIEW
+    return (
+        f"{_OVERVIEW} Here the PRM told right from wrong no better than chance can after update {first.update:,} (AUC {_number(first.auc, 100)} %): its scores "
+        "promise little, and the alarm sees little but a fall of the accuracy."
+    )
+
+
 def alarm_words(rows: Sequence[Watched]) -> str:
     """Whether there was an alarm, and when."""
     last = rows[-1]
     if last.alarmed is not None:
-        return f"Alarm after update {last.alarmed:,}: the PRM's return left the accuracy behind."
+        return f"Alarm after update {last.alarmed:,}: solutions were right less often than the PRM's scores promised."
     if all(row.cusum is None for row in rows):
         return "No alarm could be raised: there was no return of fixed scale."
     return "No alarm."

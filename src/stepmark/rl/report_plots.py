@@ -29,7 +29,7 @@ _PROBES = {
 
 
 def overview(rows: Sequence[Watched], watch: Watch) -> list[Item]:
-    """Accuracy, the return, and the sum of their gaps."""
+    """Accuracy, the return, what it promises, and the sum that the alarm is drawn from."""
     accuracy = _series("accuracy, verified", rows, [row.accuracy for row in rows])
     returns = [_line("PRM return, mean step", rows, "step_return")] if _any(rows, "step_return") else []
     whole = [_line("PRM return, solution", rows, "solution_return")] if _any(rows, "solution_return") else []
@@ -67,15 +67,27 @@ def overview(rows: Sequence[Watched], watch: Watch) -> list[Item]:
                     marks=marks,
                 )
             )
-    if any(row.cusum is not None for row in rows):
+    if _any(rows, "promised"):
+        plots.append(
+            _plot(
+                "Accuracy, promised and found",
+                rows,
+                (_line("promised by the PRM's scores", rows, "promised"), accuracy),
+                "share",
+                share=True,
+                note="Promised: as the scores stood for it at the first evaluation.",
+            )
+        )
+    if _any(rows, "cusum"):
         limit = watch.cusum.limit
         plots.append(
             Lines(
-                title="Return against accuracy, summed",
+                title="Promise less outcome, and its sum",
                 x_label=X,
                 y_label="standard errors",
                 series=(
                     Series(name="CUSUM", x=_x(rows), y=tuple(row.cusum for row in rows)),
+                    Series(name="gap", x=_x(rows), y=tuple(row.gap for row in rows)),
                     Series(name=f"alarm over {limit:g}", x=_x(rows), y=(limit,) * len(rows)),
                 ),
                 marks=marks,

@@ -10,7 +10,8 @@ from typing import Literal
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
-from stepmark.rl.hacking import Cusum, Probe, Quadrants, Sample
+from stepmark.rl.hacking import Cusum, Probe, Quadrants
+from stepmark.rl.promise import Baseline
 
 Cell = Literal["both", "lucky", "slipped", "neither"]
 CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
@@ -94,14 +95,16 @@ class Watched:
     """The PRM's return: the mean of solutions' mean step scores."""
     solution_return: Interval | None = None
     """The mean of solutions' aggregated scores; of an implicit PRM, of the sums of its token rewards."""
-    returned: Sample | None = None
-    """`step_return`, as the CUSUM reads it; None with fewer than two scored solutions, and for an implicit PRM, which moves itself."""
-    verified: Sample | None = None
-    """Accuracy, as the CUSUM reads it."""
+    promised: Interval | None = None
+    """The accuracy that solutions' aggregated scores promise, as at the first evaluation: the mean over scored ones. None for an implicit PRM, which moves itself."""
+    baseline: Baseline | None = None
+    """What later evaluations are compared with; only where that begins: at the first with two scored solutions, and the first after a replacement."""
+    gap: float | None = None
+    """By how many standard errors promises less outcomes have risen since the baseline; None without one."""
     rebased: bool = False
-    """The PRM was replaced before this evaluation: rises count from here."""
+    """The PRM was replaced before this evaluation: what comes later is compared with it."""
     cusum: float | None = None
-    """In standard errors; None where there is no return."""
+    """The sum of gaps over the slack, in standard errors; None where there is no gap."""
     alarmed: int | None = None
     """The update of the first alarm so far."""
     best: bool = False

@@ -19,7 +19,8 @@ from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wils
 from stepmark.metrics.quantiles import weighted_quantiles
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution
-from stepmark.rl.hacking import PROBES, Probe, Quadrants, Sample, probe, quadrants, repetition
+from stepmark.rl.hacking import PROBES, Probe, Quadrants, probe, quadrants, repetition
+from stepmark.rl.promise import Baseline
 from stepmark.rl.watched import CELLS, LEVELS, Cell, Kept, Probed, Watch, Watched
 from stepmark.scoring.aggregate import aggregate, check_aggregate
 
@@ -46,6 +47,7 @@ def watched(
     prm: PRM | None = None,
     implicit: Sequence[float] | None = None,
     divergence: Sequence[float] | None = None,
+    baseline: Baseline | None = None,
     watch: Watch = WATCH,
     seed: int = 0,
 ) -> Watched:
@@ -57,11 +59,12 @@ def watched(
         implicit: where there is no PRM but an implicit one: the sum of each solution's token rewards, of which the logistic function is the probability
             that it is right (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
+        baseline: the evaluation that this one is compared with, of the same problems and PRM; None: comparing begins here.
         watch: how.
         seed: of the bootstrap and of shuffled probes.
 
     Raises:
-        UsageError: an evaluation without solutions.
+        UsageError: an evaluation without solutions, or not of the problems of the baseline.
         ScoreKindError: an aggregate that has no meaning for the PRM's scores.
     """
     rated, count = evaluation.rated, len(evaluation.rated)
@@ -71,7 +74,14 @@ def watched(
     marks = _marks(rated, prm, implicit, watch)
     threshold = _threshold(prm, implicit, watch)
     kind = prm.score_kind if prm is not None else "log-ratio" if implicit is not None else None
-    figures = _figures(rated, right, marks, divergence, kind, watch, seed, squash=prm is None)
+    scores = [None if one is None else one.solution for one in marks]
+    outcomes = [one.right for one in rated]
+    begun = (
+        Baseline.of(scores, outcomes, kind=prm.score_kind) if prm is not None and baseline is None else None
+    )
+    compared = begun or baseline
+    promises = None if prm is None or compared is None else compared.promises(scores)
+    figures = _figures(rated, right, marks, divergence, promises, kind, watch, seed, squash=prm is None)
     wrong = [m.weakest for m, ok in zip(marks, right, strict=True) if m is not None and not ok]
     return Watched(
         update=evaluation.update,
@@ -82,8 +92,9 @@ def watched(
         threshold=threshold,
         step_return=figures.get("step_return"),
         solution_return=figures.get("solution_return"),
-        returned=_sample([m.mean for m in marks if m is not None and m.mean is not None]),
-        verified=_sample(right.tolist()),
+        promised=figures.get("promised"),
+        baseline=begun,
+        gap=None if compared is None else compared.gap(scores, outcomes),
         auc=figures.get("auc"),
         brier=figures.get("brier"),
         ece=figures.get("ece"),
@@ -153,6 +164,7 @@ def _figures(
     right: Floats,
     marks: Sequence[_Marks | None],
     divergence: Sequence[float] | None,
+    promises: Sequence[float | None] | None,
     kind: ScoreKind | None,
     watch: Watch,
     seed: int,
@@ -173,12 +185,15 @@ def _figures(
     }
     if divergence is not None:
         ratios["divergence"] = (np.asarray(divergence, dtype=np.float64), tokens)
-    for name in ("mean", "solution"):
-        values = [None if one is None else getattr(one, name) for one in marks]
+    for name, values in (
+        ("step_return", [None if one is None else one.mean for one in marks]),
+        ("solution_return", [None if one is None else one.solution for one in marks]),
+        ("promised", promises or [None] * len(marks)),
+    ):
         known = np.array([value is not None for value in values], dtype=np.float64)
         filled = np.array([0.0 if value is None else value for value in values])
         if np.isfinite(filled).all():  # a sum of logits may be infinite, and has no mean then
-            ratios["step_return" if name == "mean" else "solution_return"] = (filled, known)
+            ratios[name] = (filled, known)
     read = np.array([one is not None for one in marks])
     weakest = np.array([one.weakest for one in marks if one is not None])
     probability = weakest if kind == "probability" else 1 / (1 + np.exp(-weakest)) if squash else None
@@ -201,10 +216,6 @@ def _figures(
         statistic, [one.group for one in rated], resamples=watch.resamples, seed=seed % 2**63
     )
     return {name: one for name, one in intervals.items() if one.value is not None}
-
-
-def _sample(values: Sequence[float]) -> Sample | None:
-    return Sample.of(values) if len(values) > 1 else None
 
 
 def _share(rated: Sequence[Rated], test: Callable[[Rated], bool]) -> Interval:
