@@ -24,6 +24,8 @@ FACTS = {
     "max_solutions": 1024,
     "max_steps": 1024,
     "max_body": 1 << 20,
+    "max_sessions": 1024,
+    "session_nodes": 4096,
 }
 
 
@@ -93,6 +95,10 @@ class Words:
             return httpx.Response(200, json={"released": len(gone)})
         results = []
         for one in body["steps"]:
+            if len(nodes) >= self.facts.get("session_nodes", 4096):
+                told = {"type": "session_full", "message": "no room", "field": "steps.0"}
+                results.append({"error": told})
+                continue
             if "unreadable" in one["text"]:
                 told = {"type": "marker_in_text", "message": "cannot be read", "field": "steps.0.steps[0]"}
                 results.append({"error": told})
@@ -187,7 +193,7 @@ class InProcess:
 class OnPort:
     """The real server on a port of this machine; `url` is its address."""
 
-    def __init__(self, prm, port=0, settings=None):
+    def __init__(self, prm, port=0, settings=None, *, loop="auto", http="auto"):
         import uvicorn
 
         from stepmark.serving.app import guarded
@@ -196,7 +202,8 @@ class OnPort:
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.service = Service(lambda: prm, settings or DEFAULTS)
-        config = uvicorn.Config(guarded(self.service), lifespan="on", ws="none", log_config=None)
+        app = guarded(self.service)
+        config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop, http=http)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 

@@ -20,7 +20,7 @@ from stepmark.errors import (
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
-from stepmark.scoring.grade import Grade, first_error, from_row, grade, to_row
+from stepmark.scoring.grade import Grade, first_error, from_row, grade, graded, to_row
 from stepmark.solutions.formats import GRADED_KEYS, read_solution
 
 TABLE = {"good": 0.9, "fair": 0.5, "bad": 0.1}
@@ -280,6 +280,28 @@ def test_an_outcome_model_reads_beside_the_prm():
 def test_a_model_that_breaks_its_promise(results, options, found):
     with pytest.raises(BackendError, match=found):
         list(grade([solution("a", "b", id="x")], CannedPRM(results, **options), keep_going=True))
+
+
+def test_scores_that_are_there_already_are_graded_alike():
+    prm, one = CannedPRM([]), solution("a", "b", id="x")
+    assert graded(one, canned(0.9, 0.4), prm) == ScoredSolution(
+        solution=one,
+        steps=canned(0.9, 0.4),
+        score=0.4,
+        aggregate="min",
+        first_error=1,
+        threshold=0.5,
+        prm="canned",
+    )
+    unread, settings = canned(0.9, None), Grade(aggregate="product", threshold=0.95)
+    [asked] = grade([one], CannedPRM([unread]), settings)
+    assert graded(one, unread, prm, settings) == asked
+    assert (asked.score, asked.first_error) == (None, 0)
+    for wrong, found in ((canned(0.9), "1 scores for the 2 steps"), (canned(0.9, 1.2), "step 1 ")):
+        with pytest.raises(BackendError, match=found):
+            graded(one, wrong, prm)
+    with pytest.raises(UsageError, match="threshold"):
+        graded(one, unread, prm, Grade(threshold=7.0))
 
 
 # --- rows

@@ -681,6 +681,79 @@ def test_a_session_holds_no_more_than_it_may():
             assert asking.ledger.tokens_distinct == 1 + 5 * 3 + 1
 
 
+def grown(names="abc", depth=3):
+    """Prefixes of several beginnings, the longest first: none of their rests was asked before."""
+    return [
+        tuple(f"{name}{i} {'x ' * i}" for i in range(depth - cut)) for cut in range(depth) for name in names
+    ]
+
+
+@pytest.mark.parametrize("room", [2, 3, 5, 100])
+def test_what_a_session_has_no_room_for_at_once_is_asked_for_after_the_other(room):
+    server = Words(session_nodes=room)
+    most = []
+
+    def before(path, body):
+        most.append(max((len(nodes) for _, nodes in server.sessions.values()), default=0))
+
+    server.before = before
+    with client(server) as asking, asking.session("p") as session:
+        found = session.extend(grown())
+        assert [one.score for one in found] == [worth(prefix[-1]) for prefix in grown()]
+        assert session.held == 9
+        assert (
+            session.extend([(*prefix, "y") for prefix in grown()])
+            == [Graded(score=1.0, tokens=1, root=1)] * 9
+        )
+        assert server.opened == 1
+        assert max(most) == min(room, 9)  # before the last request
+        tokens = sum(len(prefix[-1].split()) for prefix in grown()) + 1 + 9
+        assert asking.ledger.tokens_distinct == tokens
+        assert asking.ledger.steps == 18
+        assert (asking.ledger.tokens_again > 0) == (room < 100)
+    answers = [answer.json() for path, answer in server.answers if path.endswith("/steps")]
+    assert not any("error" in result for answer in answers for result in answer["results"])
+
+
+def test_a_session_of_one_step_is_enough_for_first_steps_only():
+    with client(Words(session_nodes=1)) as asking, asking.session("p") as session:
+        assert [one.score for one in session.extend([("a",), ("a b",)])] == [1.0, 0.5]
+        with pytest.raises(BackendError, match=r"holds 1 step at most.*--session-nodes"):
+            session.extend([("a", "b")])
+
+
+def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
+    """The server does not hear of a release, and so has less room than the client thinks; no step is taken for unreadable."""
+
+    def before(path, body):
+        if path.endswith("/release"):
+            raise httpx.ConnectError("gone")
+
+    server = Words(before, session_nodes=4)
+    with client(server) as asking, asking.session("p") as session:
+        session.extend([(name,) for name in "abcd"])
+        session.release([("a",), ("b",)])
+        found = session.extend([("e",), ("f f",), ("c", "g")])
+        assert [one.score for one in found] == [1.0, 0.5, 1.0]
+        assert list(server.sessions) == ["s2"]  # the full one was closed
+        assert asking.ledger.tokens_again == 1 + 1  # the problem and "c"
+        assert asking.ledger.steps == 7
+
+
+def test_a_session_that_is_always_full_is_given_up():
+    def before(path, body):
+        if path.endswith("/steps"):
+            told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}
+            return httpx.Response(200, json={"results": [told]})
+
+    with (
+        client(Words(before)) as asking,
+        asking.session("p") as session,
+        pytest.raises(BackendError, match="--session-nodes"),
+    ):
+        session.extend([("a",)])
+
+
 def test_what_begins_unreadably_is_unreadable():
     server = Words()
     with client(server) as asking, asking.session("p") as session:

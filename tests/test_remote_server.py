@@ -372,6 +372,36 @@ def test_few_sessions_are_enough_for_many_problems():
         assert keeper.places == 1
 
 
+def test_no_more_sessions_are_held_than_the_server_has():
+    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
+    with InProcess(prm, Settings(sessions=2)) as server, remote(server) as there:
+        asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
+        assert [one.score for one in scorer.scorer_of(there).score(asked, unheard)] == [0.5] * 5
+        assert len(server.app.service.live.sessions) == 2
+
+
+def test_a_search_in_sessions_that_are_too_small_for_it_is_the_same_search(zoo):
+    here = prm_of(zoo)
+    search = BeamSearch(width=3, expand=3, grading=Grading(aggregate="min", kind=here.score_kind))
+
+    def searched(prm):
+        asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm)
+        return list(search_run(arithmetic(2), search, asked))
+
+    expected = searched(here)
+    with InProcess(prm_of(zoo), Settings(session_nodes=3)) as server, remote(server) as there:
+        assert there.served.session_nodes == 3
+        results = searched(there)
+        assert there.ledger.tokens_again > 0
+        assert {status for _, status, _ in server.answers} == {200}
+        assert not any(b"session_full" in content for _, _, content in server.answers)
+    for one, other in zip(results, expected, strict=True):
+        assert scored_nodes(one) == scored_nodes(other)
+        assert one.cost == other.cost
+        for node, twin in zip(one.trace.nodes, other.trace.nodes, strict=True):
+            assert node.score == (None if twin.score is None else pytest.approx(twin.score, abs=1e-5))
+
+
 def unheard(index, reply):
     raise AssertionError("recorded in one go")
 

@@ -331,6 +331,24 @@ def test_a_session_from_beginning_to_end():
     talk(conversation)
 
 
+def test_a_full_session_says_so_and_has_room_after_a_release():
+    async def conversation(client):
+        [model] = (await client.get("/v1/models")).json()["data"]
+        assert (model["stepmark"]["session_nodes"], model["stepmark"]["max_sessions"]) == (2, 7)
+        at = f"/v1/sessions/{(await client.post('/v1/sessions', json={'problem': PROBLEM})).json()['id']}"
+        body = {"steps": [{"text": "1 + 1 = 2"}, {"text": "1 + 1 = 3"}, {"text": "2 + 2 = 4"}]}
+        good, bad, full = (await client.post(f"{at}/steps", json=body)).json()["results"]
+        assert (good["score"], bad["score"]) == (0.9, 0.2)
+        assert list(full) == ["error"]
+        assert (full["error"]["type"], full["error"]["field"]) == ("session_full", "steps.2")
+        assert "release" in full["error"]["message"]
+        await client.post(f"{at}/release", json={"nodes": [bad["node"]]})
+        [room] = (await client.post(f"{at}/steps", json={"steps": body["steps"][2:]})).json()["results"]
+        assert room["score"] == 0.9
+
+    talk(conversation, settings=Settings(session_nodes=2, sessions=7))
+
+
 def test_there_are_only_so_many_sessions_and_the_next_is_told_when_to_come():
     async def conversation(client):
         for _ in range(2):

@@ -17,8 +17,9 @@ from fastapi.responses import JSONResponse
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.serving.app import guarded
-from stepmark.serving.guard import BODIES_AT_ONCE, HEADERS
+from stepmark.serving.guard import BODIES_AT_ONCE
 from stepmark.serving.keys import Keys
+from stepmark.serving.sending import HEADERS
 from stepmark.serving.service import DEFAULTS, Service, Settings, served_name
 from stepmark.serving.wire import ErrorAnswer, ModelEntry
 
@@ -613,6 +614,8 @@ def test_names_of_folders_and_hubs(tmp_path):
         {"token_budget": 0},
         {"max_body": 0},
         {"sessions": 0},
+        {"session_nodes": 1},
+        {"write_timeout": 0.0},
         {"timeout": 0.0},
         {"timeout": float("nan")},
         {"body_timeout": float("inf")},

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -200,6 +200,48 @@ def test_who_reads_a_large_answer_slowly_keeps_nobody_waiting():
         assert status == 200
         assert [one["id"] for one in answer["results"]] == names
         until(lambda: server.service.traffic.open == 0)
+
+
+@pytest.mark.parametrize(("loop", "http"), [("auto", "auto"), ("asyncio", "h11")])
+@pytest.mark.parametrize(("size", "held"), [(40_000, 8192), (7_000_000, None)], ids=["less", "more"])
+def test_who_does_not_read_its_answer_is_cut_off(size, held, loop, http):
+    """Whether it is more than a connection holds at once (64 KiB, and what the system holds) or less."""
+    names = [str(i) * (9000 // len(str(i))) for i in range(1, 1 + size // 9000)]
+    large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
+    settings, lines = Settings(write_timeout=0.5), []
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=settings, loop=loop, http=http) as server:
+        server.service.log = lines.append
+        if held is not None:  # what it accepts has it too
+            server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, held)
+        with Raw(server, large, buffer=4096) as deaf, Raw(server, large) as reading:
+            status, _, answer = reading.answer()
+            assert status == 200
+            assert [one["id"] for one in answer["results"]] == names
+            until(lambda: server.service.traffic.open == 0)
+            reading.socket.sendall(message("again", "b"))
+            assert reading.answer()[0] == 200
+            taken = 0
+            with suppress(ConnectionResetError):
+                while part := deaf.socket.recv(1 << 16):  # what the system held of it, and then the end
+                    taken += len(part)
+            assert taken < len("".join(names))
+        until(lambda: len(lines) == 3)
+    assert [line.split()[-3] for line in lines] == ["200", "499", "200"]
+
+
+def test_a_slow_reader_has_the_time_for_each_piece_and_not_for_all():
+    names = [str(i) * (9000 // len(str(i))) for i in range(1, 100)]
+    large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(write_timeout=0.5)) as server:
+        server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
+        with Raw(server, large, buffer=1 << 15) as slow:
+            began, taken = time.monotonic(), b""
+            while not taken.endswith(b"]}"):
+                taken += slow.socket.recv(30_000)
+                time.sleep(0.03)
+            assert time.monotonic() - began > 0.7
+        assert taken.startswith(b"HTTP/1.1 200 ")
+        assert taken.count(b'"scores":[0.5]') == 99
 
 
 def test_a_flood_is_sent_away_and_whoever_comes_again_is_answered():

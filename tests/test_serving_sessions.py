@@ -13,7 +13,7 @@ from serving_backends import Clock, Ruled
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import Problem
 from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, DrainingError
+from stepmark.serving.jobs import BusyError, DrainingError, SessionFullError
 from stepmark.serving.sessions import Sessions, UnknownSessionError
 from test_serving_batcher import run, until
 
@@ -96,11 +96,14 @@ def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
         )
         assert [isinstance(one, InputError) for one in found] == [False, True, True, False, False, True]
         assert "steps[1].after" in str(found[1])
-        assert "holds 4 steps" in str(found[5])  # "?" had a place until it turned out that it cannot be read
+        assert [isinstance(one, SessionFullError) for one in found] == [False] * 5 + [True]
+        assert "holds 4 steps at most (--session-nodes)" in str(
+            found[5]
+        )  # "?" had a place until it turned out that it cannot be read
         (last,) = await sessions.extend(name, [(found[0].node, "f")])
         assert last.score == 1.0
         (full,) = await sessions.extend(name, [(None, "g")])
-        assert isinstance(full, InputError)
+        assert isinstance(full, SessionFullError)
         assert await sessions.release(name, [found[0].node, 99]) == 1
         (gone,) = await sessions.extend(name, [(found[0].node, "h")])
         assert "was released" in str(gone)

@@ -92,6 +92,23 @@ def _grade(
             yield _scored(solution, steps, settings, prm=prm, orm=orm, verdict=verdict)
 
 
+def graded(solution: Solution, steps: StepScores, prm: PRM, settings: Grade = Grade()) -> ScoredSolution:
+    """What `grade` gives for a solution whose step scores are there already: for who asks the PRM in a way of its own.
+
+    Args:
+        solution: what was scored.
+        steps: what the PRM gave, one score a step.
+        prm: that PRM; it is not asked.
+        settings: how to aggregate, and what counts as an error.
+
+    Raises:
+        UsageError: settings that do not fit the PRM.
+        BackendError: a wrong number of scores, or one out of its range.
+    """
+    _check(solution, steps, prm)
+    return _scored(solution, steps, settings.of(prm), prm=prm, orm=None, verdict=None)
+
+
 def checked_scores(
     solutions: Iterator[Solution], prm: PRM, *, keep_going: bool = False
 ) -> Iterator[tuple[Solution, StepScores | Refusal]]:

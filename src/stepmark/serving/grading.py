@@ -1,18 +1,18 @@
 """Between what is asked over the network and what the PRM reads: solutions in, verdicts out, as `stepmark grade` reads and writes them.
 
-The same functions do it (`solutions.formats.read_solution`, `scoring.grade`), so an answer differs from a graded file only where the PRM's
+The same functions do it (`solutions.formats.read_solution`, `scoring.grade.graded`), so an answer differs from a graded file only where the PRM's
 own arithmetic does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
-from stepmark.models.prm import PRM, Ledger
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
-from stepmark.scoring.grade import Grade, grade, to_row
+from stepmark.models.prm import PRM
+from stepmark.records import Refusal, Solution, StepScores
+from stepmark.scoring.grade import Grade, graded, to_row
 from stepmark.serving.refusals import Refused, input_error_data
 from stepmark.serving.wire import CandidateFields, SolutionToScore
 from stepmark.solutions.formats import read_solution
@@ -69,7 +69,7 @@ def verdicts(
 
     Args:
         asked: its solutions.
-        told: what the PRM said of those that are solutions, in order.
+        told: what the PRM said of those that are solutions, one each, in order.
         prm: that PRM.
         settings: how step scores become verdicts.
         at: the field that holds the solutions; None for a single one.
@@ -77,8 +77,7 @@ def verdicts(
     Raises:
         BackendError: the PRM gave a wrong number of scores, or one out of range.
     """
-    solutions = [one for one in asked if isinstance(one, Solution)]
-    graded = grade(solutions, Told(prm, told), settings, keep_going=True)
+    answered = iter(told)
     results = []
     for index, one in enumerate(asked):
         place = None if at is None else f"{at}.{index}"
@@ -86,9 +85,10 @@ def verdicts(
         try:
             if isinstance(one, InputError):
                 raise one
-            found = next(graded)
-            if isinstance(found, Refusal):
-                raise found.error
+            said = next(answered)
+            if isinstance(said, Refusal):
+                raise said.error
+            found = graded(one, said, prm, settings)
             # A row with steps of its own is not given them back.
             row = to_row(found, {} if one.split is not None else {"steps": None})
         except InputError as error:
@@ -173,36 +173,3 @@ def too_many(field: str, found: int, most: int, what: str, flag: str) -> Refused
         f"expected at most {most} {what}, found {found}; send fewer at once ({flag})",
         field=field,
     )
-
-
-@final
-class Told:
-    """A PRM that has spoken: `scoring.grade` reads its results as if it were asked now.
-
-    Args:
-        prm: who spoke.
-        results: what it said, one a solution, in order.
-    """
-
-    def __init__(self, prm: PRM, results: Iterable[StepScores | Refusal]) -> None:
-        self.name: str = prm.name
-        self.score_kind: ScoreKind = prm.score_kind
-        self.default_aggregate: str = prm.default_aggregate
-        self.default_threshold: float | None = prm.default_threshold
-        self.ledger: Ledger = prm.ledger
-        self._results = iter(results)
-
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
-        """The next one's scores."""
-        result = next(self.score_many([Solution.of(problem, tuple(steps))]))
-        assert isinstance(result, StepScores)
-        return list(result.scores)
-
-    def score_many(
-        self, solutions: Iterable[Solution], *, keep_going: bool = False
-    ) -> Iterator[StepScores | Refusal]:
-        """What was said, one a solution, in order."""
-        for solution, result in zip(solutions, self._results, strict=True):
-            if isinstance(result, Refusal) and not keep_going:
-                raise result.error
-            yield result if isinstance(result, StepScores) else Refusal(solution=solution, error=result.error)

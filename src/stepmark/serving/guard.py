@@ -10,21 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.routing import ARRIVED
+from stepmark.serving.sending import Answer, GoneError, Message, Scope, Send
 
 if TYPE_CHECKING:
     from stepmark.serving.keys import Keys
     from stepmark.serving.service import Service
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
@@ -32,23 +30,11 @@ PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
 BODIES_AT_ONCE = 16
 """Bodies of the largest size that may be in memory while they arrive; more are sent away with 429."""
 GONE = 499
-"""What is counted and logged where the client went away before its answer."""
+"""What is counted and logged where the client went away before its answer, or did not read it."""
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds by whatever watches a server; counted, and not logged."""
 
-HEADERS: tuple[tuple[bytes, bytes], ...] = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
-_CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _CLOSE = {"connection": "close"}
-
-
-class _GoneError(Exception):
-    """Nobody is there to be answered."""
 
 
 @final
@@ -82,13 +68,14 @@ class Guard:
         scope[ARRIVED] = self.service.clock()
         # HEAD is GET; the server itself leaves the body out.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        answer = _Answer(send, scope)
+        answer = Answer(send, scope, timeout=self.service.settings.write_timeout)
         traffic.open += 1
         try:
-            await self._serve(inner, receive, answer)
-        except Refused as refused:
-            await answer.refuse(refused)
-        except _GoneError:
+            try:
+                await self._serve(inner, receive, answer)
+            except Refused as refused:
+                await answer.refuse(refused)
+        except GoneError:
             answer.status = GONE
         except asyncio.CancelledError:
             answer.status = GONE
@@ -96,7 +83,7 @@ class Guard:
         except Exception:
             # Already answered with 500 by the app, whose handler cannot tell the operator.
             self.service.log("".join(traceback.format_exc()).rstrip())
-            if not answer.started:
+            with suppress(GoneError):
                 await answer.refuse(Refused("failed", "the server failed at this request; its log says why"))
         finally:
             traffic.open -= 1
@@ -106,7 +93,7 @@ class Guard:
             if self.service.log_requests and inner["path"] not in PROBES:
                 self.service.log(_log_line(inner, _method(scope), answer.status, seconds))
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         headers = _headers(scope)
         self._admit(scope, headers)
         if scope["method"] in ("POST", "PUT", "PATCH"):
@@ -163,7 +150,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
-                        raise _GoneError
+                        raise GoneError
                     part = message.get("body", b"")
                     taken += len(part)
                     self._held += len(part)
@@ -184,7 +171,7 @@ class Guard:
         finally:
             self._held -= taken
 
-    async def _watched(self, scope: Scope, body: bytes, receive: Receive, answer: _Answer) -> None:
+    async def _watched(self, scope: Scope, body: bytes, receive: Receive, answer: Answer) -> None:
         """Run the app, and cancel it if the client goes away first."""
         given = False
 
@@ -216,42 +203,6 @@ class Guard:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class _Answer:
-    """What is sent, with the headers of every answer; and how far it is."""
-
-    def __init__(self, send: Send, scope: Scope) -> None:
-        self._send = send
-        self._csp: tuple[tuple[bytes, bytes], ...] = (_CSP,)
-        self._head = scope["method"] == "HEAD"
-        self.started = self.finished = False
-        self.status = 500
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.started, self.status = True, message["status"]
-            headers = list(message.get("headers", ()))
-            # A page says itself what it may load.
-            own = any(name == b"content-security-policy" for name, _ in headers)
-            message = {**message, "headers": [*headers, *HEADERS, *(() if own else self._csp)]}
-        elif not message.get("more_body", False):
-            self.finished = True
-        await self._send(message)
-
-    async def refuse(self, refused: Refused) -> None:
-        """Send a refusal, if nothing has been sent."""
-        if self.started:
-            return
-        body = refused.body
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            **(refused.headers or {}),
-        }
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self({"type": "http.response.start", "status": refused.status_code, "headers": raw})
-        await self({"type": "http.response.body", "body": b"" if self._head else body})
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

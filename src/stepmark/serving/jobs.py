@@ -36,6 +36,10 @@ class LateError(StepmarkError):
     """The deadline passed before everything was computed; what was computed of it is not given out."""
 
 
+class SessionFullError(InputError):
+    """A step that a session has no room for; nothing is wrong with the step."""
+
+
 class DrainingError(StepmarkError):
     """The server shuts down: it takes no new request, or it did not come to this one in its time of grace."""
 

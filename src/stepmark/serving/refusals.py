@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from stepmark.errors import InputError, MarkerInTextError, TooLongError
+from stepmark.serving.jobs import SessionFullError
 from stepmark.store import json_type
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ TYPES: dict[str, tuple[int, str]] = {
     "input": (400, "a problem or step cannot be graded: it is blank, say"),
     "marker_in_text": (400, "a problem or step holds a marker or control token of the PRM"),
     "too_long": (400, "a solution has more tokens than the PRM reads"),
+    "session_full": (400, "the session holds as many steps as it may (--session-nodes); release some"),
     "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or one that is not known"),
     "forbidden": (403, "the request comes from another site's page, or was sent to another host's name"),
     "not_found": (404, "no such address, model or session; a session may have expired"),
@@ -100,6 +102,8 @@ def input_error_data(error: InputError, *, at: str | None = None) -> dict[str, A
         kind = "marker_in_text"
     elif isinstance(error, TooLongError):
         kind = "too_long"
+    elif isinstance(error, SessionFullError):
+        kind = "session_full"
     inside = re.sub(r"\[(\d+)\]", r".\1", error.field or "")
     field = ".".join(part for part in (at, inside) if part) or None
     return error_data(kind, error.message, field=field, where=error.where or None)

@@ -58,6 +58,8 @@ class Settings:
     """Seconds a request may take where it does not say."""
     body_timeout: float = 30.0
     """Seconds a request's body may take to arrive."""
+    write_timeout: float = 60.0
+    """Seconds that each 64 KiB of an answer may take to be read by the client; then the connection is ended."""
     grace: float = 30.0
     """Seconds that a stop gives to what is in work."""
     max_body: int = 8 << 20
@@ -71,7 +73,7 @@ class Settings:
     sessions: int = 1024
     """Sessions at once."""
     session_nodes: int = 4096
-    """Steps that a session holds."""
+    """Steps that a session holds at once; at least 2: a step, and the one that it goes on from."""
     session_idle: float = 600.0
     """Seconds without a request after which a session is forgotten."""
 
@@ -88,10 +90,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, found {value}")
-        for name in ("sessions", "session_nodes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, found {getattr(self, name)}")
-        for name in ("timeout", "body_timeout", "session_idle"):
+        for name, least in (("sessions", 1), ("session_nodes", 2)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
+        for name in ("timeout", "body_timeout", "write_timeout", "session_idle"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{name} must be more than 0 seconds, found {value}")
@@ -287,6 +289,8 @@ class Service:
             max_solutions=settings.max_solutions,
             max_steps=settings.max_steps,
             max_body=settings.max_body,
+            max_sessions=settings.sessions,
+            session_nodes=settings.session_nodes,
         )
         return Live(
             name=name,

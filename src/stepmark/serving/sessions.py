@@ -11,7 +11,7 @@ from typing import final
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Problem
 from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, Grown, Growth
+from stepmark.serving.jobs import BusyError, Grown, Growth, SessionFullError
 
 
 class UnknownSessionError(StepmarkError):
@@ -142,6 +142,10 @@ class Sessions:
             steps: (after, text).
             deadline: see `Batcher.score`.
 
+        Returns:
+            A `Node`; a `SessionFullError` for a step that there is no room for; another `InputError` for one that cannot be read, or
+            whose node is not there.
+
         Raises:
             UnknownSessionError: no such session, or it was closed meanwhile.
             BusyError, LateError, DrainingError, BackendError, CheckpointError: see `Batcher.score`.
@@ -157,8 +161,9 @@ class Sessions:
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
                 )
             elif (after, text) not in asked and len(one.nodes) + one.coming + len(asked) >= self._nodes:
-                results[i] = InputError(
-                    f"the session holds {self._nodes} steps, which is all it may; release those that are done with",
+                results[i] = SessionFullError(
+                    f"a session holds {self._nodes} steps at most (--session-nodes), and this one has no room for another; release "
+                    "those that are done with",
                     field=f"steps[{i}]",
                 )
             else:

@@ -16,8 +16,17 @@ from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLong
 from stepmark.models.remote.exchange import Parsed
 from stepmark.records import ScoredSolution, ScoreKind, Solution, Step, StepScores
 
+
+class SessionFullError(InputError):
+    """A step that the session has no room for; nothing is wrong with the step. `Growing` makes room, and gives it to nobody."""
+
+
 _BOUNDS: dict[str, tuple[float, float]] = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}
-_ERRORS: dict[str, type[InputError]] = {"too_long": TooLongError, "marker_in_text": MarkerInTextError}
+_ERRORS: dict[str, type[InputError]] = {
+    "too_long": TooLongError,
+    "marker_in_text": MarkerInTextError,
+    "session_full": SessionFullError,
+}
 _NUMBER = (int, float)
 _NOTHING = type(None)
 
@@ -49,6 +58,10 @@ class ServedModel:
     """Steps in one solution."""
     max_body: int
     """Bytes in one request."""
+    max_sessions: int
+    """Sessions at once, over all clients."""
+    session_nodes: int
+    """Steps that a session holds at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +125,7 @@ def read_listing(data: Mapping[str, Any], url: str) -> Listing:
         # Missing where a limit is not told: then none is known here.
         limits = {
             key: facts[key] if _whole(facts.get(key), 1) else 2**31
-            for key in ("max_solutions", "max_steps", "max_body")
+            for key in ("max_solutions", "max_steps", "max_body", "max_sessions", "session_nodes")
         }
         prms.append(
             ServedModel(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
 from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError, StepmarkError
-from stepmark.models.remote.answers import ServedModel, Stepped, read_opened, read_steps
+from stepmark.models.remote.answers import ServedModel, SessionFullError, Stepped, read_opened, read_steps
 from stepmark.models.remote.calls import Calls, check_characters
 from stepmark.models.remote.exchange import DeclinedError, Exchange, Verb
 from stepmark.models.remote.portions import batches, complaint, in_parts
@@ -32,18 +32,23 @@ class _LostError(Exception):
     """The session, or a node of it, is not there any more."""
 
 
+class _FullError(_LostError):
+    """The server holds more of the session than is known here: what was released and it did not hear, say."""
+
+
 @final
 class Growing:
     """The exchanges of one session, and what is known of it here.
 
     A prefix is sent once: its last step, after the node of the rest. One whose rest has no node (it was released, or never asked)
     is built up from the last node that there is. A session that the server has forgotten is opened anew, and what is needed of it
-    is read once more; `Ledger.tokens_again` counts that.
+    is read once more; `Ledger.tokens_again` counts that. A session that has no room for all that is wanted at once (`--session-nodes`)
+    is asked for some of it after the other: nodes are let go, the oldest first, and what is needed of them later is read again.
 
     Args:
         calls: of the server.
         problem: what the prefixes are of.
-        most: nodes that are held at once, about. Fewer than a server allows (`--session-nodes`).
+        most: nodes that are held at once; fewer where the server says so.
     """
 
     def __init__(self, calls: Calls, problem: str, *, most: int = 2048) -> None:
@@ -70,20 +75,23 @@ class Growing:
         """The score of the last step of each prefix; one result each, in order.
 
         Raises:
-            BackendError: the server failed, or loses the session again and again.
+            BackendError: the server failed, or loses the session again and again, or its sessions hold a single step.
         """
         model = yield from self._calls.served()
+        self._most = min(self._most, model.session_nodes)
         done: dict[Prefix, Graded | InputError] = {}
         lost = 0
         while any(prefix not in done for prefix in prefixes):
             try:
                 yield from self._some(prefixes, done, model, timeout)
-            except _LostError:
+            except _LostError as error:
                 lost += 1
+                if isinstance(error, _FullError):
+                    yield from self._quietly("DELETE", f"/v1/sessions/{self._id}", None)
                 if lost > _REOPENED:
                     raise BackendError(
                         f"{self._calls.rules.address}: the session was lost {lost} times within one call; does the server forget "
-                        "sessions sooner (--session-idle) than it answers?"
+                        "sessions sooner (--session-idle) than it answers, or hold fewer steps than it says (--session-nodes)?"
                     ) from None
                 self._forget()
         self._wanted.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
@@ -151,16 +159,22 @@ class Growing:
             except InputError as error:  # about the problem, and so about all
                 done.update(dict.fromkeys(prefixes, error))
                 return
-        for some in batches(missing, lambda p: len(p[-1]), self._calls.limits):
-            yield from self._make_room(len(some), {prefix[:-1] for prefix in missing})
+        fitting = self._fitting(missing)
+        yield from self._make_room(len(fitting), {prefix[:-1] for prefix in fitting})
+        for some in batches(fitting, lambda p: len(p[-1]), self._calls.limits):
+            full = False
             for prefix, result in zip(some, (yield from self._ask(some, model, timeout)), strict=True):
-                if isinstance(result, InputError):
+                if isinstance(result, SessionFullError):
+                    full = True
+                elif isinstance(result, InputError):
                     # As in this process: the field is the step's in its prefix, and not in what was sent.
                     done[prefix] = type(result)(result.message, field=f"steps[{len(prefix) - 1}]")
-                    continue
-                self._enter(prefix, result, incremental=model.sessions)
-                if prefix in wanted:
-                    done[prefix] = result.graded
+                else:
+                    self._enter(prefix, result, incremental=model.sessions)
+                    if prefix in wanted:
+                        done[prefix] = result.graded
+            if full:
+                raise _FullError
 
     def _open(self) -> Exchange[str]:
         check_characters(self.problem, "problem")
@@ -206,6 +220,25 @@ class Growing:
             return results
 
         return (yield from in_parts(asked, self._calls.limits, "steps", send))
+
+    def _fitting(self, missing: Iterable[Prefix]) -> list[Prefix]:
+        """The first of some prefixes: as many as there is room for, beside the nodes that they go on from.
+
+        The first one always is among them, so that each round brings it a step further, and then the next one.
+        """
+        fitting: list[Prefix] = []
+        above: set[Prefix] = set()
+        for prefix in missing:
+            above |= {prefix[:-1]} - {()}
+            if len(above) + len(fitting) >= self._most:
+                break
+            fitting.append(prefix)
+        if not fitting:
+            raise BackendError(
+                f"{self._calls.rules.address}: a session there holds {self._most} step at most, and a step that goes on from another "
+                "needs room for 2; start the server with a larger --session-nodes"
+            )
+        return fitting
 
     def _make_room(self, count: int, needed: set[Prefix]) -> Exchange[None]:
         """Let go of the oldest nodes, so that the server, which bounds them too, does not refuse a step for want of room."""

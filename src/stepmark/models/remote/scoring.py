@@ -25,11 +25,11 @@ class RemoteScorer:
 
     Args:
         prm: behind a server.
-        sessions: held at once, at most.
+        sessions: held at once, at most; fewer where the server says so.
     """
 
     def __init__(self, prm: RemotePRM, *, sessions: int = _SESSIONS) -> None:
-        self._prm, self._most = prm, sessions
+        self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
         self._sessions: dict[str, Session] = {}
 
     @property

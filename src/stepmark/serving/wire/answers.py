@@ -303,6 +303,10 @@ class PRMFacts(_Answer):
     max_solutions: int = Field(description="Solutions in one request.", examples=[1024])
     max_steps: int = Field(description="Steps in one solution.", examples=[1024])
     max_body: int = Field(description="Bytes in one request.", examples=[16777216])
+    max_sessions: int = Field(description="Sessions at once, over all clients.", examples=[1024])
+    session_nodes: int = Field(
+        description="Steps that a session holds at once; for one more, release some.", examples=[4096]
+    )
 
 
 class ModelEntry(_Answer):

@@ -1,0 +1,135 @@
+"""An answer on its way: the headers of every answer, and an end to waiting for a client that does not read it.
+
+A server hands an answer to the connection, which keeps what the client has not read. Left alone, it would keep it for as long as the client
+likes. So an answer goes out in pieces, and each of them, the last one too, has to be through within a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol, final
+
+from stepmark.serving.refusals import Refused
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+PIECE = 1 << 16
+"""Bytes of an answer that are handed over at a time."""
+_CSP = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_MORE: Message = {"type": "http.response.body", "body": b"", "more_body": True}
+
+
+class GoneError(Exception):
+    """Nobody is there to be answered."""
+
+
+class Connection(Protocol):
+    """What is used of a connection; an `asyncio.Transport` is one."""
+
+    def abort(self) -> None:
+        """End it at once, with what it still holds."""
+
+    def is_closing(self) -> bool:
+        """Whether it has ended, or is about to."""
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that it holds."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """From how many on it asks to wait, and until how few."""
+
+
+@final
+class Answer:
+    """What is sent for one request, and how far it is.
+
+    Args:
+        send: the server's.
+        scope: the request's.
+        timeout: seconds that each piece may take to be through.
+    """
+
+    def __init__(self, send: Send, scope: Scope, *, timeout: float) -> None:
+        self._send, self._timeout = send, timeout
+        self._head = scope["method"] == "HEAD"
+        self._connection = _connection(send)
+        self.started = self.finished = False
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        """Send a part of it.
+
+        Raises:
+            GoneError: the client did not read it in time; the connection is ended.
+        """
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            headers = list(message.get("headers", ()))
+            # A page says itself what it may load.
+            own = any(name == b"content-security-policy" for name, _ in headers)
+            await self._pass({**message, "headers": [*headers, *HEADERS, *(() if own else (_CSP,))]})
+            return
+        body: bytes = message.get("body", b"")
+        for start in range(0, len(body), PIECE):
+            await self._pass({**_MORE, "body": body[start : start + PIECE]})
+        if message.get("more_body", False):
+            return
+        if self._connection is not None and not self._connection.is_closing() and self._holds():
+            # After the end of an answer nobody waits for the client any more: what is left goes before.
+            self._connection.set_write_buffer_limits(high=0)
+            await self._pass(_MORE)
+        self.finished = True
+        await self._pass({**_MORE, "more_body": False})
+
+    async def refuse(self, refused: Refused) -> None:
+        """Send a refusal, if nothing has been sent.
+
+        Raises:
+            GoneError: as above.
+        """
+        if self.started:
+            return
+        body = refused.body
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **(refused.headers or {}),
+        }
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self({"type": "http.response.start", "status": refused.status_code, "headers": raw})
+        await self({"type": "http.response.body", "body": b"" if self._head else body})
+
+    def _holds(self) -> bool:
+        """Whether something of it has not left this process; where that cannot be seen, it may be."""
+        return self._connection is None or self._connection.get_write_buffer_size() > 0
+
+    async def _pass(self, message: Message) -> None:
+        if not self._holds():  # then nothing is to be waited for, and a clock would only cost time
+            await self._send(message)
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(message)
+        except TimeoutError:
+            if self._connection is not None:
+                self._connection.abort()
+            raise GoneError from None
+
+
+def _connection(send: Send) -> Connection | None:
+    """The connection behind uvicorn's `send`, which is a method of what holds it; None behind any other.
+
+    ASGI has no word for it: a server that is told of a failure closes the connection, and with that goes on waiting for the client.
+    """
+    found: Connection | None = getattr(getattr(send, "__self__", None), "transport", None)
+    return found
