@@ -17,6 +17,7 @@ from stepmark.evaluation.calibration_tables import (
     scaling_table,
 )
 from stepmark.evaluation.cases import Neutral
+from stepmark.evaluation.facts import unreadable
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.metrics.binary import bin_edges
@@ -224,12 +225,7 @@ def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> list[str]:
-    said = []
-    if sheet.refused:
-        said.append(
-            f"{len(sheet.refused):,} solutions could not be read and are in no figure, first {sheet.refused[0].case.id}: "
-            f"{sheet.refused[0].refused}"
-        )
+    said = unreadable(sheet, "and are in no figure")
     for target in targets:
         pairs = [
             pair

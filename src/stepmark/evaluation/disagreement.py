@@ -287,11 +287,8 @@ def evaluate(
         )
     chosen: dict[str, Policy] = {}
     if sheet is not None:
-        groups: dict[str, list[CaseScores]] = {}
-        for row in sheet.rows:
-            groups.setdefault(row.case.group, []).append(row)
         truth = {case.id: first_error(case.labelled, neutral) for case in cases}
-        chosen = policies(threshold, sheet, groups, truth)
+        chosen = policies(threshold, sheet, sheet.groups, truth)
     items = items_of(cases, sheet, chosen, neutral=neutral)
     present = sources_of(items)
     if process not in present:

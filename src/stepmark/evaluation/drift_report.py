@@ -10,6 +10,7 @@ from typing import Any
 from stepmark.errors import UsageError
 from stepmark.evaluation.drift import NAME, items_of, signs, statistic
 from stepmark.evaluation.examples import card, problem
+from stepmark.evaluation.facts import unreadable
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.metrics.binary import bin_edges
@@ -146,13 +147,9 @@ def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> list
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    said = []
+    said = unreadable(sheet)
     unscored = sum(item["score"] is None for item in items)
     unknown = sum(item["outcome"] is None for item in items)
-    if sheet.refused:
-        said.append(
-            f"{len(sheet.refused):,} solutions could not be read, first {sheet.refused[0].case.id}: {sheet.refused[0].refused}"
-        )
     if unscored:
         said.append(
             f"{unscored:,} solutions have no score (not read, or a step without one) and count only in accuracy and length."

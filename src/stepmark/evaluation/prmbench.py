@@ -22,12 +22,13 @@ import numpy as np
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.examples import card, problem, spread
+from stepmark.evaluation.facts import percent_tile, unreadable
 from stepmark.evaluation.published import PRMBENCH, published_table
 from stepmark.evaluation.result import Figure, Item, Result, measured, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import Policy, check_asked, policies
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Section
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import Table
 
@@ -178,10 +179,7 @@ def evaluate(
         UsageError: a policy that cannot be applied, or one that is tuned on the data.
     """
     check_threshold(threshold)
-    groups: dict[str, list[CaseScores]] = {}
-    for row in sheet.rows:
-        groups.setdefault(row.case.group, []).append(row)
-    policy = next(iter(policies(threshold, sheet, groups, {}).values()))
+    policy = next(iter(policies(threshold, sheet, sheet.groups, {}).values()))
     items = items_of(sheet, policy)
     figures = measured(items, statistic(items), policies={"": policy.words}, resamples=resamples, seed=seed)
     by_name = {figure.name: figure for figure in figures}
@@ -193,13 +191,13 @@ def evaluate(
         facts=(
             f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
             f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
-            *_left_out(sheet, items),
+            *_left_out(sheet),
             *facts,
             "In brackets: 95 % bootstrap intervals over problems.",
         ),
         figures=figures,
         tiles=tuple(
-            _tile(name, by_name[f"{name}/prmscore"])
+            percent_tile(f"PRMScore, {name}", by_name[f"{name}/prmscore"])
             for name in ("overall", *CATEGORIES)
             if f"{name}/prmscore" in by_name
         ),
@@ -224,13 +222,8 @@ def evaluate(
     )
 
 
-def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    said = []
-    if sheet.refused:
-        said.append(
-            f"{len(sheet.refused):,} solutions could not be read and are in no figure, first {sheet.refused[0].case.id}: "
-            f"{sheet.refused[0].refused}"
-        )
+def _left_out(sheet: Sheet) -> list[str]:
+    said = unreadable(sheet, "and are in no figure")
     cut = sum(1 for row in sheet.rows if row.steps is not None and None in row.steps.scores)
     said.append(
         f"{sheet.unread_steps:,} steps of {cut:,} truncated solutions have no score and are in no figure."
@@ -238,19 +231,6 @@ def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
         else "No step was truncated."
     )
     return said
-
-
-def _tile(name: str, figure: Figure) -> Tile:
-    interval = (
-        ""
-        if figure.low is None or figure.high is None
-        else f"{100 * figure.low:.1f} to {100 * figure.high:.1f}; "
-    )
-    return Tile(
-        label=f"PRMScore, {name}",
-        value="–" if figure.value is None else f"{100 * figure.value:.1f}",
-        detail=f"{interval}threshold {figure.policy}",
-    )
 
 
 def _rows(figures: Mapping[str, Figure]) -> list[str]:

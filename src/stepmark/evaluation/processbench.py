@@ -18,6 +18,7 @@ import numpy as np
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import first_error
 from stepmark.evaluation.examples import card, problem, spread
+from stepmark.evaluation.facts import percent_tile, unreadable
 from stepmark.evaluation.processbench_tables import (
     accuracy_bars,
     accuracy_table,
@@ -27,11 +28,11 @@ from stepmark.evaluation.processbench_tables import (
     writer_table,
 )
 from stepmark.evaluation.published import PROCESSBENCH, published_table
-from stepmark.evaluation.result import Figure, Item, Result, measured
+from stepmark.evaluation.result import Item, Result, measured
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import Policy, policies
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Section
 
 NAME = "processbench"
 
@@ -117,9 +118,7 @@ def evaluate(
         InputError: a first error that is not known.
         UsageError: a policy that cannot be applied.
     """
-    groups: dict[str, list[CaseScores]] = {}
-    for row in sheet.rows:
-        groups.setdefault(row.case.group, []).append(row)
+    groups = sheet.groups
     truth = {row.case.id: first_error(row.case.labelled) for row in sheet.rows}
     chosen = policies(threshold, sheet, groups, truth)
     items = items_of(sheet, chosen)
@@ -140,7 +139,7 @@ def evaluate(
             _INTERVALS,
         ),
         figures=figures,
-        tiles=tuple(_tile(name, by_name) for name in names),
+        tiles=tuple(percent_tile(f"F1, {name}", by_name[f"{name}/f1"]) for name in names),
         sections=(
             Section(
                 title="Figures",
@@ -171,12 +170,7 @@ _INTERVALS = "In brackets: 95 % bootstrap intervals over problems, at the stated
 
 
 def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
-    said = []
-    if sheet.refused:
-        said.append(
-            f"{len(sheet.refused):,} solutions could not be read and count as not found, first {sheet.refused[0].case.id}: "
-            f"{sheet.refused[0].refused}"
-        )
+    said = unreadable(sheet, "and count as not found")
     undecided = sum(item["found"] is None for item in items) - len(sheet.refused)
     if undecided:
         said.append(
@@ -185,17 +179,6 @@ def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
     if sheet.unread_steps:
         said.append(f"{sheet.unread_steps:,} steps have no score.")
     return said
-
-
-def _tile(name: str, figures: Mapping[str, Figure]) -> Tile:
-    f1 = figures[f"{name}/f1"]
-    low, high = f1.low, f1.high
-    interval = "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}; "
-    return Tile(
-        label=f"F1, {name}",
-        value="–" if f1.value is None else f"{100 * f1.value:.1f}",
-        detail=f"{interval}threshold {f1.policy}",
-    )
 
 
 def _examples(sheet: Sheet, chosen: Mapping[str, Policy], items: Sequence[Item]) -> tuple[Examples, ...]:

@@ -209,39 +209,48 @@ def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
     )
 
 
-def _kept(names: Sequence[str], figures: Figures) -> tuple[Table | Bars, ...]:
+def _of_changes(
+    title: str, names: Sequence[str], mean: str, figures: Figures, group: str, shares: Mapping[str, str]
+) -> Table:
+    """What each change did, and the mean over them where there are several.
+
+    Args:
+        title: ends in "(shares in %)".
+        names: the changes.
+        mean: the name of the mean over them.
+        figures: all.
+        group: of solutions: "" or "/right".
+        shares: further figures, each with its column's title.
+    """
     rows = [
         (
             name,
-            _count(figures.get(f"{name}/n")),
-            _plain(figures.get(f"{name}/before")),
-            _score(figures.get(f"{name}/change")),
-            _plain(figures.get(f"{name}/median change")),
-            shown(figures.get(f"{name}/raised")),
-            shown(figures.get(f"{name}/lowered")),
-            shown(figures.get(f"{name}/success")),
-            shown(figures.get(f"{name}/flips to good")),
-            shown(figures.get(f"{name}/false alarms")),
+            _count(figures.get(f"{name}/n{group}")),
+            _plain(figures.get(f"{name}/before{group}")),
+            _score(figures.get(f"{name}/change{group}")),
+            _plain(figures.get(f"{name}/median change{group}")),
+            *(shown(figures.get(f"{name}/{share}{group}")) for share in shares),
         )
-        for name in (*names, *([PRESERVING] if len(names) > 1 else []))
+        for name in (*names, *([mean] if len(names) > 1 else []))
     ]
-    table = Table(
-        title="Changes that keep the meaning (shares in %)",
-        columns=(
-            "Change",
-            "Solutions",
-            "Score before",
-            "Mean change",
-            "Median change",
-            "Raised",
-            "Lowered",
-            "Attack success",
-            "Flips to good",
-            "False alarms",
-        ),
+    return Table(
+        title=title,
+        columns=("Change", "Solutions", "Score before", "Mean change", "Median change", *shares.values()),
         rows=tuple(rows),
         note="The last row: unweighted mean over the changes." if len(names) > 1 else "",
     )
+
+
+def _kept(names: Sequence[str], figures: Figures) -> tuple[Table | Bars, ...]:
+    shares = {
+        "raised": "Raised",
+        "lowered": "Lowered",
+        "success": "Attack success",
+        "flips to good": "Flips to good",
+        "false alarms": "False alarms",
+    }
+    title = "Changes that keep the meaning (shares in %)"
+    table = _of_changes(title, names, PRESERVING, figures, "", shares)
     return table, *_bars("Change of the score; it must not rise", names, figures, ("", "/right", "/wrong"))
 
 
@@ -279,34 +288,9 @@ def _bars(title: str, names: Sequence[str], figures: Figures, groups: Sequence[s
 
 
 def _broken(names: Sequence[str], figures: Figures, group: str) -> tuple[Table | Bars, ...]:
-    rows = [
-        (
-            name,
-            _count(figures.get(f"{name}/n{group}")),
-            _plain(figures.get(f"{name}/before{group}")),
-            _score(figures.get(f"{name}/change{group}")),
-            _plain(figures.get(f"{name}/median change{group}")),
-            shown(figures.get(f"{name}/raised{group}")),
-            shown(figures.get(f"{name}/success{group}")),
-            shown(figures.get(f"{name}/stays good{group}")),
-        )
-        for name in (*names, *([BREAKING] if len(names) > 1 else []))
-    ]
-    table = Table(
-        title="Changes that break the meaning (shares in %)",
-        columns=(
-            "Change",
-            "Solutions",
-            "Score before",
-            "Mean change",
-            "Median change",
-            "Raised",
-            "Does not fall",
-            "Stays good",
-        ),
-        rows=tuple(rows),
-        note="The last row: unweighted mean over the changes." if len(names) > 1 else "",
-    )
+    shares = {"raised": "Raised", "success": "Does not fall", "stays good": "Stays good"}
+    title = "Changes that break the meaning (shares in %)"
+    table = _of_changes(title, names, BREAKING, figures, group, shares)
     bars = _bars("Change of the score; it must fall", names, figures, (group,))
     with_step = [name for name in names if f"{name}/step change" in figures]
     if not with_step:

@@ -60,6 +60,14 @@ class Sheet:
         return tuple(row for row in self.rows if row.steps is None)
 
     @property
+    def groups(self) -> dict[str, list[CaseScores]]:
+        """The cases of each group (of ProcessBench its subsets), in the order of the cases."""
+        found: dict[str, list[CaseScores]] = {}
+        for row in self.rows:
+            found.setdefault(row.case.group, []).append(row)
+        return found
+
+    @property
     def unread_steps(self) -> int:
         """Steps without a score, in cases that were read: cut off, or past where the PRM stopped."""
         return sum(row.scores.count(None) for row in self.rows if row.steps is not None)
