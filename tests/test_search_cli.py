@@ -17,6 +17,7 @@ import pytest
 
 from stepmark.batching import Written
 from stepmark.cli import main
+from stepmark.cli.progress import Progress
 from stepmark.cli.search import app
 from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers
@@ -175,6 +176,24 @@ def test_options_that_cannot_work(tmp_path, capsys, words, code, said):
     assert main(["search", *words, *MODELS]) == code
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_progress_counts_problems_and_the_end_names_every_file(tmp_path, capsys):
+    now = iter([0.0, 40.0])
+    bar = Progress(
+        6,
+        tokens=lambda: 0,
+        verb="searched",
+        noun="problem",
+        facts=lambda: ["7 read"],
+        clock=lambda: next(now),
+    )
+    bar._done = 2  # advance() would ask the clock too
+    assert bar.line() == "searched 2 of 6 problems, 20 s a problem, 0 tokens/s, 7 read, 1:20 left"
+    names = [str(tmp_path / name) for name in ("o.jsonl", "t.jsonl", "p.html")]
+    words = ["--out", names[0], "--trace", names[1], "--report", names[2]]
+    assert main(["search", "beam", str(problems(tmp_path, 1)), *MODELS, *SMALL["beam"], *words]) == 0
+    assert f"wrote {names[0]}, {names[1]} and {names[2]}; replies" in capsys.readouterr().err
 
 
 def test_a_policy_is_needed(tmp_path, capsys):

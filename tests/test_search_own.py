@@ -194,6 +194,7 @@ def test_a_setting_without_a_default_is_asked_for():
             "no_such_module:It",
             "there is no module 'no_such_module'. Where it is a file in this folder, say PYTHONPATH=.",
         ),
+        ("own_searches.py:First", "a module is named without .py: own_searches:First"),
         ("stepmark.nowhere:It", "there is no module 'stepmark.nowhere'"),
         (
             "own_searches:BestFrist",
@@ -418,7 +419,10 @@ def test_the_command_compares_ones_own_and_says_what_it_was(tmp_path, capsys):
     assert told["two"]["source"]["modules"].keys() == {"own_searches"}
     assert "best-first at 300" in result["settings"]["sizes"]
     assert "two at 300" not in result["settings"]["sizes"]
-    capsys.readouterr()
+    assert "With only 2 problems the intervals are too narrow" in " ".join(result["facts"])
+    told = capsys.readouterr().err
+    assert "best-of-n at 300 tokens, seed 0: 2 problems" in told
+    assert re.search(r"best-first at 300 tokens, size \d+, seed 0: 2 problems", told)
     for more, said in (
         (
             [*ours, "--set", "rounds=3"],

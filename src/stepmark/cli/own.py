@@ -113,6 +113,10 @@ def _load(name: str, told: str, kind: Kind) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (place + ".").startswith(missing + "."):
+            if place.endswith(".py"):
+                raise UsageError(
+                    f"{told}: a module is named without .py: {place.removesuffix('.py')}:{attribute}"
+                ) from error
             raise UsageError(
                 f"{told}: there is no module {missing!r}. Where it is a file in this folder, say PYTHONPATH=. before stepmark; else "
                 "install the package that has it"

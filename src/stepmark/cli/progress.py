@@ -24,6 +24,7 @@ class Progress:
         tokens: gives the number of tokens computed so far.
         verb: what is done to solutions.
         facts: gives what else is told, a few words each.
+        noun: what is counted, in the singular.
         clock: seconds, for tests.
     """
 
@@ -35,6 +36,7 @@ class Progress:
         tokens: Callable[[], int],
         verb: str = "graded",
         facts: Callable[[], Sequence[str]] = tuple,
+        noun: str = "solution",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
@@ -42,6 +44,7 @@ class Progress:
         self._tokens = tokens
         self._verb = verb
         self._facts = facts
+        self._noun = noun
         self._clock = clock
         self._start = self._told = clock()
         self._bar: Bar | None = None
@@ -92,12 +95,14 @@ class Progress:
     def line(self) -> str:
         """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"; `facts` stand before the last."""
         of = "" if self._total is None else f" of {max(self._total, self._done):,}"
-        parts = [f"{self._verb} {self._done:,}{of} solutions"]
+        parts = [f"{self._verb} {self._done:,}{of} {self._noun}s"]
         fresh = self._done - self._first
         seconds, tokens = self.seconds, self._tokens()
         rate = fresh / seconds if seconds > 0 else 0
         if rate:
-            parts.append(f"{rate:,.1f} solutions/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a solution")
+            parts.append(
+                f"{rate:,.1f} {self._noun}s/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a {self._noun}"
+            )
         if seconds > 0 and (rate or tokens):
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
         parts += self._facts()

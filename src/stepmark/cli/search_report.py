@@ -110,7 +110,8 @@ def summary(tally: Tally, options: SearchOptions, saved: str) -> str:
         lines.append(saved)
     if tally.refused:
         lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
-    written = " and ".join(path for path in (options.out, options.trace, options.report) if path is not None)
+    *most, last = (path for path in (options.out, options.trace, options.report) if path is not None)
+    written = f"{', '.join(most)} and {last}" if most else last
     lines.append(f"wrote {written}; replies are kept in {options.out}.replies.sqlite")
     return "\n".join(lines)
 

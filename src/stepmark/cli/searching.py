@@ -126,8 +126,9 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
         lines,
         done=before,
         tokens=lambda: machines.written + machines.read,
-        verb="found",
+        verb="searched",
         facts=machines.told,
+        noun="problem",
     )
     answerers = {**machines.answerers, Write: _ticking(machines.answerers[Write], progress.tick)}
     with closing(ReplyFile(Path(f"{options.out}.replies.sqlite"))) as store, progress:

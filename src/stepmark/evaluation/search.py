@@ -173,8 +173,9 @@ def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Con
             for entrant in named:
                 size = next(fit.size for fit in fits if (fit.method, fit.budget) == (entrant.name, name))
                 search = search_of(entrant, size, budget, seed, settings, arena)
+                sized = "" if entrant.fit == "none" else f"size {size}, "
                 arena.tell(
-                    f"{entrant.name} at {name} {settings.unit}, size {size}, seed {search.how.seed}: {len(problems)} problems"
+                    f"{entrant.name} at {name} {settings.unit}, {sized}seed {search.how.seed}: {len(problems)} problems"
                 )
                 for problem, found in zip(problems, arena.search(problems, search), strict=True):
                     if isinstance(found, Refusal):

@@ -36,6 +36,9 @@ NAME = "search"
 SHOWN = 4
 """Examples of each sort."""
 
+FEW = 30
+"""Fewer problems than these, and a bootstrap over them promises more than it keeps: the report says so."""
+
 _SAMPLING = ("greedy", "majority", "best-of-n", "weighted-vote", "adaptive")
 """Methods that write whole solutions; the others grow trees."""
 
@@ -138,6 +141,14 @@ def evaluate(problems: Sequence[Problem], settings: Contest, arena: Arena, setti
                     "runs that no method is charged for."
                 ]
                 if spent_on_fits
+                else []
+            ),
+            *(
+                [
+                    f"With only {len(found.items)} {'problem' if len(found.items) == 1 else 'problems'} the intervals are too narrow, and "
+                    "of a method that is right on all or on none they have no width: read no star as a finding."
+                ]
+                if len(found.items) < FEW
                 else []
             ),
             *(f"Left out: {why}" for why in found.refused),
