@@ -17,13 +17,22 @@ pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 from stepmark.cli import main  # noqa: E402
 from stepmark.cli.rl_display import Display, clock_face  # noqa: E402
-from stepmark.cli.rl_flags import FIELD_OF, NOT_HERE, CreditFlags, ImplicitFlags, credit_of  # noqa: E402
+from stepmark.cli.rl_flags import (  # noqa: E402
+    FIELD_OF,
+    NOT_HERE,
+    CreditFlags,
+    ImplicitFlags,
+    RunFlags,
+    credit_of,
+    watch_of,
+)
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.rl.credit.methods import CREDITS  # noqa: E402
 from stepmark.rl.monitor import read_lines, read_watched  # noqa: E402
 from stepmark.rl.online import Implicit  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
+from stepmark.rl.watched import Watch  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -116,7 +125,7 @@ def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
     assert rows[0].divergence.value == pytest.approx(0, abs=1e-6)
     assert rows[1].divergence.value > 0
     assert rows[1].probes["empty"].count == 2
-    assert "best before an alarm" in capsys.readouterr().out
+    assert "\nbest: after update 0" in capsys.readouterr().out
 
 
 def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, policy, no_page) -> None:
@@ -222,6 +231,7 @@ def test_every_setting_of_every_method_is_a_flag() -> None:
     for field in dataclasses.fields(Implicit):
         if field.name != "token_budget":
             assert getattr(ImplicitFlags(), f"implicit_{field.name}") == field.default
+    assert watch_of(RunFlags()) == Watch()
 
 
 def test_a_methods_settings_are_its_own() -> None:

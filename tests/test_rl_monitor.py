@@ -424,6 +424,8 @@ def test_the_page_shows_the_alarm_and_the_examples(tmp_path) -> None:
     assert f"alarm at {monitor.alarmed}" in page  # in words for those who do not see the plot
     for title in (
         "Accuracy and PRM return",
+        "Accuracy, promised and found",
+        "Promise less outcome, and its sum",
         "Scores of wrong answers",
         "Null probes",
         "Samples of training",
@@ -457,3 +459,5 @@ def test_the_page_of_margins() -> None:
     page = page_of(rows)
     assert ">PRM return<" in page
     assert "Calibration error" not in page
+    # Four solutions tell nothing of a PRM, and the page says so.
+    assert "no better than chance can after update 0 (AUC 75.0 %)" in page

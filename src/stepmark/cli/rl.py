@@ -364,10 +364,11 @@ def _finish(
     (out / STATE_FILE).unlink(missing_ok=True)
     print(words(rows[-1]))
     if best is not None and best.update != rows[-1].update:
-        print(f"best before an alarm: {words(best).removesuffix(' (best)')}, in {out / BEST}")
+        when = "best" if rows[-1].alarmed is None else "best before the alarm"
+        print(f"{when}: {words(best).removesuffix(' (best)')}, in {out / BEST}")
     if rows[-1].alarmed is not None:
         print(
-            f"alarm after update {rows[-1].alarmed:,}: read {out / REPORT_FILE} before you trust the PRM's return"
+            f"alarm after update {rows[-1].alarmed:,}: read {out / REPORT_FILE} before you trust the PRM's scores"
         )
     print(f"page: {out / REPORT_FILE}")
 

@@ -105,7 +105,8 @@ def alarm_words(rows: Sequence[Watched]) -> str:
 
 def _verdict(rows: Sequence[Watched]) -> str:
     best = next((row for row in reversed(rows) if row.best), None)
-    kept = "" if best is None else f" Best checkpoint before any alarm: after update {best.update:,}."
+    when = "Best checkpoint" if rows[-1].alarmed is None else "Best checkpoint before the alarm"
+    kept = "" if best is None else f" {when}: after update {best.update:,}."
     return f"{alarm_words(rows)}{kept} In brackets and bands: 95 % intervals over {rows[-1].solutions:,} held-out problems."
 
 
@@ -143,7 +144,8 @@ def _best(rows: Sequence[Watched]) -> str:
     best = next((row for row in reversed(rows) if row.best), None)
     if best is None or best.update == rows[-1].update:
         return ""
-    return f"best before an alarm {_number(best.accuracy, 100)}, after update {best.update:,}"
+    when = "best" if rows[-1].alarmed is None else "best before the alarm"
+    return f"{when} {_number(best.accuracy, 100)}, after update {best.update:,}"
 
 
 def _tile(label: str, now: Interval, before: Interval | None, *, scale: float, more: str = "") -> Tile:
