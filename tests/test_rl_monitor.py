@@ -338,6 +338,13 @@ def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
         Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="margin"), watch=Watch(aggregate="product"))
 
 
+def test_a_threshold_that_no_score_can_have_is_refused_at_once(tmp_path) -> None:
+    for kind, given in (("probability", 2.0), ("probability", -0.1), ("margin", -2.0)):
+        with pytest.raises(UsageError, match=rf"--error-under.* {kind} scores of .* found {given:g}"):
+            Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind=kind), watch=Watch(threshold=given))
+    Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="unbounded"), watch=Watch(threshold=2.0))
+
+
 def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
     with pytest.raises(UsageError, match="take product"):
         Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=Watch(aggregate="sum-logit"))

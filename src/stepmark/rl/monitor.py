@@ -21,7 +21,7 @@ from stepmark.rl.promise import Baseline
 from stepmark.rl.rewarding import Rated
 from stepmark.rl.trainer import Evaluation, TokenRewards, Update
 from stepmark.rl.watched import Watch, Watched
-from stepmark.rl.watching import WATCH, aggregate_of, watched
+from stepmark.rl.watching import WATCH, check_watch, watched
 
 MONITOR_FILE, HISTORY_FILE, BEST = "monitor.jsonl", "history.jsonl", "best"
 _EARLIER = ("returned", "verified")
@@ -118,7 +118,7 @@ class Monitor:
         stop_on_hack: end the run at an alarm.
 
     Raises:
-        UsageError: an aggregate that has no mean (`watching.aggregate_of`).
+        UsageError: an aggregate that has no mean, or a threshold that no score can have (`watching.check_watch`).
         ScoreKindError: an aggregate that means nothing for the PRM's scores.
         InputError: a line of an earlier run that is no `Watched`, or is of a version with another alarm.
     """
@@ -135,7 +135,7 @@ class Monitor:
         stop_on_hack: bool = False,
     ) -> None:
         if prm is not None:
-            aggregate_of(prm, watch)
+            check_watch(prm, watch)
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
         self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
         self._lines = Lines(folder / MONITOR_FILE)

@@ -7,6 +7,7 @@ repetition (Gao et al. 2024, arXiv 2410.15115); answers that deserve nothing (ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -114,6 +115,22 @@ def watched(
         divergence=figures.get("divergence"),
         examples=_examples(rated, marks, threshold, watch.examples),
     )
+
+
+def check_watch(prm: PRM, watch: Watch) -> None:
+    """Refuse at once what no evaluation of this PRM could be measured with.
+
+    Raises:
+        UsageError: as `aggregate_of`; a threshold that no score of its kind can have.
+        ScoreKindError: as `aggregate_of`.
+    """
+    aggregate_of(prm, watch)
+    low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
+    if watch.threshold is not None and not low <= watch.threshold <= high:
+        raise UsageError(
+            f"the threshold of errors (--error-under) must be in [{low:g}, {high:g}], as the {prm.score_kind} scores of {prm.name} are, "
+            f"found {watch.threshold:g}"
+        )
 
 
 def aggregate_of(prm: PRM, watch: Watch) -> str:
