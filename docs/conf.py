@@ -23,6 +23,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "stepmark"
 html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+# Curly quotes, but never a dash for the two hyphens of a flag.
+smartquotes_action = "qe"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

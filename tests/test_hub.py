@@ -16,7 +16,7 @@ from checkpoints import token_classifier
 from stepmark.cli import main
 from stepmark.errors import BackendError, UsageError
 from stepmark.integrations import hub as module
-from stepmark.integrations.hub import plan, publish
+from stepmark.integrations.hub import plan, publish, refusal
 from stepmark.models.detect import spec_of
 from stepmark.training.card import Card, Data, Figure, card
 from stepmark.training.written import Written
@@ -246,6 +246,20 @@ def test_an_adapter_needs_a_base_that_others_have(folder):
         problems = plan(folder, REPO, load=False).problems
         assert (problems == ()) is good
         assert good or "no hub name" in problems[0]
+
+
+def test_a_base_that_comes_with_stepmark_needs_no_name_on_the_hub(folder):
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n## Data\nSums.\n## Measured\n0.5\n")
+    for base, lacking in (("a/b", 1), ("stepmark:arithmetic", 0)):
+        (folder / "train.json").write_text(json.dumps({"base": base}))
+        assert len(plan(folder, REPO, load=False).problems) == lacking
+
+
+def test_the_way_past_an_incomplete_card_is_said_where_there_is_one(folder):
+    (folder / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n## Data\nSums.\n")
+    assert refusal(plan(folder, REPO, load=False)).endswith("with --incomplete-card.")
+    (folder / "stepmark.json").unlink()
+    assert "--incomplete-card" not in refusal(plan(folder, REPO, load=False))
 
 
 def test_folders_of_this_machine_are_told(folder):

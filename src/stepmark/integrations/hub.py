@@ -20,6 +20,7 @@ from stepmark.models.spec import SPEC_FILE
 CARD = "README.md"
 _ADAPTER = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
+_TRAINED = "train.json"
 _BELONGS = re.compile(
     r"README\.md|LICENSE(\.\w+)?|NOTICE(\.\w+)?|\.gitattributes"
     r"|(config|generation_config|stepmark|calibration|train|adapter_config)\.json"
@@ -191,8 +192,10 @@ def publish(
 
 def refusal(planned: Plan) -> str:
     """Why a plan cannot be carried out, for people."""
-    lines = "\n".join(f"- {problem}" for problem in planned.problems)
-    return f"{planned.folder} is not ready to be published:\n{lines}"
+    lines = [f"- {problem}" for problem in planned.problems]
+    if all(problem.startswith(CARD) for problem in planned.problems):
+        lines.append("Edit the card, or publish it as it is with --incomplete-card.")
+    return "\n".join([f"{planned.folder} is not ready to be published:", *lines])
 
 
 def _hub() -> Hub:
@@ -279,7 +282,8 @@ def _card_lacks(path: Path) -> list[str]:
         )
     elif licence == "other" and _field(head[1], "license_name") is None:
         lacks.append(f"{CARD}: `license: other` needs `license_name:` and `license_link:` beside it")
-    base = _json(path / _ADAPTER).get("base_model_name_or_path")
+    # A base that comes with stepmark is on no hub: nothing can be named there.
+    base = _json(path / _ADAPTER).get("base_model_name_or_path") or _json(path / _TRAINED).get("base")
     if _field(head[1], "base_model", lists=True) is None and not str(base).startswith("stepmark:"):
         lacks.append(f"{CARD} names no base: put `base_model: OWNER/NAME` into its head")
     for title, nothing in (("Data", "Not stated."), ("Measured", "Nothing was measured.")):
@@ -309,7 +313,7 @@ def _private(path: Path, names: set[str]) -> list[str]:
     """Names of this machine's folders in what would be published."""
     notes = []
     for name in sorted(
-        names & {CARD, "train.json", "stepmark.json", "config.json", _ADAPTER, "calibration.json"}
+        names & {CARD, _TRAINED, "stepmark.json", "config.json", _ADAPTER, "calibration.json"}
     ):
         found = _ABSOLUTE.search((path / name).read_text(encoding="utf-8", errors="replace"))
         if found is not None:
