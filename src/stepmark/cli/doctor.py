@@ -166,7 +166,7 @@ def _check_version(installed: str | None, *, editable: bool, installer: str) -> 
         folder = f"--editable {place.parents[1]}" if editable else "--force-reinstall stepmark"
         text = f"the code in {place} is {stepmark.__version__}, its metadata are of {installed}"
         return Check(name=name, state="broken", found=text, todo=f"{installer} {folder}")
-    return Check(name=name, state="ok", found=f"{installed}{', worked in,' if editable else ''} in {place}")
+    return Check(name=name, state="ok", found=f"{installed}{' (editable)' if editable else ''} in {place}")
 
 
 def _check_python(wanted: str | None) -> Check:
