@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -186,6 +187,9 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"verifier": "oracle"}, [], "oracle"),
         ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
         ({"limit": -1}, [], "limit must be at least 0"),
+        ({"group": 1}, [], "--group 1: --credit process compares solutions of one problem"),
+        ({}, ["--error-under", "2"], "--error-under"),
+        ({"process_weight": 3}, [], "process_weight: expected a number in [0, 1], found 3.0"),
     ],
 )
 def test_what_cannot_work_is_refused_before_there_is_a_run(
@@ -232,6 +236,24 @@ def test_every_setting_of_every_method_is_a_flag() -> None:
         if field.name != "token_budget":
             assert getattr(ImplicitFlags(), f"implicit_{field.name}") == field.default
     assert watch_of(RunFlags()) == Watch()
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "said"),
+    [
+        ("process", {"process_weight": 1.5}, r"process_weight: expected a number in \[0, 1\], found 1.5"),
+        ("process", {"threshold": math.nan}, "threshold: expected a finite number, found nan"),
+        ("papo", {"process_weight": math.nan}, "process_weight: expected a number of 0 or more, found nan"),
+        ("min-form", {"min_temperature": 0.0}, "--min-temperature.*above 0, found 0.0"),
+        ("min-form", {"outcome_weight": -1.0}, "outcome_weight: expected a number of 0 or more"),
+        ("progress", {"alpha": math.inf}, "alpha: expected a number of 0 or more, found inf"),
+        ("prime", {"gamma": 2.0}, r"gamma: expected a number in \[0, 1\]"),
+        ("step-ppo", {"lam": -0.5}, r"lam: expected a number in \[0, 1\]"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused_before_a_run_begins(name, flags, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        credit_of(name, CreditFlags(**flags))
 
 
 def test_a_methods_settings_are_its_own() -> None:

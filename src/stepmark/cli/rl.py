@@ -105,6 +105,8 @@ def rl_command(
 
 def _check(asked: Asked) -> None:
     """Refuse what cannot work before anything is loaded."""
+    from stepmark.rl.credit.methods import CREDITS
+
     policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
     if policy.startswith(("http://", "https://")):
         raise UsageError(
@@ -121,6 +123,10 @@ def _check(asked: Asked) -> None:
         )
     if online is not None and not needs.tokens:
         raise UsageError(f"--implicit rewards tokens, and --credit {name} reads none; take --credit prime")
+    if settings.group < 2 and name in CREDITS and not needs.values:
+        raise UsageError(
+            f"--group {settings.group}: --credit {name} compares solutions of one problem with each other; expected 2 or more"
+        )
     if settings.keep_consistent is not None and run.prm is None:
         raise UsageError("--keep-consistent needs a PRM, to tell what is consistent: add --prm")
     if settings.kl_weight > 0 and run.no_reference:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from torch import Tensor
 
@@ -54,6 +55,20 @@ class Credit(Protocol):
         """
 
 
+def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Refuse a setting outside [low, high], or one that is not finite, before a run begins."""
+    if not (low <= value <= high and math.isfinite(value)):
+        expected = f"in [{low:g}, {high:g}]" if high < math.inf else f"of {low:g} or more"
+        raise UsageError(f"{name}: expected a number {expected}, found {value}")
+
+
+def _check_shaping(shaping: str, threshold: float) -> None:
+    if shaping not in get_args(Shaping):
+        raise UsageError(f"shaping: expected none, clip, delta or zero-mean-wrong, found {shaping!r}")
+    if not math.isfinite(threshold):
+        raise UsageError(f"threshold: expected a finite number, found {threshold}")
+
+
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
     # Without a critic, the divergence of all that follows is charged to a token, as the rest of its return is.
     from stepmark.rl.credit.groups import to_go
@@ -82,13 +97,21 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1."""
+    """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     process_weight: float = 1.0
     """1 is the paper's: the PRM alone. It is what gets hacked; anchor it."""
     shaping: Shaping = "none"
     threshold: float = 0.5
     """Of `clip`."""
+
+    def __post_init__(self) -> None:
+        _check("process_weight", self.process_weight, 0, 1)
+        _check_shaping(self.shaping, self.threshold)
 
     @property
     def needs(self) -> Needs:
@@ -103,13 +126,24 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MinForm:
-    """PURE: the soft minimum of the step rewards."""
+    """PURE: the soft minimum of the step rewards.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     temperature: float = 0.1
     baseline: Literal["token", "step", "none"] = "token"
     outcome_weight: float = 1.0
     centre: bool = True
     """Make a margin 2 p - 1 of a probability, as the paper's rewards are."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise UsageError(
+                f"temperature of the soft minimum (--min-temperature): expected a number above 0, found {self.temperature}"
+            )
+        _check("outcome_weight", self.outcome_weight, 0)
 
     @property
     def needs(self) -> Needs:
@@ -128,10 +162,17 @@ class MinForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Process advantage verifiers: each step's change of the probability of success."""
+    """Process advantage verifiers: each step's change of the probability of success.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     alpha: float = 3.0
     root: Literal["given", "group"] = "group"
+
+    def __post_init__(self) -> None:
+        _check("alpha", self.alpha, 0)
 
     @property
     def needs(self) -> Needs:
@@ -145,7 +186,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prime:
-    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome."""
+    """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     form: Literal["paper", "code"] = "paper"
     gamma: float = 1.0
@@ -154,6 +199,11 @@ class Prime:
     outcome_weight: float = 1.0
     normalise: bool = True
     """Divide token rewards by the batch's largest return first (`implicit.batch_scaled`)."""
+
+    def __post_init__(self) -> None:
+        _check("gamma", self.gamma, 0, 1)
+        _check("process_weight", self.process_weight, 0)
+        _check("outcome_weight", self.outcome_weight, 0)
 
     @property
     def needs(self) -> Needs:
@@ -180,9 +230,16 @@ class Prime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Papo:
-    """Outcome GRPO, and process rewards among right completions only."""
+    """Outcome GRPO, and process rewards among right completions only.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     process_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check("process_weight", self.process_weight, 0)
 
     @property
     def needs(self) -> Needs:
@@ -196,7 +253,11 @@ class Papo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPPO:
-    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages."""
+    """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
 
     gamma: float = 1.0
     lam: float = 0.95
@@ -206,6 +267,12 @@ class StepPPO:
     threshold: float = 0.5
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
+
+    def __post_init__(self) -> None:
+        _check("gamma", self.gamma, 0, 1)
+        _check("lam", self.lam, 0, 1)
+        _check("outcome_weight", self.outcome_weight, 0)
+        _check_shaping(self.shaping, self.threshold)
 
     @property
     def needs(self) -> Needs:
