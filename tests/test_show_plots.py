@@ -717,7 +717,7 @@ def test_the_first_four_series_differ_for_every_eye(mode: colour.Mode, form: str
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_text_on_the_strongest_tint_is_legible(mode: colour.Mode) -> None:
-    from stepmark.show.drawing import TINTS
+    from stepmark.show.drawing_heat import TINTS
 
     for hue in SERIES[mode][:2]:
         assert colour.contrast(colour.INK[mode], colour.over(hue, TINTS[1], colour.PAGE[mode])) >= 4.5
