@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
+from stepmark.models.pieces import FRAME, PROBLEM, Piece, units_of, visible_mark
 from stepmark.models.spec import ChatLayout, DialogueLayout, Layout, PieceLayout, TextLayout
 from stepmark.models.tree import Ints
 from stepmark.records import Solution
-
-_FRAME, _PROBLEM = -1, -2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,15 +44,6 @@ class Encoded:
     def solution_tokens(self) -> int:
         """Tokens read from the first step on."""
         return len(self.ids) - self.problem_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    text: str
-    owner: int = _FRAME
-    """Step index, `_PROBLEM`, or `_FRAME` for the template's own text."""
-    read: int | None = None
-    """The step that is read at this piece's last token."""
 
 
 class Encoder:
@@ -102,7 +92,7 @@ class Encoder:
         """
         if isinstance(self.layout, ChatLayout | DialogueLayout):
             _ = self._chat_frames
-        mark = _visible_mark(self.layout)
+        mark = visible_mark(self.layout)
         ids = self.tokenizer(mark, add_special_tokens=False)["input_ids"] if mark else []
         if mark and (len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id):
             raise CheckpointError(
@@ -193,7 +183,13 @@ class Encoder:
         where = _name(solution)
         problem = solution.problem.text.strip()
         self._refuse_marks(problem, texts, where)
-        units = self._units(problem, texts)
+        units = units_of(
+            self.layout,
+            problem,
+            texts,
+            frames=self._chat_frames if isinstance(self.layout, ChatLayout | DialogueLayout) else (),
+            bos=(self.tokenizer.bos_token or "") if isinstance(self.layout, PieceLayout) else "",
+        )
         ids: list[int] = []
         reads: list[int | None] = [None] * len(texts)
         answer: int | None = None
@@ -238,7 +234,7 @@ class Encoder:
         return Encoded(ids=np.asarray(ids[: last + 1], dtype=np.int64), reads=tuple(reads), answer=answer)
 
     def _refuse_marks(self, problem: str, texts: list[str], where: str | None) -> None:
-        if not (mark := _visible_mark(self.layout)):
+        if not (mark := visible_mark(self.layout)):
             return
         for text, field in [(problem, "problem"), *((t, f"steps[{i}]") for i, t in enumerate(texts))]:
             if mark in text:
@@ -248,57 +244,7 @@ class Encoder:
                     field=field,
                 )
 
-    def _units(self, problem: str, texts: list[str]) -> list[list[_Piece]]:
-        layout = self.layout
-        if isinstance(layout, TextLayout):
-            for waste in layout.scrub:
-                problem, texts = problem.replace(waste, ""), [t.replace(waste, "") for t in texts]
-            unit = [*_fill(layout.opening, problem), *_marked(layout, texts)]
-            return [unit]
-        if isinstance(layout, ChatLayout):
-            head, middle, tail = self._chat_frames
-            unit = [_Piece(head), *_fill(layout.user, problem), _Piece(middle), *_marked(layout, texts)]
-            if layout.closing:
-                unit.append(_Piece(tail, read=len(texts) - 1))
-            return [unit]
-        if isinstance(layout, DialogueLayout):
-            return [self._dialogue(layout, problem, texts)]
-        return self._pieces(layout, problem, texts)
-
-    def _dialogue(self, layout: DialogueLayout, problem: str, texts: list[str]) -> list[_Piece]:
-        head, ask, between = self._chat_frames[:3]
-        unit = [_Piece(head)]
-        for i, text in enumerate(texts):
-            if i == 0:
-                unit += _fill(layout.first, problem, text)
-            else:
-                unit += [_Piece(layout.verdict), _Piece(between), _Piece(text, owner=i)]
-            # The frame up to the verdict ends where the next token would be the verdict.
-            unit.append(_Piece(ask, read=i))
-        # The verdict after the last read is not needed by a causal model, but it must stand there while the
-        # text is tokenised, so that the token before it is cut as in training.
-        unit.append(_Piece(layout.verdict))
-        return unit
-
-    def _pieces(self, layout: PieceLayout, problem: str, texts: list[str]) -> list[list[_Piece]]:
-        bos = self.tokenizer.bos_token or ""
-        units = [_fill(layout.opening.replace("{bos}", bos), problem)]
-        for i, text in enumerate(texts):
-            if layout.by_line:
-                lines = text.split("\n")
-                for j, line in enumerate(lines):
-                    if line:
-                        units.append([_Piece(line, owner=i)])
-                    units.append([_Piece(layout.mark, read=i if j == len(lines) - 1 else None)])
-            elif layout.mark:
-                units += [[_Piece(text, owner=i)], [_Piece(layout.mark, read=i)]]
-            else:
-                units.append([_Piece(text, owner=i, read=i)])
-        return units
-
-    def _tokenise(
-        self, unit: list[_Piece], where: str | None
-    ) -> tuple[list[int], dict[int, int], int | None]:
+    def _tokenise(self, unit: list[Piece], where: str | None) -> tuple[list[int], dict[int, int], int | None]:
         """Ids of a unit; for each step read in it, the position; the first token of a step in it."""
         layout = self.layout
         special = isinstance(layout, TextLayout) and layout.special_tokens
@@ -318,7 +264,7 @@ class Encoder:
         at = 0
         for piece in unit:
             end = at + len(piece.text)
-            if piece.owner != _FRAME and piece.text:
+            if piece.owner != FRAME and piece.text:
                 low, high = bisect_left(ends, at + 1), bisect_left(starts, end)
                 self._refuse_special(ids[low:high], spans[low:high], piece, at, where)
                 if piece.owner >= 0 and first is None:
@@ -338,7 +284,7 @@ class Encoder:
             at = end
         return ids, reads, first
 
-    def _back(self, piece: _Piece, position: int, starts: list[int], at: int, where: str | None) -> int:
+    def _back(self, piece: Piece, position: int, starts: list[int], at: int, where: str | None) -> int:
         back = self.layout.read_back if isinstance(self.layout, PieceLayout) else 0
         if back and position - back < bisect_left(starts, at):
             assert piece.read is not None
@@ -350,7 +296,7 @@ class Encoder:
         return back
 
     def _refuse_special(
-        self, ids: list[int], spans: list[tuple[int, int]], piece: _Piece, at: int, where: str | None
+        self, ids: list[int], spans: list[tuple[int, int]], piece: Piece, at: int, where: str | None
     ) -> None:
         for token, (start, end) in zip(ids, spans, strict=True):
             if token in self._special and start >= at and end > start:
@@ -358,13 +304,8 @@ class Encoder:
                 raise MarkerInTextError(
                     f"the text holds {found!r}, a control token of this model; remove or reword it",
                     where=where,
-                    field="problem" if piece.owner == _PROBLEM else f"steps[{piece.owner}]",
+                    field="problem" if piece.owner == PROBLEM else f"steps[{piece.owner}]",
                 )
-
-
-def _visible_mark(layout: Layout) -> str:
-    """The mark without the white space around it; empty where there is none."""
-    return "" if isinstance(layout, DialogueLayout) else layout.mark.strip()
 
 
 def _refuse_halves(solution: Solution, where: str | None) -> None:
@@ -375,35 +316,6 @@ def _refuse_halves(solution: Solution, where: str | None) -> None:
         except UnicodeEncodeError as error:
             half = f"half of a surrogate pair ({text[error.start]!a}) in the text: that is no character"
             raise InputError(half, where=where, field=field) from error
-
-
-def _fill(template: str, problem: str, first_step: str | None = None) -> list[_Piece]:
-    pieces = []
-    for part in re.split(r"(\{problem\}|\{step\})", template):
-        if part == "{problem}":
-            pieces.append(_Piece(problem, owner=_PROBLEM))
-        elif part == "{step}":
-            assert first_step is not None
-            pieces.append(_Piece(first_step, owner=0))
-        elif part:
-            pieces.append(_Piece(part))
-    return pieces
-
-
-def _marked(layout: TextLayout | ChatLayout, texts: list[str]) -> list[_Piece]:
-    pieces = []
-    for i, text in enumerate(texts):
-        if i and layout.between:
-            pieces.append(_Piece(layout.between))
-        prefix = layout.prefix.replace("{i}", str(i + 1))
-        if prefix and not text.startswith(prefix.strip()):
-            # The prefix belongs to the solution's own text: an implicit PRM sums over it too.
-            pieces.append(_Piece(prefix + text, owner=i))
-        else:
-            pieces.append(_Piece(text, owner=i))
-        if layout.mark:
-            pieces.append(_Piece(layout.mark, read=i))
-    return pieces
 
 
 def _name(solution: Solution) -> str | None:
