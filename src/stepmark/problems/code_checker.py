@@ -317,12 +317,8 @@ def _decoded(data: Any) -> Any:
 def _caller(link: _Link, name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         try:
-            packed = [_pack(argument) for argument in arguments]
-            request = {
-                "call": name,
-                "arguments": packed,
-                "keywords": {k: _pack(v) for k, v in keywords.items()},
-            }
+            packed, named = [_pack(value) for value in arguments], {k: _pack(v) for k, v in keywords.items()}
+            request = {"call": name, "arguments": packed, "keywords": named}
         except _UnsendableError:
             raise _NeedsSameProcessError from None
         link.send(request)
@@ -385,10 +381,8 @@ def _run_tests(names: dict[str, Any], setup: str, tests: list[str]) -> dict[str,
             faulty = isinstance(error, ImportError) and not isinstance(error.__cause__, _ProgramError)
             what = f"{which}: {_words(_described(error))}{_place(error, source)}"
             return {"state": "faulty" if faulty else "failed", "note": what}
-    return {
-        "state": "passed",
-        "note": f"all {len(tests)} tests pass" if len(tests) != 1 else "the tests pass",
-    }
+    note = f"all {len(tests)} tests pass" if len(tests) != 1 else "the tests pass"
+    return {"state": "passed", "note": note}
 
 
 def _place(error: BaseException, source: str) -> str:
