@@ -97,6 +97,12 @@ def test_the_pages_are_in_the_table_of_contents() -> None:
         )
 
 
+def test_no_page_has_the_name_of_one_that_sphinx_writes_itself() -> None:
+    """It would be written over: the links to it would lead to an empty search."""
+    for name in ("search", "genindex", "py-modindex"):
+        assert not (ROOT / "docs" / f"{name}.md").exists(), f"docs/{name}.md would be written over"
+
+
 def test_every_way_into_a_catalog_is_real() -> None:
     from stepmark.models.load import NAMES
 
