@@ -8,8 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from html.parser import HTMLParser
+from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from chromium import Browser
+from html_tree import Element, Tree
 from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.show.compute import compute_plot
 from stepmark.show.plots import svg
@@ -25,66 +25,6 @@ from stepmark.show.search import CandidateView, NodeView, SearchView, rounds
 from stepmark.show.search_page import SearchPage, search_html
 from stepmark.show.search_terminal import search_lines
 from stepmark.show.tables import Table
-
-VOID = {"meta", "input", "path"}
-
-
-@dataclass
-class Element:
-    tag: str
-    attributes: dict[str, str]
-    children: list[Element | str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(child if isinstance(child, str) else child.text for child in self.children)
-
-    def all(self) -> Iterator[Element]:
-        yield self
-        for child in self.children:
-            if isinstance(child, Element):
-                yield from child.all()
-
-    def find(self, what: str) -> list[Element]:
-        """Elements by ".class", "#id" or tag."""
-        return [
-            one
-            for one in self.all()
-            if what == one.tag
-            or what == f"#{one.attributes.get('id')}"
-            or what in [f".{name}" for name in one.attributes.get("class", "").split()]
-        ]
-
-    def one(self, what: str) -> Element:
-        found = self.find(what)
-        assert len(found) == 1, (what, len(found))
-        return found[0]
-
-
-class Tree(HTMLParser):
-    """HTML as a tree; refuses elements that are not closed in order."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.root = Element("root", {})
-        self.path = [self.root]
-        self.feed(html)
-        self.close()
-        assert [one.tag for one in self.path] == ["root"]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attrs}) == len(attrs)
-        element = Element(tag, {name: value or "" for name, value in attrs})
-        self.path[-1].children.append(element)
-        if tag not in VOID:
-            self.path.append(element)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.path.pop().tag == tag
-
-    def handle_data(self, data: str) -> None:
-        self.path[-1].children.append(data)
 
 
 def node(
