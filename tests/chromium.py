@@ -17,7 +17,7 @@ import pytest
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _OPTIONS = (
     "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+    "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 # Chromium reads commands from descriptor 3 and writes to 4.
 _LAUNCH = """
@@ -30,6 +30,33 @@ os.execv(sys.argv[3], sys.argv[3:])
 _KEYS = {"Space": (" ", "Space"), "Enter": ("Enter", "Enter")}
 
 
+def _as_root() -> list[str]:
+    return ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium does not start with it
+
+
+def dumped(file: Path, profile: Path) -> tuple[str, str]:
+    """A page after Chromium ran its scripts, as HTML; and what Chromium wrote to its log."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: install the package `chromium`")
+    options = ["--virtual-time-budget=5000", "--enable-logging=stderr", "--window-size=1200,1000"]
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            *_OPTIONS,
+            *_as_root(),
+            *options,
+            f"--user-data-dir={profile}",
+            "--dump-dom",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
 class Browser:
     """One page. Use it in a `with` statement."""
 
@@ -40,7 +67,6 @@ class Browser:
             pytest.skip("needs Chromium: install the package `chromium`")
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
-        root = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium does not start with it
         window = [f"--window-size={size[0]},{size[1]}", f"--user-data-dir={profile}"]
         self._process = subprocess.Popen(
             [
@@ -51,7 +77,8 @@ class Browser:
                 str(to_write),
                 CHROMIUM,
                 *_OPTIONS,
-                *root,
+                "--remote-debugging-pipe",
+                *_as_root(),
                 *window,
                 "about:blank",
             ],

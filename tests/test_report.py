@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chromium import dumped
 from html_tree import Element, Tree
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, ScoredSolution, ScoreKind, Solution, Step, StepScores
@@ -565,40 +563,14 @@ def test_vendored_katex_is_what_its_page_says() -> None:
 
 # In a browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> tuple[Element, str]:
     """A page of attacks after Chromium ran its scripts, and what Chromium wrote to its log."""
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: install the package `chromium`")
     steps = [*ATTACKS, "$\\frac{1}{2}$, $\\sqrt{3}$.", "$\\frac{1}$ is no fraction", "It costs $5 or $6."]
     report(tmp_path, [scored("$x$", steps, [0.9] * len(steps), score=0.9)], title=ATTACKS[1])
-    options = [
-        "--headless",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-    ]
-    options += [
-        "--disable-component-update",
-        "--disable-sync",
-        "--virtual-time-budget=5000",
-        "--enable-logging=stderr",
-    ]
-    options += ["--window-size=1200,1000", f"--user-data-dir={tmp_path / 'profile'}"]
-    if os.geteuid() == 0:
-        options.append("--no-sandbox")  # as root Chromium does not start with it
-    done = subprocess.run(
-        [CHROMIUM, *options, "--dump-dom", (tmp_path / "report.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return Tree(done.stdout).root, done.stderr
+    page, log = dumped(tmp_path / "report.html", tmp_path / "profile")
+    return Tree(page).root, log
 
 
 def test_chromium_renders_formulas_and_runs_nothing_else(drawn: tuple[Element, str]) -> None:

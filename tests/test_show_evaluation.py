@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.resources import files
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chromium import dumped
 from html_tree import Element, Tree
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.show.evaluation import EvaluationView, Examples, Section, Tile, evaluation_html
@@ -387,30 +385,13 @@ def test_hundreds_of_examples_stay_light() -> None:
 
 # In a browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
 
 def test_chromium_runs_the_copying_script_and_nothing_else(tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: install the package `chromium`")
     view = attacked(ATTACKS[0])
     (tmp_path / "page.html").write_text("".join(evaluation_html(view)), encoding="utf-8")
-    options = [
-        "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--virtual-time-budget=3000", "--enable-logging=stderr",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]  # fmt: skip
-    if os.geteuid() == 0:
-        options.append("--no-sandbox")  # as root Chromium does not start with it
-    done = subprocess.run(
-        [CHROMIUM, *options, "--dump-dom", (tmp_path / "page.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    page = Tree(done.stdout).root
+    html, log = dumped(tmp_path / "page.html", tmp_path / "profile")
+    page = Tree(html).root
     buttons = page.find("button")
     assert buttons and not [one for one in buttons if "hidden" in one.attributes]
     assert page.one("head").one("title").text == ATTACKS[0]
-    assert "CONSOLE" not in done.stderr
+    assert "CONSOLE" not in log
