@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -121,10 +124,48 @@ def test_what_the_prm_cannot_read_is_an_input_error_of_its_kind():
     assert told.value.field == "steps[0]"
 
 
-@pytest.mark.parametrize("address", ["there:8000", "http://", "ftp://there", "http://[::1", ""])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "there:8000",
+        "http://",
+        "ftp://there",
+        "http://[::1",
+        "",
+        "http://there:99999",
+        "http://th ere",
+        "http://there/?a=1",
+        "http://there?",
+        "http://there#a",
+        " http://there",
+    ],
+)
 def test_an_address_that_is_none(address):
     with pytest.raises(UsageError, match="expected a server's address"):
         Client(address)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated():
+    with pytest.raises(UsageError, match=r"found 'http://…@there:8000'.*STEPMARK_API_KEY") as told:
+        Client("http://me:secret@there:8000")
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda asking: asking.score("p", [1]), r"steps\[0\]: expected a text, found 1"),
+        (lambda asking: asking.score(None, ["a"]), "problem: expected a text, found None"),
+        (lambda asking: asking.score("p", ["a"], threshold=float("nan")), "threshold: expected a number"),
+        (lambda asking: asking.rank("p", "a b"), "a list of them, found the single text 'a b'"),
+        (lambda asking: asking.rank("p", [["a", None]]), r"steps\[1\]: expected a text"),
+    ],
+)
+def test_what_is_no_text_or_number_is_refused_before_it_is_sent(ask, words):
+    server = Words()
+    with client(server) as asking, pytest.raises(UsageError, match=words):
+        ask(asking)
+    assert server.log == []
 
 
 @pytest.mark.parametrize("address", [ADDRESS, ADDRESS + "/", ADDRESS + "/v1", ADDRESS + "/v1/"])
@@ -270,8 +311,51 @@ def test_a_client_loads_no_torch():
 def test_connections_are_closed():
     with client(Words()) as asking:
         asking.score("p", ["a"])
-    with pytest.raises(RuntimeError, match="closed"):
+        session = asking.session("p")
+        session.extend([("a",)])
+    assert asking.is_closed
+    for ask in (lambda: asking.score("p", ["a"]), lambda: session.extend([("b",)])):
+        with pytest.raises(UsageError, match="is closed; make another"):
+            ask()
+    session.close()  # there is nothing to be done about it
+
+
+def test_a_process_that_is_forked_has_connections_of_its_own(monkeypatch):
+    """Else it and the first one would read each other's answers."""
+    with client(Words()) as asking:
         asking.score("p", ["a"])
+        before = asking._http
+        child = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: child)
+        assert asking.score("p", ["a b"]).score == 0.5
+        now = asking._http
+        assert now is not before
+        asking.score("p", ["a"])
+        assert asking._http is now
+        assert not before.is_closed  # which would end the first one's too
+    assert now.is_closed
+    before.close()
+
+
+def test_an_async_client_goes_on_in_another_loop():
+    """What an event loop has opened ends with it."""
+    asking = AsyncClient(ADDRESS, transport=Words().transport)
+    found, used = [], []
+
+    async def ask():
+        found.append((await asking.score("p", ["a b"])).score)
+        used.append(asking._http)
+
+    async def end():
+        await ask()
+        await asking.close()
+        with pytest.raises(UsageError, match="is closed; make another"):
+            await ask()
+
+    asyncio.run(ask())
+    asyncio.run(end())
+    assert found == [0.5, 0.5]
+    assert used[0] is not used[1]
 
 
 # -- Nonsense --------------------------------------------------------------------------------------------------
@@ -688,6 +772,53 @@ def grown(names="abc", depth=3):
     ]
 
 
+def test_tasks_that_share_a_session_do_not_mix_their_prefixes_up():
+    server = Words()
+
+    async def answered(request):
+        await asyncio.sleep(0)  # the others have their turn before it is there
+        return server(request)
+
+    async def talk():
+        async with (
+            AsyncClient(ADDRESS, transport=httpx.MockTransport(answered)) as asking,
+            asking.session("p") as session,
+        ):
+            firsts = await asyncio.gather(*(session.extend([(name,)]) for name in "abc"))
+            thens = await asyncio.gather(*(session.extend([(name, f"{name} x")]) for name in "abc"))
+            assert [one.score for [one] in firsts + thens] == [1.0] * 3 + [0.5] * 3
+            # Each went on from its own beginning.
+            [(_, nodes)] = server.sessions.values()
+            assert {
+                nodes[one["after"]]["text"] + one["text"][1:] for one in nodes.values() if one["after"]
+            } == {
+                "a x",
+                "b x",
+                "c x",
+            }
+            await asyncio.gather(session.release([("a",)]), session.extend([("a", "a x", "y")]))
+
+    asyncio.run(talk())
+    assert server.opened == 1
+
+
+def test_threads_that_share_a_session_open_one():
+    server = Words()
+
+    def answered(request):
+        time.sleep(0.01)  # the others have their turn before it is there
+        return server(request)
+
+    with (
+        Client(ADDRESS, transport=httpx.MockTransport(answered)) as asking,
+        asking.session("p") as session,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        found = list(pool.map(lambda name: session.extend([(name, f"{name} x")])[0].score, "abcd"))
+    assert found == [0.5] * 4
+    assert server.opened == 1
+
+
 @pytest.mark.parametrize("room", [2, 3, 5, 100])
 def test_what_a_session_has_no_room_for_at_once_is_asked_for_after_the_other(room):
     server = Words(session_nodes=room)
@@ -742,9 +873,8 @@ def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
 
 def test_a_session_that_is_always_full_is_given_up():
     def before(path, body):
-        if path.endswith("/steps"):
-            told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}
-            return httpx.Response(200, json={"results": [told]})
+        told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}
+        return httpx.Response(200, json={"results": [told]}) if path.endswith("/steps") else None
 
     with (
         client(Words(before)) as asking,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -679,6 +680,18 @@ def test_other_types_of_content_are_refused():
         for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
             answer = await client.post("/v1/score", content=body, headers={"content-type": kind})
             assert answer.status_code == 200
+
+    talk(conversation)
+
+
+def test_packed_bodies_are_refused_and_that_is_said():
+    async def conversation(client):
+        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]}).encode()
+        packed = {**JSON, "content-encoding": "gzip"}
+        answer = await client.post("/v1/score", content=gzip.compress(body), headers=packed)
+        assert "Content-Encoding: gzip" in error(answer, 415, "unsupported_media_type")
+        plain = {**JSON, "content-encoding": "identity"}
+        assert (await client.post("/v1/score", content=body, headers=plain)).status_code == 200
 
     talk(conversation)
 

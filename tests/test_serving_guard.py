@@ -130,6 +130,11 @@ def test_a_file_that_holds_no_keys(tmp_path, text, kind, words):
     assert ALICE not in str(caught.value)
 
 
+def test_a_file_of_keys_that_begins_with_a_mark(tmp_path):
+    (tmp_path / "keys").write_text(f"\ufeffalice {ALICE}\n", encoding="utf-8")
+    assert Keys.read(tmp_path / "keys").name_of(f"Bearer {ALICE}".encode()) == "alice"
+
+
 def test_a_file_of_keys_that_is_not_there_or_no_text(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         Keys.read(tmp_path / "none")

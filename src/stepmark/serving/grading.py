@@ -6,7 +6,7 @@ own arithmetic does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepmark.errors import InputError, UnknownNameError, UsageError

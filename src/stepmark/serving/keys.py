@@ -50,7 +50,7 @@ class Keys:
             UsageError: see the class.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin files with a mark
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise InputError(f"the file of keys cannot be read: {why}", where=str(path)) from None

@@ -31,7 +31,7 @@ TYPES: dict[str, tuple[int, str]] = {
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
     "slow_body": (408, "the body did not arrive in time (--body-timeout)"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
-    "unsupported_media_type": (415, "a body that is not application/json"),
+    "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
     "busy": (429, "the queue is full, or there are too many sessions; come again after Retry-After seconds"),
     "failed": (500, "the model failed at this request; the server's log says why"),
     "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),

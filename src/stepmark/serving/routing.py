@@ -38,8 +38,15 @@ async def body_of(request: Request, model: type[Body]) -> Body:
     """The request's body.
 
     Raises:
-        Refused: 415 for another type of content, 400 for a body that is not what it must be.
+        Refused: 415 for another type of content or a packed one, 400 for a body that is not what it must be.
     """
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        # Unpacked, a small body could be as large as it likes.
+        raise Refused(
+            "unsupported_media_type",
+            f"expected a body as it is, found Content-Encoding: {packed[:80]}; send it unpacked, without that header",
+        )
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refused(

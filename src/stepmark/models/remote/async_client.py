@@ -18,7 +18,7 @@ from stepmark.models.policies.transport import Patience
 from stepmark.models.prm import Ledger
 from stepmark.models.remote.answers import Ranked, ServedModel
 from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_of, questions_of
-from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, headers, request_of
+from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, closed, headers, request_of
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.portions import batches
 from stepmark.records import Refusal, ScoredSolution, Solution
@@ -59,7 +59,9 @@ class AsyncClient:
     ) -> None:
         self._calls = calls_of(address, model, patience=patience, batch=batch, rng=rng, clock=clock)
         self._sleep = sleep
-        self._http = httpx.AsyncClient(headers=headers(), transport=transport)
+        self._headers, self._transport = headers(), transport
+        self._http = httpx.AsyncClient(headers=self._headers, transport=transport)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def address(self) -> str:
@@ -136,6 +138,22 @@ class AsyncClient:
         """Close the connections. Leaving an `async with` block does it too."""
         await self._http.aclose()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._http.is_closed
+
+    def _reached(self) -> httpx.AsyncClient:
+        if self.is_closed:
+            raise closed(self.address)
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # Connections are of the loop that opened them, and end with it.
+            if self._loop is not None:
+                self._http = httpx.AsyncClient(headers=self._headers, transport=self._transport)
+            self._loop = loop
+        return self._http
+
     async def __aenter__(self) -> AsyncClient:
         return self
 
@@ -145,7 +163,11 @@ class AsyncClient:
         await self.close()
 
     async def run(self, exchange: Exchange[Result]) -> Result:
-        """Carry an exchange out."""
+        """Carry an exchange out.
+
+        Raises:
+            UsageError: the client is closed.
+        """
         heard: httpx.Response | httpx.RequestError | None = None
         with closing(exchange):
             while True:
@@ -159,17 +181,19 @@ class AsyncClient:
                     heard = None
                     continue
                 try:
-                    heard = await self._http.send(request_of(self._http, asked))
+                    http = self._reached()
+                    heard = await http.send(request_of(http, asked))
                 except httpx.RequestError as error:
                     heard = error
 
 
 @final
 class AsyncSession:
-    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`."""
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other."""
 
     def __init__(self, client: AsyncClient, growing: Growing) -> None:
         self._client, self._growing = client, growing
+        self._turn = asyncio.Lock()
 
     @property
     def problem(self) -> str:
@@ -185,15 +209,21 @@ class AsyncSession:
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
     ) -> list[Graded | InputError]:
         """The score of the last step of each prefix; see `Session.extend`."""
-        return await self._client.run(self._growing.extend(prefixes_of(prefixes), timeout=timeout))
+        asked = prefixes_of(prefixes)
+        async with self._turn:
+            return await self._client.run(self._growing.extend(asked, timeout=timeout))
 
     async def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Say that prefixes will not be continued; see `Session.release`."""
-        await self._client.run(self._growing.release(prefixes_of(prefixes)))
+        gone = prefixes_of(prefixes)
+        async with self._turn:
+            await self._client.run(self._growing.release(gone))
 
     async def close(self) -> None:
-        """End the session. Leaving an `async with` block does it too."""
-        await self._client.run(self._growing.close())
+        """End the session. Leaving an `async with` block does it too; see `Session.close`."""
+        async with self._turn:
+            if not self._client.is_closed:
+                await self._client.run(self._growing.close())
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +43,18 @@ class Question:
         """From plain strings.
 
         Raises:
-            UsageError: a way to cut, and steps that are cut already.
+            UsageError: a way to cut, and steps that are cut already; or what is no text.
         """
+        _check_type(problem, "problem")
         if isinstance(steps, str):
             bare = Solution(problem=Problem(text=problem), steps=(), id=id)
             return cls(solution=bare, text=steps, split=split)
         if split is not None:
             raise UsageError(f"split={split!r} says how a text is cut; the steps are given")
-        return cls(solution=Solution.of(problem, tuple(steps), id=id))
+        texts = tuple(steps)
+        for number, text in enumerate(texts):
+            _check_type(text, f"steps[{number}]")
+        return cls(solution=Solution.of(problem, texts, id=id))
 
     @property
     def characters(self) -> int:
@@ -71,6 +76,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout <= 3600:
             raise UsageError(f"timeout: expected seconds above 0, up to 3600, found {self.timeout!r}")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise UsageError(f"threshold: expected a number, found {self.threshold!r}")
 
 
 @final
@@ -251,7 +258,13 @@ def calls_of(
 def questions_of(
     problem: str, candidates: Sequence[Sequence[str] | str], split: str | None
 ) -> list[Question]:
-    """Candidates of one problem; the way to cut is for those that are texts."""
+    """Candidates of one problem; the way to cut is for those that are texts.
+
+    Raises:
+        UsageError: one text where several candidates were expected, and as `Question.of`.
+    """
+    if isinstance(candidates, str):
+        raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
     return [Question.of(problem, one, split=split if isinstance(one, str) else None) for one in candidates]
 
 
@@ -265,6 +278,11 @@ def prefixes_of(prefixes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
         if isinstance(prefix, str) or not prefix:
             raise UsageError(f"a prefix: expected its steps, at least one, found {prefix!r:.80}")
     return [tuple(prefix) for prefix in prefixes]
+
+
+def _check_type(found: object, what: str) -> None:
+    if not isinstance(found, str):
+        raise UsageError(f"{what}: expected a text, found {found!r:.60}")
 
 
 def observed(solution: Solution) -> list[int]:

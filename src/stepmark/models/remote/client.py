@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +20,7 @@ from stepmark.models.policies.transport import Patience
 from stepmark.models.prm import Ledger
 from stepmark.models.remote.answers import Listing, Ranked, ServedModel
 from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_of, questions_of
-from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, headers, request_of
+from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, closed, headers, request_of
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.portions import batches
 from stepmark.records import Refusal, ScoredSolution, Solution
@@ -29,7 +31,8 @@ class Client:
     """Talks to a score server (`stepmark serve`).
 
     The key in the environment variable `STEPMARK_API_KEY` is sent, if there is one. What fails is tried again, after growing pauses;
-    a server that is busy, loading or restarting is waited for as it asks (`Retry-After`). May be used from several threads.
+    a server that is busy, loading or restarting is waited for as it asks (`Retry-After`). May be used from several threads, and goes on
+    in a process that is forked, over connections of its own.
 
     Args:
         address: `http://host:port`.
@@ -59,9 +62,9 @@ class Client:
     ) -> None:
         self._calls = calls_of(address, model, patience=patience, batch=batch, rng=rng, clock=clock)
         self._sleep = sleep
-        self._http = httpx.Client(headers=headers(), transport=transport)
-        # For those who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, self._http.close)
+        self._headers, self._transport = headers(), transport
+        self._inherited: httpx.Client | None = None
+        self._connect()
 
     @property
     def address(self) -> str:
@@ -196,6 +199,30 @@ class Client:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
         self._finalizer()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._http.is_closed
+
+    def _connect(self) -> None:
+        self._http, self._process = (
+            httpx.Client(headers=self._headers, transport=self._transport),
+            os.getpid(),
+        )
+        # For those who drop it without closing it: a command line, a notebook.
+        self._finalizer = weakref.finalize(self, self._http.close)
+
+    def _reached(self) -> httpx.Client:
+        if self.is_closed:
+            raise closed(self.address)
+        if self._process != os.getpid():
+            # Of a connection that a fork has shared, each process would read the other's answers. It is kept, for to close it
+            # could end it for the other one too.
+            self._finalizer.detach()
+            self._inherited = self._http
+            self._connect()
+        return self._http
+
     def __enter__(self) -> Client:
         return self
 
@@ -205,7 +232,11 @@ class Client:
         self.close()
 
     def run(self, exchange: Exchange[Result]) -> Result:
-        """Carry an exchange out."""
+        """Carry an exchange out.
+
+        Raises:
+            UsageError: the client is closed.
+        """
         heard: httpx.Response | httpx.RequestError | None = None
         with closing(exchange):
             while True:
@@ -219,7 +250,8 @@ class Client:
                     heard = None
                     continue
                 try:
-                    heard = self._http.send(request_of(self._http, asked))
+                    http = self._reached()
+                    heard = http.send(request_of(http, asked))
                 except httpx.RequestError as error:
                     heard = error
 
@@ -230,11 +262,12 @@ class Session:
 
     A prefix is named by its steps. Of each, only the last step is sent; the server reads that step and nothing twice. A session
     that the server has forgotten (it was idle for too long, the server was restarted) is opened anew, what is needed of it is read
-    once more, and `Client.ledger.tokens_again` counts that.
+    once more, and `Client.ledger.tokens_again` counts that. Threads that share a session wait for each other.
     """
 
     def __init__(self, client: Client, growing: Growing) -> None:
         self._client, self._growing = client, growing
+        self._turn = threading.Lock()
 
     @property
     def problem(self) -> str:
@@ -262,15 +295,21 @@ class Session:
             UsageError: a prefix without steps.
             BackendError: as `Client.score`.
         """
-        return self._client.run(self._growing.extend(prefixes_of(prefixes), timeout=timeout))
+        asked = prefixes_of(prefixes)
+        with self._turn:
+            return self._client.run(self._growing.extend(asked, timeout=timeout))
 
     def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Say that prefixes will not be continued: what only they keep may go. Those that are not held are passed over."""
-        self._client.run(self._growing.release(prefixes_of(prefixes)))
+        gone = prefixes_of(prefixes)
+        with self._turn:
+            self._client.run(self._growing.release(gone))
 
     def close(self) -> None:
-        """End the session. Leaving a `with` block does it too."""
-        self._client.run(self._growing.close())
+        """End the session. Leaving a `with` block does it too. That of a client that is closed ends by itself (`--session-idle`)."""
+        with self._turn:
+            if not self._client.is_closed:
+                self._client.run(self._growing.close())
 
     def __enter__(self) -> Session:
         return self

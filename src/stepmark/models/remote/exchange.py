@@ -96,12 +96,10 @@ class Rules:
     def __init__(
         self, address: str, *, patience: Patience, rng: random.Random, clock: Callable[[], float]
     ) -> None:
-        try:
-            host = httpx.URL(address).host if address.startswith(("http://", "https://")) else ""
-        except httpx.InvalidURL:
-            host = ""
-        if not host:
-            raise UsageError(f"expected a server's address such as http://127.0.0.1:8000, found {address!r}")
+        if not _is_address(address):
+            raise UsageError(
+                f"expected a server's address such as http://127.0.0.1:8000, found {_shown(address)}"
+            )
         self.address = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self.patience = patience
         self._rng, self._clock = rng, clock
@@ -187,6 +185,36 @@ class Rules:
             if pause >= remaining():  # it would be slept through for nothing
                 raise late()
             yield Wait(seconds=pause)
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is a scheme, a host, perhaps a port and a path, and nothing else."""
+    try:
+        url = httpx.URL(text) if text.startswith(("http://", "https://")) else None
+    except httpx.InvalidURL:
+        url = None
+    return (
+        url is not None
+        and bool(url.host)
+        and (url.port is None or 0 < url.port < 2**16)
+        and not (url.userinfo or url.query or url.fragment or "?" in text or "#" in text)
+        and not any(character.isspace() for character in text)
+    )
+
+
+def _shown(address: str) -> str:
+    """An address as an error names it: what may be a password in it is in nobody's log."""
+    scheme, at, rest = address.rpartition("@")
+    if not at:
+        return repr(address)
+    return (
+        f"{scheme.partition('://')[0] + '://…@' + rest!r}: a key is not part of it, {KEY_VARIABLE} holds it"
+    )
+
+
+def closed(address: str) -> UsageError:
+    """For who asks with a client that is closed."""
+    return UsageError(f"the client of {address} is closed; make another one")
 
 
 def headers() -> dict[str, str]:
