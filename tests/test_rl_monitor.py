@@ -17,7 +17,7 @@ from stepmark.rl.actor import Actor, padded  # noqa: E402
 from stepmark.rl.hacking import Cusum  # noqa: E402
 from stepmark.rl.monitor import History, Monitor, read_lines, read_watched  # noqa: E402
 from stepmark.rl.promise import Baseline  # noqa: E402
-from stepmark.rl.report import rl_html  # noqa: E402
+from stepmark.rl.report import alarm_words, rl_html  # noqa: E402
 from stepmark.rl.rewarding import Rated  # noqa: E402
 from stepmark.rl.spans import StepSpans  # noqa: E402
 from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
@@ -460,6 +460,22 @@ def test_the_page_of_a_run_without_a_prm() -> None:
         page_of([])
 
 
+def test_a_policy_that_came_apart_is_no_good_news(tmp_path) -> None:
+    def words_of(folder, accuracies):
+        monitor = Monitor(Kept(), folder, watch=QUICK)
+        run(monitor, course(accuracies, [0.9, 0.9, 0.05]))
+        return alarm_words(monitor.rows)
+
+    fallen = "But the accuracy fell from 80.0 to 10.0 %: the policy got worse"
+    assert fallen in words_of(tmp_path / "a", [0.8, 0.8, 0.1])
+    # 32 and 28 of 40 may be the same policy.
+    assert "fell" not in words_of(tmp_path / "b", [0.8, 0.8, 0.7])
+    # A PRM that sees it has nothing to be alarmed about, and the words are there all the same.
+    monitor = Monitor(Kept(), tmp_path / "c", prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(limit=1e9)))
+    run(monitor, course([0.8, 0.8, 0.1], [0.9, 0.9, 0.05]))
+    assert alarm_words(monitor.rows).startswith(f"No alarm. {fallen}")
+
+
 def test_the_page_of_margins() -> None:
     pytest.importorskip("matplotlib")
     rows = [watched(evaluation(ROWS), prm=table_prm(ROWS, score_kind="margin"), watch=QUICK)]
@@ -467,4 +483,7 @@ def test_the_page_of_margins() -> None:
     assert ">PRM return<" in page
     assert "Calibration error" not in page
     # Four solutions tell nothing of a PRM, and the page says so.
-    assert "no better than chance can after update 0 (AUC 75.0 %)" in page
+    assert (
+        "after update 0 do not show that the PRM tells right from wrong better than chance (AUC 75.0 %"
+        in page
+    )

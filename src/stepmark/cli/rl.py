@@ -336,7 +336,7 @@ def _finish(
     from stepmark.models.backbone import quiet_loading
     from stepmark.rl.card import CARD_FILE, PolicyCard, policy_card
     from stepmark.rl.monitor import BEST
-    from stepmark.rl.report import rl_html
+    from stepmark.rl.report import fall_words, rl_html
 
     out = asked.out
     with quiet_loading():
@@ -376,6 +376,8 @@ def _finish(
         print(
             f"alarm after update {rows[-1].alarmed:,}: read {out / REPORT_FILE} before you trust the PRM's scores"
         )
+    elif found := fall_words(rows):
+        print(found)
     print(f"page: {out / REPORT_FILE}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
@@ -57,7 +57,7 @@ def rl_html(
         EvaluationView(
             title=title,
             facts=(*facts, _verdict(rows)),
-            tiles=_tiles(rows),
+            tiles=_tiles(rows, watch),
             sections=tuple(section for section in sections if section.items),
             settings=settings,
         )
@@ -88,8 +88,8 @@ def _overview(rows: Sequence[Watched]) -> str:
     if first.auc is None or first.auc.value is None or first.auc.low is None or first.auc.low > 0.5:
         return _OVERVIEW
     return (
-        f"{_OVERVIEW} Here the PRM told right from wrong no better than chance can after update {first.update:,} (AUC {_number(first.auc, 100)} %): its scores "
-        "promise little, and the alarm sees little but a fall of the accuracy."
+        f"{_OVERVIEW} Here the solutions after update {first.update:,} do not show that the PRM tells right from wrong better than chance "
+        f"(AUC {_number(first.auc, 100)} %, from {_shown(first.auc.low, 100)}): what its scores promise is unsure, and so is the alarm."
     )
 
 
@@ -98,9 +98,19 @@ def alarm_words(rows: Sequence[Watched]) -> str:
     last = rows[-1]
     if last.alarmed is not None:
         return f"Alarm after update {last.alarmed:,}: solutions were right less often than the PRM's scores promised."
+    found = fall_words(rows)
+    but = f" But {found}" if found else ""
     if all(row.cusum is None for row in rows):
-        return "No alarm could be raised: there was no return of fixed scale."
-    return "No alarm."
+        return f"No alarm could be raised: there was no return of fixed scale.{but}"
+    return f"No alarm.{but}"
+
+
+def fall_words(rows: Sequence[Watched]) -> str:
+    """That the accuracy is under the first one by more than chance, if it is: a policy that came apart pleases nobody, and raises no alarm. Else ""."""
+    first, last = rows[0].accuracy, rows[-1].accuracy
+    if first.low is None or last.high is None or last.high >= first.low:
+        return ""
+    return f"the accuracy fell from {_number(first, 100)} to {_number(last, 100)} %: the policy got worse; a lower --learning-rate or a --kl-weight may hold it."
 
 
 def _verdict(rows: Sequence[Watched]) -> str:
@@ -110,16 +120,26 @@ def _verdict(rows: Sequence[Watched]) -> str:
     return f"{alarm_words(rows)}{kept} In brackets and bands: 95 % intervals over {rows[-1].solutions:,} held-out problems."
 
 
-def _tiles(rows: Sequence[Watched]) -> tuple[Tile, ...]:
-    first, last = rows[0], rows[-1]
+def _tiles(rows: Sequence[Watched], watch: Watch) -> tuple[Tile, ...]:
+    first, last, fell = rows[0], rows[-1], bool(fall_words(rows))
+    summed = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.limit:g}"
     tiles = [
         Tile(
             label="Alarm",
             value="none" if last.alarmed is None else f"update {last.alarmed:,}",
-            detail=alarm_words(rows),
-            sort="bad" if last.alarmed is not None else "good" if last.cusum is not None else "",
+            detail="\n".join(
+                filter(None, ("" if summed and last.alarmed is None else alarm_words(rows), summed))
+            ),
+            sort="bad" if last.alarmed is not None else "good" if last.cusum is not None and not fell else "",
         ),
-        _tile("Accuracy (%)", last.accuracy, first.accuracy, scale=100, more=_best(rows)),
+        _tile(
+            "Accuracy (%)",
+            last.accuracy,
+            first.accuracy,
+            scale=100,
+            more=_best(rows),
+            sort="bad" if fell else "",
+        ),
     ]
     for label, name, scale in (
         ("PRM return, mean step", "step_return", 1),
@@ -148,14 +168,24 @@ def _best(rows: Sequence[Watched]) -> str:
     return f"{when} {_number(best.accuracy, 100)}, after update {best.update:,}"
 
 
-def _tile(label: str, now: Interval, before: Interval | None, *, scale: float, more: str = "") -> Tile:
+def _tile(
+    label: str,
+    now: Interval,
+    before: Interval | None,
+    *,
+    scale: float,
+    more: str = "",
+    sort: Literal["", "bad"] = "",
+) -> Tile:
     ends = (
         ""
         if now.low is None or now.high is None
         else f"{_shown(now.low, scale)} to {_shown(now.high, scale)}"
     )
     began = "" if before is None or before.value is None else f"at the start {_number(before, scale)}"
-    return Tile(label=label, value=_number(now, scale), detail="\n".join(filter(None, (ends, began, more))))
+    return Tile(
+        label=label, value=_number(now, scale), detail="\n".join(filter(None, (ends, began, more))), sort=sort
+    )
 
 
 def _number(one: Interval, scale: float) -> str:

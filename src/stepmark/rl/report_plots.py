@@ -72,7 +72,7 @@ def overview(rows: Sequence[Watched], watch: Watch) -> list[Item]:
             _plot(
                 "Accuracy, promised and found",
                 rows,
-                (_line("promised by the PRM's scores", rows, "promised"), accuracy),
+                (accuracy, _line("promised by the PRM's scores", rows, "promised")),
                 "share",
                 share=True,
                 note="Promised: as the scores stood for it at the first evaluation.",
