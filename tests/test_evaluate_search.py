@@ -15,6 +15,7 @@ from search_worlds import World, full_tree
 from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation import search as evaluation_search
 from stepmark.evaluation.search import Arena, Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, Shape, entrants
 from stepmark.evaluation.search_figures import between, statistic
@@ -318,6 +319,35 @@ def test_a_size_is_enlarged_until_the_budget_is_spent():
     # With all that it may spend: a size that is one step a round smaller would leave more than a tenth.
     assert cell["spent"] >= 0.75 * 480
     assert fit.spent == cell["spent"]
+
+
+@pytest.mark.parametrize(
+    ("method", "budget", "first", "costs", "size", "tried"),
+    [
+        # A round of n steps costs 10 n. 40, 20 and 10 would cost more than there is; 5 leaves half, 7 is the fifth and last try.
+        ("rebase", 95, 40, lambda size: 10 * size, 7, 5),
+        # 1 is the smallest, however much is cut.
+        ("rebase", 5, 3, lambda size: 10 * size, 1, 2),
+        # Widths 1 and 2 cost 55 and 90: after size 4 (width 1), 7 is in proportion and the same search; 8 is another one, and good.
+        ("beam", 100, 4, lambda size: {1: 55, 2: 90}[size // 4], 8, 2),
+        # Width 2 is too large: size 4 it is.
+        ("beam", 61, 4, lambda size: 40 * (size // 4), 4, 2),
+    ],
+)  # fmt: skip
+def test_a_size_that_is_cut_short_is_made_smaller_and_one_that_leaves_much_larger(
+    monkeypatch, method, budget, first, costs, size, tried
+):
+    def mean_run(problems, search, settings, arena):
+        asked = search.width * (search.expand if method == "beam" else 1)
+        cost = costs(asked)
+        return evaluation_search._Mean(spent=min(cost, budget), cut=float(cost > budget), solutions=1.0)
+
+    monkeypatch.setattr(evaluation_search, "_mean_run", mean_run)
+    world, _ = small_world()
+    [entrant] = [one for one in entrants((method,)) if one.name == method]
+    settings = Contest(budgets=(budget,), methods=(method,))
+    fit = evaluation_search._fitted(entrant, budget, "b", [], first, settings, arena(world))
+    assert (fit.size, fit.tried) == (size, tried)
 
 
 def test_flops_are_a_budget_too():

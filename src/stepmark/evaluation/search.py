@@ -262,12 +262,13 @@ def _fitted(
 
     A size is enlarged in proportion to what it leaves unspent until the pilot spends 90 % of the budget on average. Of methods that are
     worse off when they are cut short, one that has more than half of its searches ended by the budget is too large, and so is one that
-    spends no more than a smaller one: the middle between that and the largest good size is tried next.
+    spends no more than a smaller one: the middle between that and the largest good size is tried next, half of it where none is good yet.
     """
     if entrant.fit == "none":
         return Fitted(method=entrant.name, budget=name, size=1, spent=None, cut=None, tried=0)
     size = best = starting_size(entrant, solutions)
     measured: _Mean | None = None
+    good = 0  # the largest size that is not too large; 0 as long as there is none
     too_large: int | None = None
     tried = 0
     while settings.pilot and tried < _TRIALS[entrant.fit]:
@@ -275,16 +276,18 @@ def _fitted(
         arena.tell(f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {len(some)} problems")
         now = _mean_run(some, search_of(entrant, size, budget, 0, settings, arena), settings, arena)
         cut = entrant.fit != "children" and now.cut > _CUT
-        if measured is not None and (cut or now.spent <= measured.spent):
+        if cut or (good and measured is not None and now.spent <= measured.spent):
             too_large = size
         else:
+            good = size
+        if good == size or not good:  # of sizes that are all too large, the smallest
             best, measured = size, now
-            if now.spent >= _ENOUGH * budget or cut:
-                break
+        if good == size and now.spent >= _ENOUGH * budget:
+            break
         if too_large is None:
-            size = max(size + 1, round(size * min(_FASTEST[entrant.fit], budget / max(now.spent, 1e-9))))
+            size = _larger(entrant, size, budget / max(now.spent, 1e-9))
         else:
-            size = (best + too_large) // 2
+            size = max(entrant.least, (good + too_large) // 2)
         # Of a beam, sizes between two multiples of k are one search.
         if entrant.sized(size) == entrant.sized(best):
             break
@@ -296,6 +299,13 @@ def _fitted(
         cut=None if measured is None else measured.cut,
         tried=tried,
     )
+
+
+def _larger(entrant: Entrant, size: int, unspent: float) -> int:
+    """The next size, in proportion to what is unspent; the next one that makes another search."""
+    least = max(size + 1, round(size * min(_FASTEST[entrant.fit], unspent)))
+    here = entrant.sized(size)
+    return next((larger for larger in range(least, 2 * least) if entrant.sized(larger) != here), least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
