@@ -97,7 +97,7 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(tmp_path, policy, c
     start = LocalPolicy.load(str(policy)).identity
     assert LocalPolicy.load(str(parts)).identity != start  # it has learnt
     assert not (parts / "state.pt").exists()
-    capsys.readouterr()
+    assert f"{parts}: going on from its saved state" in capsys.readouterr().err
     # Done is done; other settings are another run.
     before = (parts / "model.safetensors").stat().st_mtime_ns
     assert main(words(file, policy, parts, prm="rl_models:mortal")) == 0

@@ -264,6 +264,8 @@ def _train(
     refit = _refit(asked, actor, prm, problems, verifier, monitor)
     # Only now: what these refuse leaves no run behind that other settings could not go on with.
     begin(out, told)
+    if (out / STATE_FILE).is_file():
+        print(f"{out}: going on from its saved state", file=sys.stderr)
     with Display(monitor, settings.updates) as display:
         trainer = Trainer(
             actor,
