@@ -601,7 +601,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold", "probability"),
         ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": "0.5"}, "threshold", "a number, found '0.5'"),
         ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 0}, "timeout", "more than 0"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout", "3600"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout", "at most 3600"),
         ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": True}, "timeout", "found true"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split", "Did you mean 'line' or"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "agent"}, "split", "no turns"),
@@ -610,7 +610,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker", "not by 'line'"),
         ("/v1/rank", {"problem": "p"}, "candidates", "none"),
         ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem", "not blank"),
-        ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one"),
+        ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one entry, found an empty list"),
         ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0", "an object, found 3"),
         ("/v1/rank", {"problem": "p", "candidates": [{"text": "a"}]}, "candidates.0.text", "Known: steps, solution, id"),
         ("/v1/rank", {"problem": "p", "candidates": [{}]}, "candidates.0.steps", "found neither"),
@@ -701,6 +701,7 @@ def test_no_such_address_and_no_such_method():
         error(await client.get("/v2/score"), 404, "not_found")
         error(await client.post("/v1/score/", json={}), 404, "not_found")
         refused = await client.get("/v1/score")
+        assert refused.json()["error"]["message"].endswith("but POST")
         error(refused, 405, "method_not_allowed")
         assert refused.headers["allow"] == "POST"
         error(await client.delete("/v1/models"), 405, "method_not_allowed")

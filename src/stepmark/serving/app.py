@@ -148,7 +148,10 @@ async def _refusal(_request: Request, error: Exception) -> Response:
         return _answered(error)
     known = {
         404: ("not_found", "there is no such address; /docs lists them"),
-        405: ("method_not_allowed", "this address does not take that method"),
+        405: (
+            "method_not_allowed",
+            f"this address does not take that method, but {(error.headers or {}).get('Allow', 'others')}",
+        ),
     }
     kind, message = known.get(error.status_code, ("invalid_request", error.detail))
     refused = Refused(kind, message, headers=dict(error.headers or {}))

@@ -147,6 +147,7 @@ def _refused(model: type[BaseModel], error: ErrorDetails, body: bytes) -> Refuse
     if kind == "missing":
         return Refused("invalid_request", "expected this field, found none", field=place)
     expected = _EXPECTED.get(kind, error["msg"].removeprefix("Input should be "))
+    expected = expected.replace("less than or equal to", "at most")
     return Refused("invalid_request", f"expected {expected}, found {_shown(error['input'])}", field=place)
 
 
@@ -188,6 +189,8 @@ def _shown(value: Any) -> str:
         return json_type(value)
     if isinstance(value, int):
         return str(value) if abs(value) < 10**20 else "a number of many digits"
+    if value == []:
+        return "an empty list"
     if isinstance(value, float) or (isinstance(value, str) and len(value) <= 40):
         return repr(value)
     return json_type(value)
