@@ -75,7 +75,7 @@ def overview(rows: Sequence[Watched], watch: Watch) -> list[Item]:
                 (accuracy, _line("promised by the PRM's scores", rows, "promised")),
                 "share",
                 share=True,
-                note="Promised: as the scores stood for it at the first evaluation.",
+                note="Promised: what the scores stood for at the PRM's first evaluation.",
             )
         )
     if _any(rows, "cusum"):
