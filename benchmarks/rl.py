@@ -1,14 +1,14 @@
 """Policy training on the arithmetic world: accuracy against rollouts for each credit method, a run that is hacked, and each defence.
 
-`python -m benchmarks.rl [--quick] [--seeds 5] [--updates 100] [--prm recipe|exact] [--only METHOD …] [--report] [--out FOLDER]`
+`python -m benchmarks.rl [--quick] [--seeds 5] [--updates 100] [--prm recipe|exact|first-error] [--only METHOD …] [--report] [--out FOLDER]`
 
 All runs start from the tiny policy that ships with stepmark, on bare calculations of 3 to 6 steps, and are measured on the same held-out problems, one
 solution each. Seeds differ in the order of problems and in all that is sampled. The PRM is either one that the recipe's commands train on the spot from the same
-small network (`recipe`: rollouts, formulas, exact errors), or the world's own truth (`exact`): a step that is right in itself scores 0.95, any other 0.05. That
-one is never mistaken: it shows what a credit method is good for, and the other what a PRM is.
+small network (`recipe`: rollouts, formulas, exact errors), or the world's own truth: a step scores 0.95, and 0.05 if it is wrong in itself (`exact`) or if it or a step
+before it is (`first-error`). Those are never mistaken: they show what a credit method is good for, and the other what a PRM is.
 
 `rollouts_ratio_to_outcome` is the best process-reward method's rollouts to reach outcome GRPO's final accuracy over outcome GRPO's own, of mean curves
-over seeds, each a trailing mean of three evaluations. The best of several is a little too good; the table has all of them with intervals over seeds. Where
+over seeds, each made never to fall (`rl_figures.mean_curve`). The best of several is a little too good; the table has all of them with intervals over seeds. Where
 none reaches it there is no figure, and that is said.
 
 A finished run's history stays in FOLDER and is not run again; an unfinished run goes on from its last saved state. `--report` runs nothing and prints
@@ -24,9 +24,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -41,15 +40,12 @@ from benchmarks.rl_figures import (
     ratio,
 )
 from benchmarks.rl_methods import HACKED, HACKING, LEARNING, METHODS, OUTCOME, Method
-from stepmark.errors import InputError
+from benchmarks.rl_prms import exact_prm, first_error_prm, recipe_prm
 from stepmark.models.backbone import quiet_loading
 from stepmark.models.checkpoint import ARITHMETIC
-from stepmark.models.load import load_prm
 from stepmark.models.prm import PRM
-from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
 from stepmark.rl.credit.methods import Needs
@@ -68,11 +64,14 @@ IMPLICIT_RATE = 1 / 3
 """Of the policy's: the implicit PRM's."""
 
 
+Truth = Literal["recipe", "exact", "first-error"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """What all runs share."""
 
-    prm: Literal["recipe", "exact"] = "recipe"
+    prm: Truth = "recipe"
     training: int = 2000
     held_out: int = 200
     settings: RL = field(
@@ -141,49 +140,11 @@ def quick() -> World:
     return World(prm="exact", training=100, held_out=24, settings=settings)
 
 
-def exact_prm() -> PRM:
-    """The truth of the arithmetic world as a PRM of correctness; what states nothing of the problem is not right."""
-    read = lru_cache(maxsize=None)(read_arithmetic)
-
-    def score(problem: str, steps: tuple[str, ...]) -> float:
-        try:
-            labels, _ = true_labels(read(problem), steps)
-        except InputError:
-            return 0.05
-        return 0.95 if labels[-1] else 0.05
-
-    return ScriptedPRM(score, name="the world's truth")
-
-
-RECIPE = """
-problems arithmetic --count 100 --steps 3 6 --largest 99 --surface formula --seed 1 --out OUT/problems.jsonl
-problems arithmetic --count 1000 --steps 3 6 --largest 99 --surface formula --seed 3 --out OUT/more.jsonl --solutions OUT/right.jsonl
-sample OUT/problems.jsonl --policy stepmark:arithmetic --n 3 --temperature 1 --verifier number --out OUT/solutions.jsonl
-label rollout OUT/solutions.jsonl --policy stepmark:arithmetic --k 4 --temperature 1 --verifier number --out OUT/rollouts.jsonl
-label formulas OUT/solutions.jsonl --out OUT/formulas.jsonl
-label exact OUT/right.jsonl --wrong 8 --seed 1 --out OUT/exact.jsonl --keep-going
-train OUT/exact.jsonl OUT/rollouts.jsonl OUT/formulas.jsonl --base stepmark:arithmetic --objective soft --full --learning-rate 2e-3 --epochs 2 \
---token-budget 1024 --dtype float32 --evaluations 1 --out OUT/prm
-"""
-"""Commands of `recipes/tiny.sh`, up to the PRM."""
-
-
-def recipe_prm(folder: Path) -> PRM:
-    """A PRM trained from the tiny policy by the commands of `recipes/tiny.sh`; made once.
-
-    Raises:
-        SystemExit: a command failed.
-    """
-    from stepmark.cli import main as stepmark
-
-    if not (folder / "prm").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        for command in filter(None, RECIPE.splitlines()):
-            words = [word.replace("OUT", str(folder)) for word in command.split()]
-            code = stepmark(words)
-            if code not in (0, 1):  # 1: rows that were left out, as `--keep-going` allows
-                raise SystemExit(f"stepmark {' '.join(words[:2])} ended with {code}")
-    return load_prm(str(folder / "prm"), dtype="float32", device="cpu")
+def prm_of(which: Truth, out: Path) -> PRM:
+    """The PRM of a world; what is trained for it is kept in `out`."""
+    if which == "recipe":
+        return recipe_prm(out / "recipe-prm")
+    return exact_prm() if which == "exact" else first_error_prm()
 
 
 def points(rows: Sequence[Watched]) -> list[Point]:
@@ -310,12 +271,12 @@ def collect(
     for seed in range(seeds):
         for name in names:
             method, folder = METHODS[name], place(out, world, name, seed)
-            if method.refit is not None and world.prm == "exact":
+            if method.refit is not None and world.prm != "recipe":
                 continue  # the truth has no weights
             known = finished(folder, world.told(method, seed))
             if known is None and run:
                 if prm is None and method.credit.needs.steps:
-                    prm = exact_prm() if world.prm == "exact" else recipe_prm(out / "recipe-prm")
+                    prm = prm_of(world.prm, out)
                 began = time.process_time()
                 with quiet_loading():
                     known = train(folder, world, method, seed, prm, out / "recipe-prm" / "prm")
@@ -371,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="default: 5, with --quick 1")
     parser.add_argument("--updates", type=int)
     parser.add_argument("--learning-rate", type=float)
-    parser.add_argument("--prm", choices=("recipe", "exact"), help="default: recipe, with --quick exact")
+    parser.add_argument("--prm", choices=get_args(Truth), help="default: recipe, with --quick exact")
     parser.add_argument(
         "--only", nargs="+", choices=sorted(METHODS), metavar="METHOD", help=", ".join(METHODS)
     )

@@ -10,8 +10,6 @@ from itertools import pairwise
 
 from stepmark.metrics.intervals import Interval
 
-WINDOW = 3
-"""Evaluations in a trailing mean: the first crossing of a noisy curve comes too early."""
 RESAMPLES = 2000
 # Student's t, 97.5 %, by degrees of freedom: ten seeds at most.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -60,7 +58,10 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def mean_curve(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float]]:
-    """The mean over runs of the trailing mean of accuracies.
+    """The mean over runs of accuracies, as the curve nearest to it (least squares) that never falls.
+
+    The first crossing of a noisy curve comes too early, and that of a trailing mean too late, by the more the faster a method is. A run that learns and then
+    falls back is held at what it falls back to.
 
     Raises:
         ValueError: the runs were not evaluated at the same places.
@@ -68,11 +69,20 @@ def mean_curve(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float]]:
     places = [tuple(point.rollouts for point in run) for run in runs]
     if len(set(places)) != 1:
         raise ValueError(f"expected runs with the same evaluations, found {sorted(set(places))}")
-    found = []
-    for at, rollouts in enumerate(places[0]):
-        window = [point.accuracy for run in runs for point in run[max(0, at + 1 - WINDOW) : at + 1]]
-        found.append((float(rollouts), math.fsum(window) / len(window)))
-    return found
+    means = [math.fsum(run[at].accuracy for run in runs) / len(runs) for at in range(len(places[0]))]
+    return [(float(at), mean) for at, mean in zip(places[0], rising(means), strict=True)]
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The non-decreasing sequence with the smallest squared distance: neighbours that fall are pooled (Barlow et al. 1972, section 1.2)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            before, more = pools.pop()
+            total, count = total + before, count + more
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
 
 
 def rollouts_to(curve: Curve, accuracy: float) -> float | None:

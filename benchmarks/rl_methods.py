@@ -32,6 +32,7 @@ LEARNING: Mapping[str, Method] = {
     "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
     "min-form": Method(credit=MinForm()),
     # What a gradient with less noise in it allows; beside the baseline, so that nobody need guess what it gains by it.
+    "delta, twice the rate": Method(credit=Process(process_weight=0.8, shaping="delta"), rate=2.0),
     "min-form, twice the rate": Method(credit=MinForm(), rate=2.0),
     "outcome, twice the rate": Method(credit=Outcome(), rate=2.0),
     "progress": Method(credit=Progress()),

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -25,21 +27,43 @@ def run(*accuracies, each=100, **last):
     return [*made[:-1], replace(made[-1], **last)]
 
 
-SLOW = run(0.2, 0.2, 0.2, 0.5, 0.5, 0.5)  # trailing means: .2 .2 .2 .3 .4 .5
-FAST = run(0.2, 0.5, 0.8, 0.8, 0.8, 0.8)  # .2 .35 .5 .7 .8 .8
+SLOW = run(0.2, 0.2, 0.2, 0.5, 0.5, 0.5)
+FAST = run(0.2, 0.5, 0.8, 0.8, 0.8, 0.8)
 NEVER = run(0.2, 0.2, 0.2, 0.3, 0.3, 0.3)
 
 
 # --- curves and ratios ------------------------------------------------------------------------------------------------
 
 
-def test_a_curve_is_a_trailing_mean_of_three_over_all_runs():
-    assert [y for _, y in mean_curve([SLOW])] == pytest.approx([0.2, 0.2, 0.2, 0.3, 0.4, 0.5])
+def test_a_curve_is_the_mean_over_runs_that_never_falls():
+    assert [y for _, y in mean_curve([SLOW])] == pytest.approx([0.2, 0.2, 0.2, 0.5, 0.5, 0.5])
     both = mean_curve([SLOW, FAST])
     assert [x for x, _ in both] == [0, 100, 200, 300, 400, 500]
-    assert [y for _, y in both] == pytest.approx([0.2, 0.275, 0.35, 0.5, 0.6, 0.65])
+    assert [y for _, y in both] == pytest.approx([0.2, 0.35, 0.5, 0.65, 0.65, 0.65])
+    # What it gains and loses again is pooled: (0.6 + 0.4 + 0.5) / 3; only what stays is its own.
+    assert [y for _, y in mean_curve([run(0.2, 0.6, 0.4, 0.5, 0.7)])] == pytest.approx(
+        [0.2, 0.5, 0.5, 0.5, 0.7]
+    )
+    assert rl_figures.rising([0.5, 0.4, 0.3, 0.1]) == pytest.approx([0.325] * 4)
+    assert rl_figures.rising([]) == []
     with pytest.raises(ValueError, match="the same evaluations"):
         mean_curve([SLOW, run(0.1, 0.2)])
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=6))
+def test_no_rising_sequence_is_nearer(values):
+    found = rl_figures.rising(values)
+    assert found == sorted(found)
+
+    # Of all sequences that end in a step of the fit, by trying: moving any tail up or any head down, as far as it stays sorted, is no nearer.
+    def distance(fit):
+        return sum((a - b) ** 2 for a, b in zip(fit, values, strict=True))
+
+    for at in range(len(values)):
+        for by in (0.01, 1.0):
+            assert distance(found) <= distance([*found[:at], *(y + by for y in found[at:])]) + 1e-9
+            assert distance(found) <= distance([*(y - by for y in found[: at + 1]), *found[at + 1 :]]) + 1e-9
+    assert sum(found) == pytest.approx(sum(values))
 
 
 def test_rollouts_to_an_accuracy_are_on_a_line_between_evaluations():
@@ -52,27 +76,27 @@ def test_rollouts_to_an_accuracy_are_on_a_line_between_evaluations():
 
 
 def test_the_ratio_by_hand():
-    # SLOW ends at 0.5, first at 500 rollouts; FAST has it at 200.
-    assert ratio([FAST], [SLOW]) == pytest.approx(200 / 500)
+    # SLOW ends at 0.5, first at 300 rollouts; FAST has it at 100.
+    assert ratio([FAST], [SLOW]) == pytest.approx(100 / 300)
     assert ratio([SLOW], [SLOW]) == pytest.approx(1)
     assert ratio([NEVER], [SLOW]) is None
-    # One that got there at 250 and then stood still is compared with 250, not with the length of its run.
+    # One that got there at 300 and then stood still is compared with 300, not with the length of its run.
     still = run(*[0.2] * 3, *[0.5] * 9)
     assert ratio([run(*[0.2] * 3, *[0.5] * 9)], [still]) == pytest.approx(1)
-    assert ratio([FAST + run(*[0.8] * 12)[6:]], [still]) == pytest.approx(200 / 500)
+    assert ratio([FAST + run(*[0.8] * 12)[6:]], [still]) == pytest.approx(100 / 300)
     # An outcome run that learnt nothing has nothing that could be reached sooner.
     assert ratio([FAST], [run(*[0.2] * 6)]) is None
 
 
 def test_the_ratios_interval_is_over_seeds():
     same = ratio_interval({0: FAST, 1: FAST}, {0: SLOW, 1: SLOW})
-    assert (same.value, same.low, same.high) == (pytest.approx(0.4),) * 3
+    assert (same.value, same.low, same.high) == (pytest.approx(1 / 3),) * 3
     # Drawn alone (a quarter of the draws), the second seed never reaches it.
     mixed = ratio_interval({0: FAST, 1: NEVER}, {0: SLOW, 1: SLOW})
-    assert mixed.low == pytest.approx(0.4)
+    assert mixed.low == pytest.approx(1 / 3)
     assert mixed.high is None
     alone = ratio_interval({0: FAST, 7: NEVER}, {0: SLOW})
-    assert (alone.value, alone.low, alone.high) == (pytest.approx(0.4), None, None)
+    assert (alone.value, alone.low, alone.high) == (pytest.approx(1 / 3), None, None)
 
 
 def test_means_have_students_interval():
@@ -100,11 +124,11 @@ def test_the_benchmarks_figures(capsys):
         rl.HACKED: {0: hacked, 1: run(0.6, 0.5)},
     }
     found = rl.figures_of(runs)
-    assert found["rollouts_ratio_to_outcome"] == pytest.approx(0.4)
+    assert found["rollouts_ratio_to_outcome"] == pytest.approx(1 / 3)
     assert found["outcome_final_accuracy"] == pytest.approx(0.5)
     assert found["hacked_runs_alarmed"] == 0.5
     assert found["hacked_accuracy_change"] == pytest.approx(-0.3)
-    assert "0.40, of min-form" in capsys.readouterr().out
+    assert "0.33, of min-form" in capsys.readouterr().out
     none = rl.figures_of({rl.OUTCOME: {0: SLOW}, "papo": {0: NEVER}})
     assert "rollouts_ratio_to_outcome" not in none
     assert "none: no process-reward method reached" in capsys.readouterr().out
@@ -120,7 +144,7 @@ def test_the_tables():
     assert lines[0].startswith("| method | seeds | 0 | 200 | 500 |")
     assert lines[2:] == [
         "| outcome | 1 | 20.0 | 20.0 | 50.0 | 1 |",
-        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.40 |",
+        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.33 |",
         "| y | 1 | 20.0 | 20.0 | 30.0 | not reached |",
     ]
     assert len({line.count("|") for line in lines}) == 1
@@ -145,6 +169,14 @@ def test_the_exact_prm_knows_what_is_due_and_what_cannot_be_read():
     wrong, faithful = "Result after the first step: 10 + 5 = 16", "Result after the second step: 16 * 2 = 32"
     true_of_no_use = "Result after the second step: 16 + 2 = 18"
     prm = rl.exact_prm()
+    first = rl.first_error_prm()
+    assert first.score(problem, [wrong, faithful]) == [0.05, 0.05]
+    assert first.score(problem, ["Result after the first step: 10 + 5 = 15", wrong, faithful]) == [
+        0.95,
+        0.05,
+        0.05,
+    ]
+    assert first.score("What is love?", [faithful]) == [0.05]
     assert prm.score(problem, [wrong, faithful]) == [0.05, 0.95]
     assert prm.score(problem, [wrong, true_of_no_use]) == [0.05, 0.05]
     assert prm.score(problem, [wrong, "so", faithful]) == [0.05, 0.05, 0.05]
