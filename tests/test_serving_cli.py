@@ -39,6 +39,8 @@ TESTS = Path(__file__).parent
         (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
         (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
         (["--timeout", "0"], "--timeout 0.0: expected more than 0 seconds"),
+        (["--write-timeout", "0"], "--write-timeout 0.0: expected more than 0 seconds"),
+        (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
         (["--grace", "-1"], "--grace -1.0: expected 0 seconds or more"),
         (["--prot", "80"], "prot"),
         (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
@@ -60,6 +62,12 @@ def test_a_port_that_is_taken(capsys):
     assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
 
 
+def test_a_host_that_is_none(capsys):
+    assert main(["serve", "--prm", "scripted_prms:never", "--host", "nosuch.invalid", "--open"]) == 2
+    said = capsys.readouterr().err
+    assert "--host nosuch.invalid: " in said and "give a name or an address of this machine" in said
+
+
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve"]) == 2
@@ -68,9 +76,9 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
 
 
 def test_flags_become_settings():
-    options = ServeOptions(max_body=2, timeout=5.0, sessions=7, name="mine", token_budget=100)
-    assert checked(options) == Settings(
-        max_body=2 << 20, timeout=5.0, sessions=7, name="mine", token_budget=100
+    given = {"timeout": 5.0, "write_timeout": 7.0, "sessions": 7, "session_nodes": 9, "token_budget": 100}
+    assert checked(ServeOptions(max_body=2, name="mine", **given)) == Settings(
+        max_body=2 << 20, name="mine", **given
     )
     assert checked(ServeOptions()) == Settings()
 

@@ -66,6 +66,8 @@ class ServeOptions(PRMFlags):
     """Seconds a request may take where it does not say (504 afterwards)."""
     body_timeout: float = 30.0
     """Seconds a request's body may take to arrive (408 afterwards)."""
+    write_timeout: float = 60.0
+    """Seconds that a client may leave each piece (64 KiB) of its answer unread; then its connection is ended."""
     grace: float = 30.0
     """Seconds that SIGTERM or Ctrl-C gives to what is in work."""
     max_body: int = 8
@@ -78,6 +80,8 @@ class ServeOptions(PRMFlags):
     """Characters of a text that is to be cut into steps."""
     sessions: int = 1024
     """Sessions at once."""
+    session_nodes: int = 4096
+    """Steps that a session holds at once."""
     session_idle: float = 600.0
     """Seconds without a request after which a session is forgotten."""
     quiet: Flag = False
@@ -139,8 +143,8 @@ def checked(options: ServeOptions) -> Settings:
         raise UsageError(f"--port {options.port}: expected 0 to 65535")
     if options.open and options.keys is not None:
         raise UsageError("--open lets everybody ask and --keys only some: give one of them")
-    options.check_least([(name, 1) for name in _COUNTS])
-    for name in ("timeout", "body_timeout", "session_idle"):
+    options.check_least([*((name, 1) for name in _COUNTS), ("session_nodes", 2)])
+    for name in ("timeout", "body_timeout", "write_timeout", "session_idle"):
         if not 0 < getattr(options, name) < float("inf"):
             raise UsageError(
                 f"--{name.replace('_', '-')} {getattr(options, name)}: expected more than 0 seconds"
@@ -156,11 +160,13 @@ def checked(options: ServeOptions) -> Settings:
         queue_tokens=options.queue_tokens,
         timeout=options.timeout,
         body_timeout=options.body_timeout,
+        write_timeout=options.write_timeout,
         grace=options.grace,
         max_body=options.max_body << 20,
         max_solutions=options.max_solutions,
         max_steps=options.max_steps,
         max_characters=options.max_characters,
         sessions=options.sessions,
+        session_nodes=options.session_nodes,
         session_idle=options.session_idle,
     )

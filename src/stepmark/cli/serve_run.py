@@ -164,10 +164,16 @@ class _Server(uvicorn.Server):
 
 def _listen(place: Place) -> socket.socket:
     host = place.host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, place.port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        # `create_server` would make an OSError of it whose number is none of the system's.
+        socket.getaddrinfo(host, place.port, family, socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise UsageError(
+            f"--host {place.host}: {error.strerror}; give a name or an address of this machine"
+        ) from None
+    try:
+        return socket.create_server((host, place.port), family=family, backlog=2048)
     except OSError as error:
         raise UsageError(
             f"{place.host}:{place.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another --port"
