@@ -92,7 +92,9 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
         closing(ReplyFile(Path(out + ".replies.sqlite"))) as store,
         atomic_rows(out) as write,
     ):
-        progress = Progress(len(problems), tokens=asked.tokens_written, verb="asked", facts=tally.facts)
+        progress = Progress(
+            len(problems), tokens=asked.tokens_written, verb="asked", noun="problem", facts=tally.facts
+        )
         methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in problems)
         with progress:
             for number, judged in run(methods, asked.answerers, store=store, in_flight=options.in_flight):
