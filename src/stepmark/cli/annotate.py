@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.flags import Flag
 from stepmark.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from stepmark.annotation.project import Project
     from stepmark.annotation.security import Site
 
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8000

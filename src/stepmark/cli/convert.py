@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.flags import Flag
 from stepmark.cli.paths import FileOrDash, checked_input
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, fingerprint, is_stream, open_rows
 
 if TYPE_CHECKING:
     from stepmark.solutions.interchange.rows import Item
-
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 @Parameter(name="*")

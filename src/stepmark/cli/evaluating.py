@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
 from stepmark.errors import BackendError, UsageError

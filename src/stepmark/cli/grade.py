@@ -9,11 +9,12 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
 from stepmark.cli.answering import RAY, check_ray, ray_workers
+from stepmark.cli.flags import Flag
 from stepmark.cli.grading import Run, summary
 from stepmark.cli.paths import FileOrDash
 from stepmark.cli.prm_flags import PRMFlags
@@ -32,8 +33,6 @@ _COUNTED_UP_TO = 1 << 28
 
 _MOST_WORKERS = 1024
 """On a cluster, where no flag says how many."""
-
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 @Parameter(name="*")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import write_beside
 from stepmark.cli.paths import FileOrDash, checked_input
 from stepmark.errors import InputError, UsageError

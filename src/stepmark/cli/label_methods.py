@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.cli.labelling import LabelOptions, run_labeller
 from stepmark.cli.own import Kind, Settings, own
 from stepmark.cli.paths import FileOrDash

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from stepmark.batching import Write
 from stepmark.cli.answering import RAY, answering, check_ray
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress

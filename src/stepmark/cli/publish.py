@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from stepmark.cli.flags import Flag
 from stepmark.errors import UsageError
-
-Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 def publish_command(

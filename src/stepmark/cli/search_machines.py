@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from stepmark.batching import Answerer, Score
 from stepmark.cli.answering import ray_workers
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.errors import UsageError
 from stepmark.records import ScoreKind
 from stepmark.search.searching import Budget, Grading, ModelSize, Search, Sizes, Steps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.serve_search import NO_MODEL, ModelOptions, extension
 from stepmark.errors import MissingExtraError, UsageError

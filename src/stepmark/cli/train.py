@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.grade import Flag
+from stepmark.cli.flags import Flag
 from stepmark.errors import UsageError
 from stepmark.store import atomic_write
 
