@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NoReturn
@@ -150,6 +151,24 @@ class Holds(Searching):
         yield ()
 
 
+@dataclass(frozen=True)
+class Door:
+    """A dataclass that holds what can be neither written down nor copied."""
+
+    lock: object = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locked(Searching):
+    """A setting that holds such a one."""
+
+    name: ClassVar[str] = "locked"
+    door: Door = field(default_factory=Door)
+
+    def search(self, problem):
+        yield ()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unwritten(Expanding, abc.ABC):
     """Abstract."""
@@ -218,6 +237,17 @@ class LargeOnly(BestFirst):
 
     def __post_init__(self) -> None:
         at_least("expand", self.expand, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvenOnly(BestFirst):
+    """Refuses half of the sizes, in words of its own."""
+
+    name: ClassVar[str] = "even-only"
+
+    def __post_init__(self) -> None:
+        if self.expand % 2:
+            raise ValueError("even numbers only")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

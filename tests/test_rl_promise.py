@@ -79,8 +79,17 @@ def test_scores_that_tell_nothing_or_the_contrary_promise_no_more_when_they_rise
     useless = Baseline.of(dice.random(400).tolist(), right, kind="probability")
     low, high = useless.promises([0.2, 0.8])
     assert abs(high - low) < 0.15
-    # All scores alike.
-    assert Baseline.of([0.5] * 4, [True, False] * 2, kind="margin").promises([0.5]) == [pytest.approx(0.5)]
+
+
+@pytest.mark.parametrize("score", [0.5, 0.1, -0.7, 0.0, 1e6 / 3])
+def test_scores_that_are_all_alike_are_read_in_their_own_unit(score) -> None:
+    # The mean of three times 0.1 is not 0.1: its rounding is no spread to measure later scores by.
+    found = Baseline.of([score] * 3, [True, False, True], kind="margin")
+    assert found.spread == 1
+    # At the scores' place the shift alone tells: sum(right - p) = shift / SHIFT^2.
+    (here, above) = found.promises([score, score + 0.001])
+    assert 2 - 3 * here == pytest.approx(found.shift / SHIFT**2, abs=1e-6)
+    assert abs(above - here) < 0.001
 
 
 @pytest.mark.parametrize("ok", [True, False])

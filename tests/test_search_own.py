@@ -215,6 +215,7 @@ def test_a_setting_without_a_default_is_asked_for():
         ("own_searches:choose", "choose() failed: TypeError: choose() missing 3 required"),
         ("own_searches:Nameless", "expected a name, a text that its results are marked with; found None"),
         ("own_searches:Holds", "its setting key holds a builtin_function_or_method"),
+        ("own_searches:Locked", "its setting door holds a Door"),
     ],
 )
 def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
@@ -385,6 +386,10 @@ def test_entrants_of_ones_own_that_cannot_be():
         (
             own_searches.LargeOnly(),
             "expand, which sized_by names, must take every whole number from 1, and refused 1",
+        ),
+        (
+            own_searches.EvenOnly(),
+            "must take every whole number from 1, and refused 1: even numbers only",
         ),
         (Searching(grading=Grading(aggregate="last")), "the search Searching is abstract"),
     ):

@@ -15,7 +15,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -177,16 +177,19 @@ def _check(made: Any, told: str, kind: Kind) -> None:
     name = getattr(made, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"{told}: expected a name, a text that its results are marked with; found {name!r}")
-    for key, value in asdict(made).items():
-        if key not in kind.flags and not _plain(value):
+    for one in fields(made):
+        value = getattr(made, one.name)
+        if one.name not in kind.flags and not _plain(value):
             raise UsageError(
-                f"{told}: its setting {key} holds a {type(value).__name__}. Settings are written down, so that an interrupted run is "
+                f"{told}: its setting {one.name} holds a {type(value).__name__}. Settings are written down, so that an interrupted run is "
                 "continued with the same ones only: expected numbers, texts, booleans, None, paths, and lists or tables of them. "
                 "What is no setting may be a ClassVar or made in the method"
             )
 
 
 def _plain(value: object) -> bool:
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_plain(getattr(value, one.name)) for one in fields(value))
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _plain(one) for key, one in value.items())
     if isinstance(value, tuple | list):

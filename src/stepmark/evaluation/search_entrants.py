@@ -227,7 +227,7 @@ def own_entrant(search: Searching) -> Entrant:
         larger: dict[str, Any] = {by: size}
         try:
             return replace(search, **larger)
-        except UsageError as error:
+        except (UsageError, ValueError, TypeError) as error:
             raise UsageError(
                 f"the search {name}: {by}, which sized_by names, must take every whole number from 1, and refused {size}: {error}"
             ) from error

@@ -15,6 +15,8 @@ from stepmark.records import ScoreKind
 
 EDGE = 1e-3
 """A probability nearer to 0 or 1 is taken for this far from it: a product of many steps would else outweigh all others."""
+_ALIKE = 1e-12
+"""Scores that differ by less of themselves are one."""
 SHIFT, SCALE = 5.0, 0.5
 """Standard deviations of the priors of the shift, around 0, and of the scale, around 1."""
 
@@ -55,7 +57,10 @@ class Baseline:
             return None
         centre = spread = None
         if kind != "probability":
-            centre, spread = float(known.mean()), float(known.std()) or 1.0
+            centre, spread = float(known.mean()), float(known.std())
+            # The mean of equal numbers is not always that number.
+            if spread <= _ALIKE * float(np.abs(known).max()):
+                spread = 1.0
         shift, scale = _fit(_read(known, centre, spread), labels)
         bare = cls(shift=shift, scale=scale, centre=centre, spread=spread, residuals=())
         return cls(
