@@ -360,6 +360,7 @@ def test_few_sessions_are_enough_for_many_problems():
         assert [one.score for one in keeper.score(asked, unheard)] == [0.5] * 5
         longer = [Score(problem=f"problem {i}", steps=("a", "b")) for i in range(5)]
         assert [one.score for one in keeper.score(longer, unheard)] == [1 / 3] * 5
+        assert there.ledger.steps == 10  # what was read again is not another step
         assert len(server.app.service.live.sessions) == 2
         keeper.release(
             [

@@ -17,6 +17,8 @@ _AT_ONCE = 16
 """Requests on their way together: the server computes in one batch what waits at one time."""
 _SESSIONS = 64
 """Sessions that are held at once. The one that was used longest ago is given back for another one."""
+_REMEMBERED = 16
+"""Of sessions that were given back, times as many are known, so that what is read again is counted as such."""
 
 
 @final
@@ -31,6 +33,7 @@ class RemoteScorer:
     def __init__(self, prm: RemotePRM, *, sessions: int = _SESSIONS) -> None:
         self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
         self._sessions: dict[str, Session] = {}
+        self._given_back: dict[str, Session] = {}
 
     @property
     def places(self) -> int:
@@ -77,11 +80,14 @@ class RemoteScorer:
     def _make_room(self, problems: Sequence[str]) -> None:
         """A session for each of some problems, which are then the last to go."""
         for problem in problems:
-            session = self._sessions.pop(problem, None)
+            session = self._sessions.pop(problem, None) or self._given_back.pop(problem, None)
             self._sessions[problem] = session or self._prm.client.session(problem)
         while len(self._sessions) > self._most:
             oldest = next(iter(self._sessions))
-            self._sessions.pop(oldest).close()
+            self._given_back[oldest] = self._sessions.pop(oldest)
+            self._given_back[oldest].close()
+        while len(self._given_back) > _REMEMBERED * self._most:
+            del self._given_back[next(iter(self._given_back))]
 
 
 def _together(
