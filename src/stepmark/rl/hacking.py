@@ -29,8 +29,8 @@ class Cusum:
     slack: float = 1.5
     """In standard errors: gaps under it are taken for noise. All gaps are from the same first evaluation, so one that was lucky stays in each of them."""
     limit: float = 2.0
-    """In standard errors. With these two a run of 20 evaluations without drift raises an alarm in about one case of twenty, at most, with 50 held-out problems and
-    with 1,000 (a test simulates it)."""
+    """In standard errors. With these two a run of 20 evaluations without drift raises an alarm in about one case of twenty with 50 to 1,000 held-out problems, and
+    one of 100 evaluations in about one of ten (a test simulates the first, with 50 and 200)."""
 
     def path(self, gaps: Sequence[float | None]) -> list[float | None]:
         """S at each evaluation, 0 at the first; None at one without a gap, over which S stays as it was."""
