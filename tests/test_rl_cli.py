@@ -178,7 +178,7 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ),
         ({}, ["--implicit-beta", "2"], "add --implicit"),
         ({}, ["--kl-weight", "1", "--no-reference"], "--no-reference does not keep"),
-        ({"group": 0}, [], "group must be at least 1"),
+        ({"group": 0}, [], "--group must be at least 1, found 0"),
         ({"held_out": 6}, [], "--held-out 6: expected from 1 to under the 6 problems"),
         ({"held_out": "nowhere.jsonl"}, [], "nowhere.jsonl"),
         ({"policy": "http://localhost:1/v1#x"}, [], "a server's weights"),
@@ -186,10 +186,21 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"file": "missing.jsonl"}, [], "missing.jsonl"),
         ({"verifier": "oracle"}, [], "oracle"),
         ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
-        ({"limit": -1}, [], "limit must be at least 0"),
+        ({"limit": -1}, [], "--limit must be at least 0"),
         ({"group": 1}, [], "--group 1: --credit process compares solutions of one problem"),
         ({}, ["--error-under", "2"], "--error-under"),
-        ({"process_weight": 3}, [], "process_weight: expected a number in [0, 1], found 3.0"),
+        (
+            {"process_weight": 3},
+            [],
+            "--process-weight (process_weight): expected a number in [0, 1], found 3.0",
+        ),
+        ({"learning_rate": 0}, [], "--learning-rate (learning_rate) must be above 0, found 0.0"),
+        ({"refit_every": 1, "refit_learning_rate": 2}, [], "--refit-learning-rate (learning_rate) must be"),
+        (
+            {"credit": "prime"},
+            ["--implicit", "--implicit-beta", "0"],
+            "--implicit-beta (beta) must be above 0, found 0.0",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_there_is_a_run(
@@ -241,14 +252,22 @@ def test_every_setting_of_every_method_is_a_flag() -> None:
 @pytest.mark.parametrize(
     ("name", "flags", "said"),
     [
-        ("process", {"process_weight": 1.5}, r"process_weight: expected a number in \[0, 1\], found 1.5"),
-        ("process", {"threshold": math.nan}, "threshold: expected a finite number, found nan"),
-        ("papo", {"process_weight": math.nan}, "process_weight: expected a number of 0 or more, found nan"),
+        (
+            "process",
+            {"process_weight": 1.5},
+            r"--process-weight .*: expected a number in \[0, 1\], found 1.5",
+        ),
+        ("process", {"threshold": math.nan}, "--threshold: expected a finite number, found nan"),
+        (
+            "papo",
+            {"process_weight": math.nan},
+            "--process-weight .*: expected a number of 0 or more, found nan",
+        ),
         ("min-form", {"min_temperature": 0.0}, "--min-temperature.*above 0, found 0.0"),
-        ("min-form", {"outcome_weight": -1.0}, "outcome_weight: expected a number of 0 or more"),
-        ("progress", {"alpha": math.inf}, "alpha: expected a number of 0 or more, found inf"),
-        ("prime", {"gamma": 2.0}, r"gamma: expected a number in \[0, 1\]"),
-        ("step-ppo", {"lam": -0.5}, r"lam: expected a number in \[0, 1\]"),
+        ("min-form", {"outcome_weight": -1.0}, "--outcome-weight .*: expected a number of 0 or more"),
+        ("progress", {"alpha": math.inf}, "--alpha: expected a number of 0 or more, found inf"),
+        ("prime", {"gamma": 2.0}, r"--gamma: expected a number in \[0, 1\]"),
+        ("step-ppo", {"lam": -0.5}, r"--lam: expected a number in \[0, 1\]"),
     ],
 )
 def test_a_setting_out_of_its_range_is_refused_before_a_run_begins(name, flags, said) -> None:

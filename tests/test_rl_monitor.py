@@ -371,10 +371,10 @@ def test_a_mark_points_at_a_number() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Watch(probes=-1), "probes"),
-        (lambda: Watch(resamples=10), "resamples"),
+        (lambda: Watch(probes=-1), "^--probes must be at least 0, found -1"),
+        (lambda: Watch(resamples=10), "^resamples must be at least 100"),
         (lambda: Watch(cusum=Cusum(slack=-1)), "slack"),
-        (lambda: Watch(threshold=math.nan), "threshold"),
+        (lambda: Watch(threshold=math.nan), r"^--error-under \(threshold\)"),
     ],
 )
 def test_settings_that_cannot_be(make, words) -> None:

@@ -240,7 +240,7 @@ def test_without_right_and_wrong_steps_nothing_is_trained(tmp_path):
 def test_it_needs_problems_to_train_on(tmp_path):
     with pytest.raises(UsageError, match="leaves none to train the PRM on"):
         refit(tmp_path, RefittedPRM(knows()), Fits(), problems=PROBLEMS[:8])
-    with pytest.raises(UsageError, match="refit rollouts must be at least 1, found 0"):
+    with pytest.raises(UsageError, match=r"--refit-rollouts \(rollouts\) must be at least 1, found 0"):
         Refitting(rollouts=0)
 
 

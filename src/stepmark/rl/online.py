@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.rl.actor import Actor, Padded, passes, rows_of
+from stepmark.rl.refusals import said
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +31,7 @@ class Implicit:
     def __post_init__(self) -> None:
         for name, value in (("beta", self.beta), ("learning_rate", self.learning_rate), ("clip", self.clip)):
             if not 0 < value < math.inf:
-                raise UsageError(f"{name} must be above 0, found {value}")
+                raise UsageError(f"{said(name, f'implicit_{name}')} must be above 0, found {value}")
 
 
 @final

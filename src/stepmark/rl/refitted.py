@@ -10,6 +10,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Difference
 from stepmark.models.prm import PRM, Ledger
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.rl.refusals import said
 
 
 @final
@@ -113,11 +114,15 @@ class Refitting:
             ("epochs", 1),
         ):
             if getattr(self, name) < least:
-                raise UsageError(f"refit {name} must be at least {least}, found {getattr(self, name)}")
+                raise UsageError(
+                    f"{said(name, f'refit_{name}')} must be at least {least}, found {getattr(self, name)}"
+                )
         if self.rank is not None and self.rank < 1:
-            raise UsageError(f"refit rank must be at least 1, found {self.rank}")
+            raise UsageError(f"{said('rank', 'refit_rank')} must be at least 1, found {self.rank}")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise UsageError(f"refit learning_rate must be above 0 and under 1, found {self.learning_rate}")
+            raise UsageError(
+                f"{said('learning_rate', 'refit_learning_rate')} must be above 0 and under 1, found {self.learning_rate}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepmark.errors import UsageError
+from stepmark.rl.refusals import said
 
 LORA_RATE, FULL_RATE = 1e-5, 1e-6
 """Peak learning rates: GRPO's with all weights (Shao et al. 2024, section 4.2); ten times that with LoRA (Schulman et al. 2025, "LoRA without
@@ -85,7 +86,7 @@ class RL:
             ("seed", 0),
         ):
             if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
+                raise UsageError(f"{said(name)} must be at least {least}, found {getattr(self, name)}")
         for name, fits, expected in (
             (
                 "temperature",
@@ -111,7 +112,7 @@ class RL:
             ),
         ):
             if not fits:
-                raise UsageError(f"{name} must be {expected}, found {getattr(self, name)}")
+                raise UsageError(f"{said(name)} must be {expected}, found {getattr(self, name)}")
 
     @property
     def peak(self) -> float:

@@ -12,6 +12,7 @@ from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
 from stepmark.rl.hacking import Cusum, Probe, Quadrants
 from stepmark.rl.promise import Baseline
+from stepmark.rl.refusals import said
 
 Cell = Literal["both", "lucky", "slipped", "neither"]
 CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
@@ -40,12 +41,15 @@ class Watch:
     def __post_init__(self) -> None:
         for name, least in (("probes", 0), ("examples", 0), ("bins", 1), ("resamples", 100)):
             if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
+                found = said(name) if name in ("probes", "examples") else name  # the others are no flags
+                raise UsageError(f"{found} must be at least {least}, found {getattr(self, name)}")
         for name in ("slack", "limit"):
             if not 0 <= getattr(self.cusum, name) < math.inf:
-                raise UsageError(f"{name} must be at least 0, found {getattr(self.cusum, name)}")
+                raise UsageError(f"{said(name)} must be at least 0, found {getattr(self.cusum, name)}")
         if self.threshold is not None and not math.isfinite(self.threshold):
-            raise UsageError(f"threshold must be a finite number, found {self.threshold}")
+            raise UsageError(
+                f"{said('threshold', 'error_under')} must be a finite number, found {self.threshold}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
+from stepmark.rl.refusals import said
 
 Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
 """What is done to step rewards before they are given out: nothing, `shaping.clip`, `shaping.delta`, `defences.zero_mean_wrong`."""
@@ -59,14 +60,16 @@ def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Refuse a setting outside [low, high], or one that is not finite, before a run begins."""
     if not (low <= value <= high and math.isfinite(value)):
         expected = f"in [{low:g}, {high:g}]" if high < math.inf else f"of {low:g} or more"
-        raise UsageError(f"{name}: expected a number {expected}, found {value}")
+        raise UsageError(f"{said(name)}: expected a number {expected}, found {value}")
 
 
 def _check_shaping(shaping: str, threshold: float) -> None:
     if shaping not in get_args(Shaping):
-        raise UsageError(f"shaping: expected none, clip, delta or zero-mean-wrong, found {shaping!r}")
+        raise UsageError(
+            f"{said('shaping')}: expected none, clip, delta or zero-mean-wrong, found {shaping!r}"
+        )
     if not math.isfinite(threshold):
-        raise UsageError(f"threshold: expected a finite number, found {threshold}")
+        raise UsageError(f"{said('threshold')}: expected a finite number, found {threshold}")
 
 
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
@@ -141,7 +144,7 @@ class MinForm:
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise UsageError(
-                f"temperature of the soft minimum (--min-temperature): expected a number above 0, found {self.temperature}"
+                f"{said('temperature', 'min_temperature')}: expected a number above 0, found {self.temperature}"
             )
         _check("outcome_weight", self.outcome_weight, 0)
 
@@ -304,7 +307,7 @@ def shaped(batch: Batch, how: Shaping, *, threshold: float = 0.5) -> Tensor:
         return shaping.delta(batch)
     if how == "zero-mean-wrong":
         return defences.zero_mean_wrong(batch)
-    raise UsageError(f"shaping: expected none, clip, delta or zero-mean-wrong, found {how!r}")
+    raise UsageError(f"{said('shaping')}: expected none, clip, delta or zero-mean-wrong, found {how!r}")
 
 
 CREDITS = Catalog(
