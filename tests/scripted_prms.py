@@ -53,6 +53,11 @@ def margins() -> ScriptedPRM:
     )
 
 
+def breaks() -> ScriptedPRM:
+    """A mistake in somebody's function."""
+    return ScriptedPRM({}["weights"])
+
+
 def certain() -> ScriptedPRM:
     """Is always sure."""
     return ScriptedPRM(lambda p, s: 1.0, name="certain")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.named import MEANT, prm_of, refuse_idle
 from stepmark.models.prm import PRM
 
 if TYPE_CHECKING:
@@ -60,28 +61,32 @@ def load_prm(
 
     Raises:
         CheckpointError: missing, corrupt, or of a family that cannot be told.
-        UsageError: settings that do not go together.
+        UsageError: settings that do not go together, one that means nothing for the PRM that is named, or a factory that failed.
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
     from stepmark.models.generative import GENERATIVE
 
-    if (
-        ":" in name_or_path
-        and not name_or_path.startswith(("http://", "https://"))
-        and "/" not in name_or_path
-    ):
-        factory = NAMES.load(name_or_path)
-        if not callable(factory):
-            raise UsageError(
-                f"{name_or_path} is a {type(factory).__name__}; expected a function or class whose call gives a PRM"
-            )
-        made: PRM = factory()
-        return made
+    served = name_or_path.startswith(("http://", "https://"))
+    named = {
+        "family": family,
+        "reference": reference,
+        "model": model,
+        "tokenizer": tokenizer,
+        "samples": samples,
+    }
+    if ":" in name_or_path and not served and "/" not in name_or_path:
+        refuse_idle(named, MEANT, f"{name_or_path} makes its PRM itself: say it in that function")
+        return prm_of(name_or_path, NAMES)
+    if not served:
+        refuse_idle(named, ("model", "tokenizer"), f"{name_or_path} is not the address of one: leave it out")
     critic: str | Settings | None = family if family in GENERATIVE else None
     if family is None:
         critic = _own_critic(name_or_path if tokenizer is None else tokenizer, seed)
     if critic is not None:
+        refuse_idle(
+            named, ("reference",), f"{name_or_path} is read as one that writes critiques: leave it out"
+        )
         return _generative(
             critic,
             name_or_path,
@@ -92,7 +97,12 @@ def load_prm(
             samples=samples,
             seed=seed,
         )
-    if name_or_path.startswith(("http://", "https://")) and tokenizer is None:
+    if not served or tokenizer is not None:
+        read = f"{name_or_path} is read as one that writes none"
+        refuse_idle(named, ("samples",), f"{read}: leave it out, or name its --family (stepmark families)")
+    if served and tokenizer is not None:
+        refuse_idle(named, ("reference",), f"{name_or_path} computes one model only: leave it out")
+    if served and tokenizer is None:
         settings = {
             "family": family is not None,
             "neutral": neutral != "positive",
@@ -109,7 +119,7 @@ def load_prm(
         raise MissingExtraError(
             "reading a checkpoint needs torch and transformers: pip install 'stepmark[local]'"
         ) from error
-    if tokenizer is not None and name_or_path.startswith(("http://", "https://")):
+    if served and tokenizer is not None:
         return _served(
             name_or_path,
             family=family,
