@@ -20,13 +20,12 @@ from stepmark.serving.guard import Guard
 from stepmark.serving.keys import Keys
 from stepmark.serving.service import DEFAULTS, Settings
 
-PROBLEM = "What is 12 * 8 - 70?"
+PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
 
 
 def sums(problem: str, steps: tuple[str, ...]) -> float:
     """0.9 where "a * b = c" or the like is true, 0.2 where it is not."""
-    left, _, right = steps[-1].partition("=")
-    a, sign, b = left.split()
+    a, sign, b, _, right = steps[-1].split()[:5]
     found = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
     return 0.9 if found == int(right) else 0.2
 

@@ -67,5 +67,21 @@ def test_alone_and_together_it_gives_the_same_scores(prm: PRM) -> None:
 
 
 @needs_base
+def test_what_the_library_shows_as_its_example_it_gets_right(prm: PRM) -> None:
+    """The server's greeting, its documents and the doctor name an error; the PRM that they ask must see it."""
+    from stepmark.cli import doctor_deep
+    from stepmark.serving.wire import requests
+
+    threshold = prm.default_threshold
+    assert threshold is not None
+    wrong = prm.score(requests.PROBLEM, requests.STEPS)
+    right = prm.score(requests.PROBLEM, requests.RIGHT)
+    assert wrong[0] is not None and wrong[0] > threshold
+    assert wrong[1] is not None and wrong[1] < threshold - 0.3
+    assert all(score is not None and score > threshold for score in right)
+    assert (doctor_deep.PROBLEM, list(doctor_deep.STEPS)) == (requests.PROBLEM, requests.STEPS)
+
+
+@needs_base
 def test_the_first_step_is_scored_without_the_others(prm: PRM) -> None:
     assert prm.score(PROBLEM, RIGHT)[0] == pytest.approx(prm.score(PROBLEM, RIGHT[:1])[0], abs=1e-5)

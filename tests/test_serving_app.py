@@ -16,8 +16,8 @@ from stepmark.serving import wire
 from stepmark.serving.refusals import TYPES
 from stepmark.serving.service import Settings
 
-RIGHT = ["12 * 8 = 96", "96 - 70 = 26"]
-WRONG = ["12 * 8 = 96", "96 - 70 = 36"]
+RIGHT = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+WRONG = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
 JSON = {"content-type": "application/json"}
 
 
@@ -37,7 +37,7 @@ def test_scores_of_several_solutions():
         body = {
             "solutions": [
                 {"problem": PROBLEM, "steps": WRONG, "id": "w"},
-                {"problem": PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 26"},
+                {"problem": PROBLEM, "solution": "\n".join(RIGHT)},
                 {"problem": "What is 2 + 2?", "steps": ["2 + 2 = 5", "5 - 1 = 4"]},
             ]
         }
@@ -103,7 +103,7 @@ def test_a_prm_without_a_threshold_knows_no_first_error():
 
 def test_texts_are_cut_as_asked():
     async def conversation(client):
-        text = "12 * 8 = 96@96 - 70 = 26"
+        text = "@".join(RIGHT)
         body = {"problem": PROBLEM, "solution": text, "split": "marker", "marker": "@"}
         answer = await client.post("/v1/score", json=body)
         assert answer.json()["results"][0]["steps"] == RIGHT
@@ -250,7 +250,7 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
                 "marker\n1 + 1 = 2\nno sum",
                 {"steps": RIGHT, "id": "b"},
                 {"steps": ["1 + 1 = 2", " "]},
-                {"solution": "12 * 8 = 96\n96 - 70 = 26"},
+                {"solution": "\n".join(RIGHT)},
             ],
         }
         answer = (await client.post("/v1/rank", json=body)).json()
@@ -300,7 +300,8 @@ def test_a_session_from_beginning_to_end():
         assert opened["expires_in"] == 600.0
         at = f"/v1/sessions/{opened['id']}"
         answer = await client.post(
-            f"{at}/steps", json={"steps": [{"after": None, "text": RIGHT[0]}, {"text": "12 * 8 = 86"}]}
+            f"{at}/steps",
+            json={"steps": [{"after": None, "text": RIGHT[0]}, {"text": "12 * 8 = 86 rolls are baked."}]},
         )
         wire.StepsAnswer.model_validate(answer.json())
         first, second = answer.json()["results"]

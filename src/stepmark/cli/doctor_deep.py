@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-PROBLEM = "What is 12 * 8 - 70?"
-STEPS = ("12 * 8 = 96", "96 - 70 = 36")
+PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
+STEPS = ("12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left.")
 
 
 def main(words: Sequence[str]) -> int:

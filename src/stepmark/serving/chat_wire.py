@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from stepmark.records import ScoreKind
 from stepmark.serving.wire import MOST_SECONDS, ErrorBody
+from stepmark.serving.wire.requests import PROBLEM
 
 MOST_CANDIDATES = 256
 """Completions that one request may ask for, whatever the server's own limit."""
@@ -94,9 +95,9 @@ class ChatRequest(_Request):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"messages": [{"role": "user", "content": "What is 12 * 8 - 70?"}]},
+                {"messages": [{"role": "user", "content": PROBLEM}]},
                 {
-                    "messages": [{"role": "user", "content": "What is 12 * 8 - 70?"}],
+                    "messages": [{"role": "user", "content": PROBLEM}],
                     "temperature": 0.8,
                     "stream": True,
                     "stepmark": {"n": 4, "choose": "vote"},

@@ -64,8 +64,8 @@ def use(written: Written, base: str) -> str:
     said = [
         "With stepmark, which finds step ends by construction and applies everything in `stepmark.json`:",
         _console(f"stepmark grade solutions.jsonl --prm {FOLDER}"),
-        f'```python\nimport stepmark\n\nprm = stepmark.load_prm("{FOLDER}")\nprm.score("What is 12 * 8 - 70?", '
-        '["12 * 8 = 96", "96 - 70 = 26"])\n```',
+        f'```python\nimport stepmark\n\nprm = stepmark.load_prm("{FOLDER}")\nprm.score("A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?", '
+        '["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."])\n```',
     ]
     if written.layout == "adapter":
         said.append(f"It is a LoRA adapter over `{base}`, which must be there too.")

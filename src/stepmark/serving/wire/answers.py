@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stepmark.records import ScoreKind
-from stepmark.serving.wire.requests import STEPS
+from stepmark.serving.wire.requests import RIGHT, STEPS
 
 
 class _Answer(BaseModel):
@@ -63,10 +63,10 @@ class Result(_Answer):
     scores: list[float | None] | None = Field(
         None,
         description="One a step, in order, in the range of score_kind; null only for a step that was not read.",
-        examples=[[0.93, 0.11]],
+        examples=[[0.85, 0.25]],
     )
     score: float | None = Field(
-        None, description="The aggregate of them; null when a step has none.", examples=[0.11]
+        None, description="The aggregate of them; null when a step has none.", examples=[0.25]
     )
     first_error: int | None = Field(
         None,
@@ -85,7 +85,7 @@ class Result(_Answer):
     tokens: int | None = Field(
         None,
         description="Tokens that the PRM read: template, problem and steps; null when it does not tell.",
-        examples=[31],
+        examples=[63],
     )
     error: ErrorBody | None = Field(
         None, description="Why there are no scores; the other fields are then absent, save index and id."
@@ -99,7 +99,7 @@ class Usage(_Answer):
     steps: int = Field(description="Their steps.", examples=[2])
     tokens: int | None = Field(
         description="Tokens of them all, each read alone; null when the PRM does not tell. How many were computed is in /metrics.",
-        examples=[31],
+        examples=[63],
     )
 
 
@@ -118,13 +118,13 @@ class _Graded(_Answer):
     usage: Usage
 
 
-_RESULT: dict[str, Any] = {"index": 0, "scores": [0.93, 0.11], "score": 0.11, "first_error": 1, "tokens": 31}
+_RESULT: dict[str, Any] = {"index": 0, "scores": [0.85, 0.25], "score": 0.25, "first_error": 1, "tokens": 63}
 _HEAD: dict[str, Any] = {
     "model": "default",
     "score_kind": "probability",
     "aggregate": "min",
-    "threshold": 0.5,
-    "usage": {"solutions": 1, "steps": 2, "tokens": 31},
+    "threshold": 0.754,
+    "usage": {"solutions": 1, "steps": 2, "tokens": 63},
 }
 
 
@@ -148,15 +148,15 @@ class RankAnswer(_Graded):
                 {
                     "object": "ranking",
                     **_HEAD,
-                    "usage": {"solutions": 2, "steps": 4, "tokens": 62},
+                    "usage": {"solutions": 2, "steps": 4, "tokens": 126},
                     "results": [
                         {
                             "index": 1,
-                            "scores": [0.93, 0.9],
-                            "score": 0.9,
+                            "scores": [0.85, 0.82],
+                            "score": 0.82,
                             "first_error": -1,
-                            "steps": ["12 * 8 = 96", "96 - 70 = 26"],
-                            "tokens": 31,
+                            "steps": RIGHT,
+                            "tokens": 63,
                         },
                         _RESULT,
                     ],

@@ -13,10 +13,12 @@ NOT_BLANK = r"\S"
 MOST_NODE = 2**53
 """Nodes of a session are below it: every JSON reader holds such numbers exactly."""
 
-PROBLEM = "What is 12 * 8 - 70?"
-STEPS = ["12 * 8 = 96", "96 - 70 = 36"]
+PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
+STEPS = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
+RIGHT = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+"""The same, with a second step that is right."""
 EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
-"""A request for scores that shows what they are for: the second step is wrong."""
+"""A request for scores that shows what they are for: the second step is wrong, and the PRM that ships says so."""
 
 
 def _given(*names: str) -> dict[str, Any]:
@@ -33,7 +35,7 @@ class SolutionToScore(_Request):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [EXAMPLE, {"problem": PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 36"}],
+            "examples": [EXAMPLE, {"problem": PROBLEM, "solution": "\n".join(STEPS)}],
             "oneOf": [_given("steps"), _given("solution")],
         }
     )
@@ -46,7 +48,7 @@ class SolutionToScore(_Request):
         fail_fast=True,
     )
     solution: str | None = Field(
-        None, description="The whole text instead of `steps`.", examples=["12 * 8 = 96\n96 - 70 = 36"]
+        None, description="The whole text instead of `steps`.", examples=["\n".join(STEPS)]
     )
     split: str | None = Field(
         None,
@@ -114,7 +116,7 @@ class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come fi
                 {
                     "solutions": [
                         EXAMPLE,
-                        {"problem": PROBLEM, "solution": "12 * 8 = 96\n96 - 70 = 26\nThe answer is 26."},
+                        {"problem": PROBLEM, "solution": "\n".join([*RIGHT, "The answer is 26."])},
                     ],
                     "aggregate": "min",
                 },
@@ -135,8 +137,8 @@ class CandidateFields(_Request):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"steps": ["12 * 8 = 96", "96 - 70 = 26"]},
-                {"solution": "12 * 8 = 96\n96 - 70 = 36"},
+                {"steps": RIGHT},
+                {"solution": "\n".join(STEPS)},
             ],
             "oneOf": [_given("steps"), _given("solution")],
         }
@@ -178,8 +180,8 @@ class RankRequest(_Grading, _Candidates):
                 {
                     "problem": PROBLEM,
                     "candidates": [
-                        {"steps": ["12 * 8 = 96", "96 - 70 = 36"]},
-                        "12 * 8 = 96\n96 - 70 = 26",
+                        {"steps": STEPS},
+                        "\n".join(RIGHT),
                     ],
                 }
             ]
@@ -258,7 +260,7 @@ class StepToScore(_Request):
     after: Node | None = Field(
         None, description="The node that it continues; null or left out: the problem itself.", examples=[0]
     )
-    text: str = Field(description="The step; not blank.", examples=["12 * 8 = 96"])
+    text: str = Field(description="The step; not blank.", examples=[STEPS[0]])
 
 
 class StepsRequest(_Request):
@@ -269,8 +271,8 @@ class StepsRequest(_Request):
             "examples": [
                 {
                     "steps": [
-                        {"after": None, "text": "12 * 8 = 96"},
-                        {"after": None, "text": "12 * 8 = 86"},
+                        {"after": None, "text": STEPS[0]},
+                        {"after": None, "text": "12 * 8 = 86 rolls are baked."},
                     ]
                 }
             ]
