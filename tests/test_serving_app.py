@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from serving_site import PROBLEM, prm, site, talk
+from serving_site import PROBLEM, prm, site, sums, talk
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import StepScores
@@ -17,7 +17,7 @@ from stepmark.serving.refusals import TYPES
 from stepmark.serving.service import Settings
 
 RIGHT = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
-WRONG = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
+WRONG = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 36 rolls are left."]
 JSON = {"content-type": "application/json"}
 
 
@@ -266,13 +266,7 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
     def script(problem, steps):
         if "marker" in steps[-1] or "no sum" in steps[-1]:
             raise MarkerInTextError("the marker stands in the text", field="steps")
-        left, _, right = steps[-1].partition(" = ")
-        a, sign, b = left.split()
-        return (
-            0.9
-            if {"*": int(a) * int(b), "-": int(a) - int(b)}.get(sign, int(a) + int(b)) == int(right)
-            else 0.2
-        )
+        return sums(problem, steps)
 
     talk(conversation, prm(script=script))
 
