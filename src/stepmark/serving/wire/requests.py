@@ -14,8 +14,8 @@ MOST_NODE = 2**53
 """Nodes of a session are below it: every JSON reader holds such numbers exactly."""
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
-STEPS = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
-RIGHT = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+STEPS: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
+RIGHT: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
 """The same, with a second step that is right."""
 EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
 """A request for scores that shows what they are for: the second step is wrong, and the PRM that ships says so."""
