@@ -84,6 +84,9 @@ def test_the_ratio_by_hand():
     still = run(*[0.2] * 3, *[0.5] * 9)
     assert ratio([run(*[0.2] * 3, *[0.5] * 9)], [still]) == pytest.approx(1)
     assert ratio([FAST + run(*[0.8] * 12)[6:]], [still]) == pytest.approx(100 / 300)
+    # Half of SLOW's gain is 0.35: at 250 rollouts, and at 50.
+    assert ratio([FAST], [SLOW], share=0.5) == pytest.approx(50 / 250)
+    assert ratio([NEVER], [SLOW], share=0.3) == pytest.approx((200 + 100 * 0.9) / (200 + 100 * 0.3))
     # An outcome run that learnt nothing has nothing that could be reached sooner.
     assert ratio([FAST], [run(*[0.2] * 6)]) is None
 
@@ -125,10 +128,11 @@ def test_the_benchmarks_figures(capsys):
     }
     found = rl.figures_of(runs)
     assert found["rollouts_ratio_to_outcome"] == pytest.approx(1 / 3)
+    assert found["rollouts_ratio_to_most_of_its_gain"] == pytest.approx(90 / 290)
     assert found["outcome_final_accuracy"] == pytest.approx(0.5)
     assert found["hacked_runs_alarmed"] == 0.5
     assert found["hacked_accuracy_change"] == pytest.approx(-0.3)
-    assert "0.33, of min-form" in capsys.readouterr().out
+    assert "rollouts_ratio_to_outcome: 0.33, of min-form" in capsys.readouterr().out
     none = rl.figures_of({rl.OUTCOME: {0: SLOW}, "papo": {0: NEVER}})
     assert "rollouts_ratio_to_outcome" not in none
     assert "none: no process-reward method reached" in capsys.readouterr().out
@@ -143,13 +147,14 @@ def test_the_tables():
     )
     assert lines[0].startswith("| method | seeds | 0 | 200 | 500 |")
     assert lines[2:] == [
-        "| outcome | 1 | 20.0 | 20.0 | 50.0 | 1 |",
-        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.33 |",
-        "| y | 1 | 20.0 | 20.0 | 30.0 | not reached |",
+        "| outcome | 1 | 20.0 | 20.0 | 50.0 | 1 | 1 |",
+        # Nine tenths of the gain are an accuracy of 0.47: at 90 rollouts, and at 290.
+        "| x | 1 | 20.0 | 80.0 | 80.0 | 0.33 | 0.31 |",
+        "| y | 1 | 20.0 | 20.0 | 30.0 | not reached | not reached |",
     ]
     assert len({line.count("|") for line in lines}) == 1
     idle = rl_figures.learning_table({"outcome": {0: run(*[0.2] * 6)}, "x": {0: FAST}}, "outcome", columns=3)
-    assert idle[3].endswith("| – |")  # nothing was learnt that could be reached sooner
+    assert idle[3].endswith("| – | – |")  # nothing was learnt that could be reached sooner
     first = run(0.6, 0.1, step_return=0.95, steps=3.0, tokens=40.0, alarmed=5)
     first = [replace(first[0], step_return=0.6), *first[1:]]
     second = [replace(point, alarmed=None) for point in first]
