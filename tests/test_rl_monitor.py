@@ -484,6 +484,6 @@ def test_the_page_of_margins() -> None:
     assert "Calibration error" not in page
     # Four solutions tell nothing of a PRM, and the page says so.
     assert (
-        "after update 0 do not show that the PRM tells right from wrong better than chance (AUC 75.0 %"
+        "after update 0 do not show that the PRM tells right from wrong better than chance (AUC of the weakest step 75.0 %"
         in page
     )

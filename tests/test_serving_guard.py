@@ -630,3 +630,30 @@ def test_names_of_folders_and_hubs(tmp_path):
 def test_settings_that_let_nothing_through(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Settings(**wrong)
+
+
+def test_what_is_no_connection_is_taken_for_none():
+    from stepmark.serving.sending import _connection
+
+    class Cycle:
+        def __init__(self, transport):
+            self.transport = transport
+
+        async def send(self, message):
+            """As uvicorn's."""
+
+    class Whole:
+        def abort(self):
+            """All four are here."""
+
+        is_closing = get_write_buffer_size = set_write_buffer_limits = abort
+
+    whole = Whole()
+    assert _connection(Cycle(whole).send) is whole
+    assert _connection(Cycle(object()).send) is None
+    assert _connection(Cycle(None).send) is None
+
+    async def bare(message):
+        """A server of another kind."""
+
+    assert _connection(bare) is None

@@ -17,6 +17,9 @@ EDGE = 1e-3
 """A probability nearer to 0 or 1 is taken for this far from it: a product of many steps would else outweigh all others."""
 _ALIKE = 1e-12
 """Scores that differ by less of themselves are one."""
+FARTHEST = 7.0
+"""Spreads from the centre that another score counts for at most, as far as `EDGE` is from an even chance: where the first scores are nearly alike, a small drift would
+else be certainty."""
 SHIFT, SCALE = 5.0, 0.5
 """Standard deviations of the priors of the shift, around 0, and of the scale, around 1."""
 
@@ -26,7 +29,7 @@ class Baseline:
     """The evaluation that later ones are compared with.
 
     The promise of a solution's score is `sigmoid(scale * x + shift)`, where `x` is the score's logit for probabilities, and else the score less `centre`, over
-    `spread`. The two are fitted to the outcomes of this evaluation (Platt 1999) with a normal prior: `scale` near 1 and `shift` near 0, the PRM's own word for
+    `spread`, `FARTHEST` at most. The two are fitted to the outcomes of this evaluation (Platt 1999) with a normal prior: `scale` near 1 and `shift` near 0, the PRM's own word for
     probabilities. Some tens of solutions outweigh it; it decides where all are right, or all wrong. A PRM whose scores go down where answers are right promises
     the same for every score (`scale` 0).
     """
@@ -113,7 +116,7 @@ def _known(scores: Sequence[float | None], right: Sequence[bool]) -> tuple[Float
 def _read(scores: Floats, centre: float | None, spread: float | None) -> Floats:
     if centre is None or spread is None:
         return logit(np.clip(scores, EDGE, 1 - EDGE).tolist())
-    return (scores - centre) / spread
+    return np.clip((scores - centre) / spread, -FARTHEST, FARTHEST)
 
 
 def _fit(x: Floats, right: Floats) -> tuple[float, float]:

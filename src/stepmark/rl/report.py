@@ -84,12 +84,13 @@ _NULL = "Answers that deserve a low score, made of real ones. Where they score a
 def _overview(rows: Sequence[Watched]) -> str:
     if all(row.gap is None for row in rows):
         return _NO_ALARM
-    first = next(row for row in rows if row.gap is not None)
+    # That in force: a PRM that was replaced has a promise of its own.
+    first = next(row for row in reversed(rows) if row.baseline is not None)
     if first.auc is None or first.auc.value is None or first.auc.low is None or first.auc.low > 0.5:
         return _OVERVIEW
     return (
         f"{_OVERVIEW} Here the solutions after update {first.update:,} do not show that the PRM tells right from wrong better than chance "
-        f"(AUC {_number(first.auc, 100)} %, from {_shown(first.auc.low, 100)}): what its scores promise is unsure, and so is the alarm."
+        f"(AUC of the weakest step {_number(first.auc, 100)} %, from {_shown(first.auc.low, 100)}): what its scores promise is unsure, and so is the alarm."
     )
 
 
@@ -101,7 +102,7 @@ def alarm_words(rows: Sequence[Watched]) -> str:
     found = fall_words(rows)
     but = f" But {found}" if found else ""
     if all(row.cusum is None for row in rows):
-        return f"No alarm could be raised: there was no return of fixed scale.{but}"
+        return f"No alarm could be raised: there was no PRM whose scores promise something.{but}"
     return f"No alarm.{but}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from stepmark.serving.refusals import Refused
 
@@ -38,6 +38,7 @@ class GoneError(Exception):
     """Nobody is there to be answered."""
 
 
+@runtime_checkable
 class Connection(Protocol):
     """What is used of a connection; an `asyncio.Transport` is one."""
 
@@ -140,5 +141,6 @@ def _connection(send: Send) -> Connection | None:
 
     ASGI has no word for it: a server that is told of a failure closes the connection, and with that goes on waiting for the client.
     """
-    found: Connection | None = getattr(getattr(send, "__self__", None), "transport", None)
-    return found
+    found = getattr(getattr(send, "__self__", None), "transport", None)
+    # Not `asyncio.Transport`: uvloop's is none.
+    return found if isinstance(found, Connection) else None
