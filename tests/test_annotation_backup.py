@@ -229,6 +229,7 @@ def labelled_one(database):
         (["--url", "ftp://x"], "--url ftp://x"),
         (["--url", "http://x/path"], "--url"),
         (["--port", "0"], "--port 0"),
+        (["--port", "10080"], "--port 10080: browsers open no page there"),
         (["--export", "potato"], "go together"),
         (["--backup", "a", "--restore", "b"], "one of them"),
         (["--judge", "x"], "--suggest"),

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser, Error, Route
 
 from annotation_site import PATIENCE, Site, chromium, item, person
 from stepmark.annotation.project import Project
+from stepmark.cli.annotate import REFUSED_BY_BROWSERS
 
 STEPS = ("We add: $2 + 2 = 4$.", "We double: $8$.", "We halve: $3$.", "So the answer is $3$.")
 
@@ -233,3 +234,18 @@ def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) 
         (row,) = map(json.loads, Path(download.value.path()).read_text().splitlines())
         assert row["labels"] == [True] * 4
         assert ann.site.answers()["one", "Ann"].marks.first_error == -1
+
+
+def test_ports_that_browsers_refuse(browser: Browser) -> None:
+    beside = {port + by for port in REFUSED_BY_BROWSERS for by in (-1, 1)} - REFUSED_BY_BROWSERS
+    page = browser.new_page()
+    refused = set()
+    for port in sorted(REFUSED_BY_BROWSERS | beside):
+        try:
+            page.goto(f"http://127.0.0.1:{port}/")
+        except Error as error:  # mostly because nobody listens
+            if "ERR_UNSAFE_PORT" in error.message:
+                refused.add(port)
+    page.close()
+    # Other browsers refuse 4190 and 6679 too, this one leaves them.
+    assert refused | {4190, 6679} == REFUSED_BY_BROWSERS

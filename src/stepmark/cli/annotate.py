@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8000
+# Fetch standard, "port blocking": what browsers do not open (net::ERR_UNSAFE_PORT), of those that anybody may listen on.
+REFUSED_BY_BROWSERS = frozenset(
+    (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080)
+)
 
 
 @Parameter(name="*")
@@ -142,6 +146,10 @@ def _site(options: AnnotateOptions) -> Site:
 
     if not 1 <= options.port <= 65535:
         raise UsageError(f"--port {options.port}: expected 1 to 65535")
+    if options.url is None and options.port in REFUSED_BY_BROWSERS:
+        raise UsageError(
+            f"--port {options.port}: browsers open no page there, because the port is another protocol's; give another"
+        )
     host = options.host or LOOPBACK
     if options.url is None and not is_loopback(host):
         raise UsageError(
