@@ -137,7 +137,7 @@ def client(server, built, family="qwen-prm", **settings):
         truncate=settings.pop("truncate", False),
     )
     url = server if isinstance(server, str) else server.url
-    return PoolingPRM(url, spec, encoder, pause=0.001, timeout=5.0, **settings)
+    return PoolingPRM(url, spec, encoder, pause=0.001, timeout=60.0, **settings)
 
 
 @pytest.mark.parametrize("every_token", [False, True])

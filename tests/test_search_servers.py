@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 import time
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ SEARCHES = [
     replace(search, how=Steps(prompt="text"))
     for search in (BestOfN(n=3), BeamSearch(width=2, expand=2), MCTS(simulations=4, expand=2))
 ]
-HASTE = Patience(retries=1, first_wait=0.001, max_wait=0.01, timeout=0.3)
+HASTE = Patience(retries=1, first_wait=0.001, max_wait=0.01, timeout=60)  # a busy machine is no dead server
 TREE, _ = full_tree(3, 2)
 
 
@@ -76,8 +77,8 @@ def written(body):
     return {"choices": choices, "usage": usage}
 
 
-def policy_at(url):
-    return OpenAIPolicy(url, "m", patience=HASTE, logprobs=True)
+def policy_at(url, patience=HASTE):
+    return OpenAIPolicy(url, "m", patience=patience, logprobs=True)
 
 
 def asked(policy, prm):
@@ -127,12 +128,16 @@ def test_a_dead_server_and_one_that_hangs_end_the_run_with_an_error(search):
         ):
             list(run([PROBLEM], search, asked(policy, truth()), store=store))
 
-    def hangs(path, body):
-        time.sleep(1)
-        return written(body)
+    given_up = threading.Event()
 
-    with Fake(hangs) as fake, policy_at(fake.url) as policy, pytest.raises(BackendError, match="Timeout"):
-        list(run([PROBLEM], search, asked(policy, truth()), store=store))
+    def hangs(path, body):
+        given_up.wait(30)
+        raise ConnectionAbortedError
+
+    with Fake(hangs) as fake, policy_at(fake.url, replace(HASTE, timeout=0.3)) as policy:
+        with pytest.raises(BackendError, match="Timeout"):
+            list(run([PROBLEM], search, asked(policy, truth()), store=store))
+        given_up.set()
     assert len(store) == 0
 
 
