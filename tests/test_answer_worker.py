@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -109,16 +108,15 @@ def test_easy_pairs_never_start_a_worker():
     assert verifier._worker.started == 0
 
 
-def test_a_worker_over_its_time_is_ended_and_the_next_pair_goes_on():
+def test_a_worker_over_its_time_is_ended_and_the_next_pair_goes_on(monkeypatch):
     with MathVerifier(cpu_seconds=1) as verifier:
         late, after = verifier.verify_many([(TOWER, "3"), ("(x+1)^2", "x^2+2x+1")])
         assert (late.outcome, after.outcome) == ("unparsed", "match")
         assert late.note is not None
         assert "stopped: no verdict in 1 s of CPU time" in late.note
         assert verifier._worker.started == 2
-        began = time.monotonic()
-        assert verifier.verify(TOWER, "3") == late
-        assert time.monotonic() - began < 0.5  # remembered, not tried again
+        monkeypatch.delattr(type(verifier._worker), "ask")
+        assert verifier.verify(TOWER, "3") == late  # remembered, not tried again
 
 
 def test_the_clock_ends_a_worker_that_does_not_compute():

@@ -125,11 +125,11 @@ def test_a_balanced_box_without_backslashes_is_found(before, inside):
 def test_hostile_text_takes_linear_time(piece):
     def seconds(size):
         text = piece * (size // len(piece))
-        began = time.perf_counter()
+        began = time.thread_time()  # of this thread alone
         find_answer(text, last_number=True)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    # Quadratic work on 400,000 characters is minutes; the bound leaves a busy machine its room.
+    # Quadratic work on 400,000 characters is minutes; the bound leaves a slow machine its room.
     assert seconds(400_000) < 5
 
 

@@ -200,9 +200,8 @@ def test_finished_scores_need_no_model(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--neutral", "negative"), 'settings.neutral was "positive" and is now "negative"'),
+        (("--refuse-long",), "settings.refuse_long was false and is now true"),
         (("--limit", "2"), "limit was null and is now 2"),
-        (("--samples", "3"), "settings.samples was null and is now 3"),
     ],
 )
 def test_other_settings_do_not_use_them(capfd, words, said):
@@ -314,12 +313,12 @@ def test_a_killed_run_with_other_settings(tmp_path, capfd):
     process.communicate()
     os.environ["ASKED"] = str(log)
     try:
-        words = ("--out", "out", "--neutral", "negative")
+        words = ("--out", "out", "--refuse-long")
         assert evaluate(*words, data=data, prm="slow") == 2
     finally:
         del os.environ["ASKED"]
     err = capfd.readouterr().err
-    assert 'settings.neutral was "positive" and is now "negative"' in err
+    assert "settings.refuse_long was false and is now true" in err
     assert "Run with the same settings to continue it" in err
 
 
@@ -549,11 +548,11 @@ def test_a_typo_of_a_name_gives_the_nearest(capfd):
 
 def test_help_is_quick_and_imports_no_torch():
     code = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys, time\n"
         "from stepmark.cli import main\n"
         "code = main(['evaluate', '--help'])\n"
         "heavy = sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'pydantic'} & set(sys.modules))\n"
-        "print(code, heavy, time.perf_counter() - start, file=sys.stderr)"
+        "print(code, heavy, time.process_time(), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
@@ -561,7 +560,7 @@ def test_help_is_quick_and_imports_no_torch():
     code, heavy, seconds = re.match(r"(\d) (\[.*\]) ([\d.]+)", done.stderr).groups()
     assert code == "0"
     assert "torch" not in heavy and "transformers" not in heavy
-    assert float(seconds) < 5  # a second on an idle machine
+    assert float(seconds) < 5  # of a processor; a second here
     for name in EVALUATIONS:
         assert name in done.stdout
 

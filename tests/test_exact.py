@@ -164,9 +164,9 @@ def test_compute_by_hand(text, value):
     ],
 )
 def test_compute_refuses(text):
-    before = time.monotonic()
+    before = time.thread_time()  # of this thread alone: a busy machine must not look slow
     assert compute(text) is None
-    assert time.monotonic() - before < 1
+    assert time.thread_time() - before < 1
 
 
 def test_nothing_is_executed(tmp_path):
