@@ -32,7 +32,7 @@ class _Slow:
     ) -> list[list[Written] | InputError]:
         found: list[list[Written] | InputError] = []
         for number, request in enumerate(requests):
-            time.sleep(0.03)
+            time.sleep(float(os.environ.get("PAUSE", "0.03")))
             reply = self._policy.write([request])[0]
             with self._log.open("a") as log:
                 log.write(f"{hash((request.prompt, request.prefill))} {request.first} {request.n}\n")

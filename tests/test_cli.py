@@ -468,7 +468,7 @@ def test_killed_and_run_again(tmp_path):
 
     kills = 0
     for goal in (20, 70):
-        process = start("killed", pause="0.03")
+        process = start("killed", pause="0.05")
         while len(asked_for("killed")) < goal and process.poll() is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)

@@ -276,7 +276,7 @@ def test_killed_and_run_again(tmp_path):
     os.chdir(folders["killed"])
     kills = 0
     for goal in (10, 40):
-        process = start(data, "out", logs["killed"], pause="0.03")
+        process = start(data, "out", logs["killed"], pause="0.06")
         while len(asked_for("killed")) < goal and process.poll() is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
