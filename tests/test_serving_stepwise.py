@@ -183,12 +183,12 @@ def test_a_deadline_ends_the_search_at_its_next_question():
 
     def slow(request, number):
         asked.append(request.prefill)
-        go.wait(10)
+        go.wait(30)
         return write(request, number)
 
     async def late():
         async with serving(ScriptedPolicy(slow), n=4) as (client, _):
-            body = {**ASKED, "stepmark": {"timeout": 0.05}}
+            body = {**ASKED, "stepmark": {"timeout": 1.5}}  # by then it has asked
             answered = await client.post("/v1/chat/completions", json=body)
             go.set()
             await asyncio.sleep(0.1)  # a search that went on would ask again at once
@@ -256,7 +256,7 @@ def test_a_model_with_a_memory_reads_each_step_once_and_forgets_what_is_given_ba
         async with serving(ScriptedPolicy(write), loaded(), n=8) as (client, service):
             answered = await client.post("/v1/chat/completions", json={**ASKED, "seed": 3})
             batcher = service.live.batcher
-            for _ in range(200):  # what was given back goes with the next turn of the batcher
+            for _ in range(3000):  # what was given back goes with the next turn of the batcher
                 if not batcher.figures.memory_tokens:
                     break
                 await asyncio.sleep(0.01)
