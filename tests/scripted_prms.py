@@ -64,11 +64,14 @@ def certain() -> ScriptedPRM:
 
 
 def slow() -> ScriptedPRM:
-    """Takes a while over every step, and keeps a log of what it was asked in the file $ASKED."""
+    """Takes a while over every step, and as long as there is a file $HELD; keeps a log of what it was asked in the file $ASKED."""
     log = Path(os.environ["ASKED"])
+    held = Path(os.environ["HELD"]) if "HELD" in os.environ else None
 
     def script(problem: str, steps: tuple[str, ...]) -> float:
         time.sleep(float(os.environ.get("PAUSE", "0.02")))
+        while held is not None and held.exists():
+            time.sleep(0.01)
         with log.open("a") as handle:
             handle.write(json.dumps([problem, *steps]) + "\n")
         return _arithmetic(problem, steps)

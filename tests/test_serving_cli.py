@@ -113,14 +113,13 @@ def test_who_reaches_an_address(host, loopback, link):
 
 
 def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_path):
-    asked = tmp_path / "asked"
-    keys = tmp_path / "keys"
+    asked, held, keys = tmp_path / "asked", tmp_path / "held", tmp_path / "keys"
     keys.write_text("alice alices-key-0123456789\n")
     environment = {
         **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
         "PYTHONPATH": str(TESTS),
         "ASKED": str(asked),
-        "PAUSE": "0.7",
+        "HELD": str(held),
     }
     command = [sys.executable, "-m", "stepmark.cli", "serve", "--prm", "scripted_prms:slow", "--port", "0"]
     with subprocess.Popen(
@@ -142,25 +141,31 @@ def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_pat
             assert words[:2] == ["curl", f"{address}/v1/score"]
             assert "Authorization: Bearer $STEPMARK_API_KEY" in words
             headers = {"authorization": "Bearer alices-key-0123456789"}
-            with httpx.Client(base_url=address, headers=headers, trust_env=False) as client:
+            with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as client:
                 assert client.get("/ready").status_code == 200
                 body = {"problem": "p", "steps": ["1 + 1 = 2"]}
                 answers = []
 
                 def ask():
-                    answers.append(client.post("/v1/score", json=body, timeout=30))
+                    answers.append(client.post("/v1/score", json=body))
 
+                held.touch()
                 asking = threading.Thread(target=ask)
                 asking.start()
                 while not re.search("queue_requests 1|computing_tokens [1-9]", client.get("/metrics").text):
                     assert asking.is_alive()
                 server.send_signal(signal.SIGTERM)
+                rest = ""
+                while "SIGTERM: nothing new is taken" not in rest:
+                    line = server.stderr.readline()
+                    assert line, rest
+                    rest += line
+                held.unlink()
                 asking.join()
             assert answers[0].status_code == 200, answers[0].text
             assert answers[0].json()["results"][0]["scores"] == [0.9]
-            rest = server.stderr.read()
-            assert server.wait(20) == 0, rest
-            assert "SIGTERM: nothing new is taken" in rest
+            rest += server.stderr.read()
+            assert server.wait(60) == 0, rest
             assert re.search(r"127\.0\.0\.1 alice POST /v1/score 200 \d", rest)
             assert rest.endswith("stopped\n")
         finally:

@@ -48,7 +48,7 @@ class Gate:
     def __call__(self, problem, steps):
         self.asked.append((problem, steps[-1]))
         self.reached.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         return 0.5
 
 
@@ -74,7 +74,7 @@ class Raw:
         self.socket = socket.socket()
         if buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
         port = int(server.url.rpartition(":")[2])
         self.socket.connect(("127.0.0.1", port))
         self.socket.sendall(sent)
@@ -123,7 +123,7 @@ def test_killed_clients_leave_the_queue_and_nobody_else_notices():
     gate = Gate()
     with OnPort(ScriptedPRM(gate), settings=Settings(token_budget=1)) as server:
         with Raw(server, message("first", "a")) as first:
-            assert gate.reached.wait(20)
+            assert gate.reached.wait(60)
             port = server.url.rpartition(":")[2]
             command = [sys.executable, "-S", "-c", VICTIM, port]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
@@ -155,7 +155,7 @@ def test_the_one_that_is_computed_is_killed_and_the_next_is_answered():
     gate = Gate()
     with OnPort(ScriptedPRM(gate), settings=Settings(token_budget=1)) as server:
         first = Raw(server, message("first", "a"))
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(60)
         with Raw(server, message("next", "b")) as after:
             until(lambda: figures(server).waiting_requests == 2)
             first.break_off()
@@ -165,10 +165,10 @@ def test_the_one_that_is_computed_is_killed_and_the_next_is_answered():
 
 
 def test_a_body_that_trickles_is_given_up_while_others_are_answered():
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(body_timeout=1.2)) as server:
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(body_timeout=3.0)) as server:
         whole = message("slow", "a")
+        began = time.monotonic()
         with Raw(server, whole[:-10]) as slow:
-            began = time.monotonic()
             # A byte now and then does not buy more time: what counts is the whole body.
             for byte in whole[-10:-8]:
                 time.sleep(0.2)
@@ -176,7 +176,7 @@ def test_a_body_that_trickles_is_given_up_while_others_are_answered():
             with Raw(server, message("quick", "b")) as quick:
                 assert quick.answer()[0] == 200
             status, headers, answer = slow.answer()
-            assert time.monotonic() - began >= 1.0
+            assert time.monotonic() - began >= 2.5
         assert (status, answer["error"]["type"], headers["connection"]) == (408, "slow_body", "close")
         until(lambda: server.service.traffic.open == 0)
 
@@ -209,7 +209,7 @@ def test_who_does_not_read_its_answer_is_cut_off(size, held, loop, http, caplog)
     names = [str(i) * (9000 // len(str(i))) for i in range(1, 1 + size // 9000)]
     large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
     document = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    settings, lines = Settings(write_timeout=1.0), []
+    settings, lines = Settings(write_timeout=2.0), []
     with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=settings, loop=loop, http=http) as server:
         server.service.log = lines.append
         if held is not None:  # what it accepts has it too
@@ -240,14 +240,14 @@ def test_who_does_not_read_its_answer_is_cut_off(size, held, loop, http, caplog)
 def test_a_slow_reader_has_the_time_for_each_piece_and_not_for_all():
     names = [str(i) * (9000 // len(str(i))) for i in range(1, 100)]
     large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(write_timeout=1.0)) as server:
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(write_timeout=2.0)) as server:
         server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
         with Raw(server, large, buffer=1 << 15) as slow:
             began, taken = time.monotonic(), b""
             while not taken.endswith(b"]}"):
                 taken += slow.socket.recv(30_000)
-                time.sleep(0.05)
-            assert time.monotonic() - began > 1.4
+                time.sleep(0.08)
+            assert time.monotonic() - began > 2.3
         assert taken.startswith(b"HTTP/1.1 200 ")
         assert taken.count(b'"scores":[0.5]') == 99
 
@@ -259,7 +259,7 @@ def test_a_flood_is_sent_away_and_whoever_comes_again_is_answered():
         Raw(server, message("first", "a")) as first,
         ExitStack() as stack,
     ):
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(60)
         flood = [stack.enter_context(Raw(server, message(f"flood {i}", "b" * 9))) for i in range(40)]
         until(lambda: figures(server).busy + figures(server).requests == 41)
         taken = figures(server).requests - 1
