@@ -222,7 +222,7 @@ class Server:
             self.process = subprocess.Popen([sys.executable, "-m", "stepmark.cli", *words], stderr=log)
         for _ in range(600):
             try:
-                if httpx.get(f"http://127.0.0.1:{self.port}/health").status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=30).status_code == 200:
                     return
             except httpx.TransportError:
                 assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -232,14 +232,14 @@ class Server:
     def end(self, how: int) -> int:
         assert self.process is not None
         self.process.send_signal(how)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 async def labeller(
     server: Server, code: str, name: str, acknowledged: list, unsure: list, until: asyncio.Event
 ):
     """Clicks as quickly as it can. What it sent without an answer when the server went is in `unsure`."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         token = (await client.post("/api/join", json={"code": code, "name": name})).json()["token"]
         csrf = {"x-csrf-token": (await client.get("/api/me")).json()["csrf"]}
         body = None
@@ -305,7 +305,7 @@ def test_nothing_acknowledged_is_lost_or_doubled(how, database_url, tmp_path):
         server.start()
         base = f"http://127.0.0.1:{server.port}"
         for name, body in unsure:  # as the page does: the same change again
-            with httpx.Client(base_url=base) as client:
+            with httpx.Client(base_url=base, timeout=60) as client:
                 client.post("/api/login", json={"token": tokens[int(name[1:])]}).raise_for_status()
                 csrf = {"x-csrf-token": client.get("/api/me").json()["csrf"]}
                 answer = client.post("/api/changes", json=body, headers=csrf)

@@ -24,7 +24,7 @@ def run(coroutine):
 
 async def until(condition):
     """Turns of the loop, and of the tokeniser's thread, until something is so."""
-    for _ in range(5000):
+    for _ in range(50_000):
         if condition():
             return
         await asyncio.sleep(0.0005)

@@ -54,7 +54,7 @@ class Gate:
 
 
 async def until(condition):
-    for _ in range(2000):
+    for _ in range(20_000):
         if condition():
             return
         await asyncio.sleep(0.002)
@@ -426,7 +426,7 @@ def test_a_stop_while_it_loads_does_not_wait_for_it():
     async def conversation():
         async with loading(lambda: never.wait(20) and None) as (client, service, started, _):
             await client.get("/health")
-            await asyncio.wait_for(service.stop(), 5)
+            await asyncio.wait_for(service.stop(), 15)
             assert service.state == "draining"
             assert started.cancelled()
 
