@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import re
 import secrets
 import socket
 import subprocess
@@ -77,8 +78,9 @@ def left_over() -> list[str]:
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if process.name.isdecimal() and str(MARK) in (process / "cmdline").read_bytes().decode(
-                "utf-8", "replace"
+            # With its name: a browser of another test has long numbers in its command line, which may hold any six digits.
+            if process.name.isdecimal() and re.search(
+                rf'wall_seconds(=|": ){MARK}\b', (process / "cmdline").read_bytes().decode("utf-8", "replace")
             ):
                 # A zombie has no command line, so what is found here lives.
                 found.append(process.name)
