@@ -111,6 +111,23 @@ def test_min_form_with_the_step_baseline_by_hand() -> None:
     )
 
 
+def test_the_step_baseline_knows_nothing_of_completions_without_steps() -> None:
+    # R = 0.9 in one step, 0.4 in one step, and one that the PRM could not read: the first two have each other.
+    batch = Batch(
+        mask=torch.ones(3, 2, dtype=torch.bool),
+        groups=torch.tensor([0, 0, 0]),
+        outcome=floats([0, 0, 0]),
+        step_ends=torch.tensor([[1], [1], [-1]]),
+        step_rewards=floats([[0.9], [0.4], [0]]),
+    )
+    for baseline, wanted in (("step", [0.5, -0.5, 0.0]), ("token", [0.5, -0.5, 0.0])):
+        found = min_form(batch, baseline=baseline, outcome_weight=0)
+        close(found, [[row, row] for row in wanted])
+    # Nobody else has steps: nothing is taken.
+    lonely = replace(batch, step_ends=torch.tensor([[1], [-1], [-1]]))
+    close(min_form(lonely, baseline="step", outcome_weight=0), [[0.9, 0.9], [0, 0], [0, 0]])
+
+
 def test_progress_by_hand() -> None:
     # Progress 0.3 and -0.2; -0.4. Outcomes less their mean: 0.5 and -0.5.
     close(progress(pair(), alpha=2), [[1.1, 1.1, 0.1, 0.1, 0.1], [-1.3] * 3 + [0, 0]])
@@ -213,6 +230,30 @@ def test_wrong_completions_earn_nothing_together() -> None:
     torch.testing.assert_close(progrs(batch, process_weight=0), outcome_grpo(batch), rtol=0, atol=0)
 
 
+def test_progrs_by_hand() -> None:
+    batch = replace(three(), outcome=floats([0, 1, 0]))
+    # Of -0.15, 0.05; 0.4; 0.05, 0.05 the mean is 0.08 and the variance (0.0529 + 0.1024 + 3 * 0.0009) / 5.
+    s = math.sqrt(0.0316)
+    first, other, right = -0.23 / s, -0.03 / s, 0.32 / s
+    # Outcomes: mean 1/3, deviation sqrt(2)/3.
+    up, down = math.sqrt(2), -1 / math.sqrt(2)
+    close(
+        progrs(batch, process_weight=2),
+        [
+            [down + 2 * (first + other), down + 2 * other],
+            [up + 2 * right] * 2,
+            [down + 4 * other, down + 2 * other],
+        ],
+    )
+
+
+def test_blend_by_hand() -> None:
+    # A quarter of the process advantages of the test above, three quarters of 1 and -1.
+    s = math.sqrt(0.26 / 3)
+    early, late, wrong = 0.75 + 0.25 * 0.4 / s, 0.75 + 0.25 * 0.1 / s, -0.75 - 0.25 * 0.4 / s
+    close(blend(pair(), process_weight=0.25), [[early] * 2 + [late] * 3, [wrong] * 3 + [0, 0]])
+
+
 def test_blend_is_a_straight_line() -> None:
     half = blend(pair(), process_weight=0.5)
     torch.testing.assert_close(half, (outcome_grpo(pair()) + grpo_process(pair())) / 2)
@@ -268,6 +309,13 @@ def test_divergence_estimators_by_hand() -> None:
     assert torch.isfinite(kl(floats([[-500.0, 0]]), floats([[500.0, 0]]), mask, estimator="k3")).all()
 
 
+def test_divergence_in_the_reward_by_hand() -> None:
+    now = floats([[-1.0, -2.0]]).requires_grad_()
+    found = kl_reward(now, floats([[-1.5, -1.0]]), torch.tensor([[True, True]]), weight=0.2)
+    assert not found.requires_grad  # it is a reward, not a loss
+    close(found, [[-0.1, 0.2]])
+
+
 def test_divergence_means_and_gradients_by_enumeration() -> None:
     """Over all tokens of a small vocabulary: k1 and k3 have the true divergence as their mean, k2 its true gradient on-policy."""
     logits = torch.tensor([0.3, -0.7, 1.1], dtype=D, requires_grad=True)
@@ -297,7 +345,9 @@ def drawn(seed: int, size: int, groups: int = 2, tokens: int = 6) -> Batch:
     mask = torch.arange(tokens)[None] < lengths[:, None]
     ends = torch.full((rows, 3), -1)
     for row, length in enumerate(lengths.tolist()):
-        cuts = sorted({*torch.randint(0, length, (2,), generator=g).tolist(), length - 1})
+        # Every other batch has tokens behind the last step's end.
+        last = length - 1 - (seed % 2 if length > 2 else 0)
+        cuts = sorted({*torch.randint(0, last + 1, (2,), generator=g).tolist(), last})
         ends[row, : len(cuts)] = torch.tensor(cuts)
     return Batch(
         mask=mask,
@@ -358,6 +408,112 @@ def test_normalised_methods_forget_shift_and_scale(seed: int, shift: float, fact
     torch.testing.assert_close(grpo_process(moved), grpo_process(batch), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(outcome_grpo(moved), outcome_grpo(batch), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(rloo(moved), rloo(batch) * factor, rtol=1e-6, atol=1e-7)
+
+
+def moved_by(batch: Batch, shift: float, factor: float, *fields: str) -> Batch:
+    return replace(batch, **{name: getattr(batch, name) * factor + shift for name in fields})
+
+
+STEPS, TOKENS, OUTCOME = ("step_rewards",), ("token_rewards",), ("outcome",)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), shift=st.floats(-3, 3), factor=st.floats(0.1, 10))
+def test_what_a_shift_and_a_scale_of_rewards_do(seed: int, shift: float, factor: float) -> None:
+    """Of every method: what its formula forgets, and what goes through it in proportion."""
+    batch = drawn(seed, 3)
+    steps, tokens = moved_by(batch, shift, factor, *STEPS), moved_by(batch, shift, factor, *TOKENS)
+    results = moved_by(batch, shift, 1.0, *OUTCOME)
+    scaled = moved_by(batch, 0.0, factor, *STEPS)
+    values = moved_by(batch, shift, factor, *STEPS, "root_values")
+    every = moved_by(batch, 0.0, factor, *STEPS, *OUTCOME, "values")
+    assert batch.values is not None
+    pairs = {
+        "papo": (papo(steps), papo(batch)),
+        "progrs": (progrs(scaled), progrs(batch)),
+        "blend": (blend(steps, process_weight=0.3), blend(batch, process_weight=0.3)),
+        # Progress is a difference, its weight a factor.
+        "progress": (progress(values, alpha=2.0), progress(batch, alpha=2.0 * factor)),
+        # PRIME's baseline has the rewards' own level, in both forms.
+        "prime": (prime_paper(tokens, outcome_weight=0), prime_paper(batch, outcome_weight=0) * factor),
+        "prime code": (prime_code(tokens, outcome_weight=0), prime_code(batch, outcome_weight=0)),
+        "prime outcome": (prime_paper(results), prime_paper(batch)),
+        "min-form outcome": (min_form(results), min_form(batch)),
+        "min-form scale": (
+            min_form(scaled, temperature=0.3 * factor, outcome_weight=0),
+            min_form(batch, temperature=0.3, outcome_weight=0) * factor,
+        ),
+        # The weights of a soft minimum add up to 1.
+        "soft minimum": (
+            min_form_rewards(moved_by(batch, shift, 1.0, *STEPS)).sum(-1),
+            min_form_rewards(batch).sum(-1) + shift,
+        ),
+        "step-ppo": (step_ppo(every)[0], step_ppo(batch)[0] * factor),
+        "returns": (step_ppo(every)[1], step_ppo(batch)[1] * factor),
+        "clip": (clip(steps, threshold=0.5 * factor + shift), clip(batch, threshold=0.5) * factor),
+        "delta": (delta(scaled), delta(batch) * factor),
+        # All steps but the last gain and lose the shift; the end's potential is 0 all the same.
+        "delta shift": (delta(moved_by(batch, shift, 1.0, *STEPS)).sum(-1), delta(batch).sum(-1) + shift),
+        "potential": (
+            potential(values, root=values.root_values).sum(-1),
+            potential(batch, root=batch.root_values).sum(-1) * factor - shift,
+        ),
+        "whitened": (
+            whitened(batch.values * factor + shift, batch.mask),
+            whitened(batch.values, batch.mask),
+        ),
+    }
+    for name, (found, wanted) in pairs.items():
+        torch.testing.assert_close(
+            found, wanted, rtol=1e-6, atol=1e-6, msg=lambda said, name=name: f"{name}: {said}"
+        )
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), level=st.floats(-3, 3))
+def test_wrong_completions_earn_nothing_at_any_level(seed: int, level: float) -> None:
+    batch = drawn(seed, 4)
+    assert batch.step_rewards is not None
+    wrong = (batch.outcome < 0.5)[:, None]
+    raised = replace(batch, step_rewards=torch.where(wrong, batch.step_rewards + level, batch.step_rewards))
+    torch.testing.assert_close(zero_mean_wrong(raised), zero_mean_wrong(batch), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(progrs(raised), progrs(batch), rtol=1e-6, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), remove=st.integers(0, 3))
+def test_shaping_and_filters_do_not_look_at_the_order(seed: int, remove: int) -> None:
+    batch = drawn(seed, 4)
+    order = torch.randperm(len(batch.groups), generator=torch.Generator().manual_seed(seed + 1))
+    moved = Batch(**{field: getattr(batch, field)[order] for field in Batch.__dataclass_fields__})
+    for shape in (delta, lambda one: clip(one, threshold=0.5), zero_mean_wrong, potential):
+        torch.testing.assert_close(shape(moved), shape(batch)[order])
+    for only in (False, True):
+        kept = prof_keep(batch, remove=remove, correct_only=only)
+        assert torch.equal(prof_keep(moved, remove=remove, correct_only=only), kept[order])
+
+
+def test_a_group_mean_gives_back_what_clip_and_delta_took() -> None:
+    """As rewards (`step-ppo`) they hold what they say. Group normalisation takes their mean from every step: a clipped one that did not lose earns,
+    and under delta each further step costs."""
+    rows = [[0.9, 0.9], [0.9, 0.9, 0.9, 0.9], [0.9, 0.2]]  # good; good and longer; a bad step
+    batch = Batch(
+        mask=torch.ones(3, 4, dtype=torch.bool),
+        groups=torch.zeros(3, dtype=torch.int64),
+        outcome=floats([0, 0, 0]),
+        step_ends=torch.tensor([[0, 3, -1, -1], [0, 1, 2, 3], [0, 3, -1, -1]]),
+        step_rewards=floats([row + [0] * (4 - len(row)) for row in rows]),
+        values=torch.zeros(3, 4, dtype=D),
+    )
+    clipped, differences = (
+        replace(batch, step_rewards=shape) for shape in (clip(batch, threshold=0.5), delta(batch))
+    )
+    close(step_ppo(clipped, lam=1.0)[0][:, 0], [0, 0, -0.3])
+    close(step_ppo(differences, lam=1.0)[0][:, 0], [0.9, 0.9, 0.9])
+    # Of eight rewards one is -0.3: mean -0.0375, deviation 0.0375 * sqrt(7).
+    close(grpo_process(clipped)[:2, 0], [2 / math.sqrt(7), 4 / math.sqrt(7)])
+    found = grpo_process(differences)[:, 0]
+    assert found[0] > found[1]
 
 
 @settings(deadline=None, max_examples=25)

@@ -15,7 +15,7 @@ from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
 from stepmark.rl.credit.methods import MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO  # noqa: E402
-from stepmark.rl.loss import policy_loss, token_weights, value_loss  # noqa: E402
+from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss  # noqa: E402
 from stepmark.rl.online import Implicit, OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import RL  # noqa: E402
@@ -185,6 +185,46 @@ def test_token_weights_by_hand() -> None:
     assert by_row[0].tolist() == pytest.approx([1 / 6] * 3)
     assert by_row[1].tolist() == pytest.approx([1 / 2, 0, 0])
     assert token_weights(mask, "constant", max_tokens=9).sum().item() == pytest.approx(4 / 27)
+
+
+def test_a_part_of_the_batch_weighs_what_the_whole_would_by_hand() -> None:
+    mask = torch.tensor([[True, True, True], [True, False, False], [False] * 3, [True, True, False]])
+    # Of six tokens the first two rows have four; of three rows with tokens they are two; of all four rows, half.
+    for average, share in (("token", 4 / 6), ("sequence", 2 / 3), ("constant", 1 / 2)):
+        weights = token_weights(mask, average, max_tokens=9)
+        assert share_of(weights, torch.tensor([0, 1]), average).item() == pytest.approx(share), average
+        assert share_of(weights, torch.arange(4), average).item() == pytest.approx(1), average
+
+
+@pytest.mark.parametrize("average", ["token", "sequence", "constant"])
+def test_an_update_is_the_gradient_that_the_papers_write(tmp_path, average) -> None:
+    """Rows one by one, without padding: probabilities at the sampling's temperature, the token that follows, the group's advantage."""
+    how = settings(updates=1, average=average, temperature=0.7)
+    heard, one = Heard(), actor(temperature=0.7)
+    run = trainer(tmp_path, how=how, policy=one, listeners=[heard])
+    rated = run._collect(run._problems(0), seed=run._seed("train", 0))
+    lengths = [len(row.drawn.ids) for row in rated]
+    # GRPO divides by each completion's length, DAPO by all tokens, Dr. GRPO by all that there could be.
+    share = {
+        "token": [1 / sum(lengths)] * 8,
+        "sequence": [1 / (8 * length) for length in lengths],
+        "constant": [1 / (8 * 6)] * 8,
+    }[average]
+    loss = torch.zeros(())
+    for place, row in enumerate(rated):
+        group = torch.tensor([other.outcome for other in rated if other.group == row.group])
+        if len(set(group.tolist())) == 1:
+            continue
+        advantage = float((row.outcome - group.mean()) / group.std(correction=0))
+        ids, before = [*row.drawn.prompt, *row.drawn.ids], len(row.drawn.prompt)
+        table = (one.model(torch.tensor([ids])).logits[0] / 0.7).log_softmax(-1)
+        for at in range(before, len(ids)):
+            loss = loss - share[place] * advantage * table[at - 1, ids[at]]
+    assert loss.requires_grad, "every group is flat"
+    gradient = torch.autograd.grad(loss, one.trained())
+    wanted = math.sqrt(sum(float((part**2).sum()) for part in gradient))
+    run.run()
+    assert heard.updates[0].figures["gradient"] == pytest.approx(wanted, rel=1e-3)
 
 
 def test_the_clipped_objective_by_hand() -> None:
@@ -457,6 +497,86 @@ def test_every_problem_has_its_turn(tmp_path) -> None:
     seen = [problem.id for number in range(3) for problem in one._problems(number)]
     assert sorted(seen) == sorted([p.id for p in PROBLEMS] * 2)
     assert sorted(seen[:3]) == sorted(p.id for p in PROBLEMS)
+
+
+def test_a_problem_that_comes_twice_in_an_update_is_solved_anew(tmp_path) -> None:
+    one = trainer(tmp_path)
+    twice = one._collect([PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]], seed=5)
+    once = one._collect(PROBLEMS[:2], seed=5)
+    ids = [row.drawn.ids for row in twice]
+    assert ids[:8] == [row.drawn.ids for row in once]  # whoever else is in the batch
+    assert ids[8:] != ids[:4]
+    assert [row.group for row in twice] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_adapters_begin_by_the_seed_alone() -> None:
+    before = torch.get_rng_state()
+    first = actor(rank=2, seed=4)  # the tiny model is made by a seed of its own, which moves this state
+    torch.rand(3)
+    again, other = actor(rank=2, seed=4), actor(rank=2, seed=5)
+    assert same(weights(first), weights(again))
+    assert not same(weights(first), weights(other))
+    torch.set_rng_state(before)
+    model = tiny_model(TOKENIZER)
+    kept = torch.get_rng_state()
+    Actor(model, TOKENIZER, name="tiny", rank=2, seed=4)
+    assert torch.equal(torch.get_rng_state(), kept)
+
+
+def test_what_is_left_out_does_not_teach_the_implicit_prm(tmp_path) -> None:
+    class Counts:
+        def __init__(self):
+            self.asked = []
+
+        def rewards(self, rows):
+            return torch.zeros(rows.mask.shape)
+
+        def learn(self, rows, outcomes):
+            self.asked.append((rows.mask.sum(-1).tolist(), outcomes.tolist()))
+            return {}
+
+        def state(self):
+            return {}
+
+        def load_state(self, state):
+            raise AssertionError("not resumed")
+
+    for cut in ("drop", "wrong"):
+        counts = Counts()
+        run = trainer(tmp_path / cut, Prime(), settings(updates=1, cut=cut), token_rewards=counts)
+        rated = run._collect(run._problems(0), seed=run._seed("train", 0))
+        kept = [row for row in rated if cut == "wrong" or not row.cut]
+        assert 0 < len(kept) <= len(rated)
+        assert any(row.cut for row in rated)
+        run.run()
+        assert counts.asked == [([len(row.drawn.ids) for row in kept], [row.outcome for row in kept])]
+    # Where all are left out there is nothing to learn from.
+    counts = Counts()
+    trainer(
+        tmp_path / "all", Prime(), settings(updates=1, cut="drop", max_tokens=1), token_rewards=counts
+    ).run()
+    assert counts.asked == []
+
+
+def test_a_score_that_is_no_number_is_named_where_it_is_only_watched(tmp_path) -> None:
+    class Nanny:
+        name = "nanny"
+
+        def score_many(self, solutions, *, keep_going=False):
+            from stepmark.records import StepScores
+
+            for one in solutions:
+                yield StepScores(scores=(math.nan,) * len(one.steps), kind="probability")
+
+    # At an evaluation, before any update, with a method that reads no scores.
+    with pytest.raises(InputError, match=r"problem 'a', step 1: nanny: expected finite scores, found nan"):
+        trainer(tmp_path, prm=Nanny(), held_out=PROBLEMS[:1] * 4).run()
+    assert not (tmp_path / "state.pt").exists()
+
+
+def test_probabilities_of_another_temperature_are_refused(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"temperature 0\.7 .*found one at 1"):
+        trainer(tmp_path, how=settings(temperature=0.7))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ class Actor:
         rank: of LoRA; None trains all weights.
         reference: keep what the weights were at the beginning, for the divergence.
         values: add a value head, which starts at 0.
-        temperature: completions are written at it, and probabilities are read at it, so that the ratio of both is 1 at the beginning.
+        temperature: probabilities are read at it. Write at the same (`RL.temperature`), so that the ratio of both is 1 at the beginning.
+        seed: of what LoRA's adapters begin as.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Actor:
         reference: bool = False,
         values: bool = False,
         temperature: float = 1.0,
+        seed: int = 0,
     ) -> None:
         self.name = name
         self.tokenizer = tokenizer
@@ -127,7 +129,7 @@ class Actor:
         self._frozen = copy.deepcopy(model).requires_grad_(False) if reference and rank is None else None
         self._lora = rank is not None
         self._reference = reference
-        self.model: Any = _with_lora(model, rank) if rank is not None else model.requires_grad_(True)
+        self.model: Any = _with_lora(model, rank, seed) if rank is not None else model.requires_grad_(True)
         self.model.eval()  # dropout would make the ratio of probabilities other than 1
         width = model.config.get_text_config().hidden_size
         self.value_head = nn.Linear(width, 1, device=self.device) if values else None
@@ -228,7 +230,7 @@ class Actor:
         yield copy.deepcopy(self.model).merge_and_unload()
 
 
-def _with_lora(model: Any, rank: int | None) -> Any:
+def _with_lora(model: Any, rank: int, seed: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ModuleNotFoundError:
@@ -241,10 +243,9 @@ def _with_lora(model: Any, rank: int | None) -> Any:
         raise UsageError(
             f"LoRA looks for linear layers named {', '.join(LORA_LAYERS)}; this model has {', '.join(sorted(names)) or 'none'}. Train all weights"
         )
-    config = LoraConfig(
-        r=rank, lora_alpha=2 * (rank or 1), target_modules=layers, lora_dropout=0.0, bias="none"
-    )
-    with warnings.catch_warnings():
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers, lora_dropout=0.0, bias="none")
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         # peft 0.21 asks transformers a question that transformers means to rename.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return get_peft_model(model, config)

@@ -31,6 +31,21 @@ def token_weights(mask: Tensor, average: Average, *, max_tokens: int) -> Tensor:
     return counted / (len(mask) * max_tokens)
 
 
+def share_of(weights: Tensor, chosen: Tensor, average: Average) -> Tensor:
+    """Scalar, above 0: what the `token_weights` of some rows are divided by, so that an optimizer step on them is of the size of one on all.
+
+    By `constant` it is their share of the rows: their share of the tokens would make a mean over tokens of it again.
+
+    Args:
+        weights: (B, T), of the whole batch.
+        chosen: numbers of the rows.
+        average: as the weights are.
+    """
+    if average == "constant":
+        return weights.new_tensor(len(chosen) / len(weights))
+    return weights[chosen].sum().clamp_min(1e-12)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
     """The loss and what is watched beside it, all without the parts of other rows: they add up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stepmark.errors import UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.policies.rows import Drawn
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
@@ -109,6 +110,7 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
 
     Raises:
         UsageError: a PRM that does not give one score a step.
+        InputError: a score that is not finite.
     """
     found = list(rated)
     there = [number for number, one in enumerate(found) if one.steps]
@@ -123,6 +125,12 @@ def scored(rated: Sequence[Rated], prm: PRM) -> list[Rated]:
                 f"{prm.name} gave {len(result.scores)} scores for {len(one.steps)} steps; expected one a step"
             )
         known = [score for score in result.scores if score is not None]
+        for step, score in enumerate(result.scores, start=1):
+            if score is not None and not math.isfinite(score):
+                raise InputError(
+                    f"{prm.name}: expected finite scores, found {score}; a reward that is none cannot be trained on, nor watched",
+                    where=f"problem {one.problem.id or one.problem.text[:40]!r}, step {step}",
+                )
         if len(known) < len(result.scores):
             place = result.scores.index(None) + 1
             found[number] = replace(one, refused=f"step {place} has no score")
@@ -179,3 +187,28 @@ def batch_of(
         token_rewards=token_rewards,
         values=values,
     )
+
+
+def figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
+    """What is seen of an update's completions; see `trainer.Update`.
+
+    Args:
+        rated: whole groups, one after another.
+        group: completions of each.
+    """
+    count = len(rated)
+    means = [sum(one.scores) / len(one.scores) for one in rated if one.scores]
+    share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731
+    groups = [rated[start : start + group] for start in range(0, count, group)]
+    return {
+        "accuracy": share(lambda one: one.right),
+        "outcome": sum(one.outcome for one in rated) / count,
+        "reward": sum(means) / len(means) if means else None,
+        "steps": sum(len(one.steps) for one in rated) / count,
+        "tokens": sum(len(one.drawn.ids) for one in rated) / count,
+        "cut": share(lambda one: one.cut),
+        "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
+        "unscored": share(lambda one: one.refused is not None),
+        "blank": share(lambda one: not one.steps),
+        "flat": sum(len({one.outcome for one in part}) == 1 for part in groups) / len(groups),
+    }

@@ -25,7 +25,7 @@ class RL:
     group: int = 8
     """Completions of each problem."""
     temperature: float = 1.0
-    """Of sampling. Other than 1, the update is off-policy by that much."""
+    """Of sampling; probabilities are read at it too, so that the first update is on-policy whatever it is."""
     max_tokens: int = 512
     """The longest completion."""
     prompt: Literal["chat", "text"] = "chat"

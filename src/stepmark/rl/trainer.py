@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -27,8 +27,8 @@ from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
 from stepmark.rl.credit.defences import prof_keep
 from stepmark.rl.credit.kl import kl_reward
 from stepmark.rl.credit.methods import Credit
-from stepmark.rl.loss import policy_loss, token_weights, value_loss
-from stepmark.rl.rewarding import Rated, batch_of, judge, scored
+from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
+from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import RL
 from stepmark.solutions.sampling import Sampling, prompt_of
 
@@ -130,6 +130,11 @@ class Trainer:
             ),
             (settings.keep_consistent is not None and prm is None, "a PRM, to tell what is consistent"),
             (not problems, "problems"),
+            (
+                # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
+                actor.temperature != settings.temperature,
+                f"an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at {actor.temperature:g}",
+            ),
         ):
             if missing:
                 raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
@@ -205,13 +210,15 @@ class Trainer:
                 seen.append(
                     self._step(rows, chosen, old, reference, assigned.advantages, assigned.returns, weights)
                 )
-        figures = _figures(rated, settings.group) | {
+        told = figures(rated, settings.group) | {
             name: sum(one[name] for one in seen) / len(seen) for name in seen[0]
         }
-        if self.token_rewards is not None:
-            outcomes = torch.tensor([one.outcome for one in rated], device=rows.mask.device)
-            figures |= self.token_rewards.learn(rows, outcomes)
-        return Update(number=number + 1, rollouts=self.rollouts, figures=figures)
+        whole = [row for row, one in enumerate(rated) if not one.left_out]
+        if self.token_rewards is not None and whole:
+            outcomes = torch.tensor([rated[row].outcome for row in whole], device=rows.mask.device)
+            chosen = torch.tensor(whole, device=rows.mask.device)
+            told |= self.token_rewards.learn(rows_of(rows, chosen), outcomes)
+        return Update(number=number + 1, rollouts=self.rollouts, figures=told)
 
     def _step(
         self,
@@ -225,7 +232,7 @@ class Trainer:
     ) -> dict[str, float]:
         """One optimizer step on some rows, in passes that fit into memory."""
         settings = self.settings
-        share = weights[chosen].sum().clamp_min(1e-12)
+        share = share_of(weights, chosen, settings.average)
         scale = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
         for group in self.optimizer.param_groups:
             group["lr"] = scale
@@ -285,16 +292,19 @@ class Trainer:
         """Completions of problems, verified, and scored when there is a PRM."""
         settings = self.settings
         how = Sampling(prompt=settings.prompt, instruction=settings.instruction)
+        count = group or settings.group
+        prompts = [prompt_of(problem, how) for problem in problems]
         requests = [
             Write(
-                prompt=prompt_of(problem, how),
-                n=group or settings.group,
+                prompt=prompt,
+                n=count,
                 temperature=settings.temperature,
                 max_tokens=settings.max_tokens,
                 seed=seed,
-                first=0,
+                # The same prompt again would else be answered with the same samples again.
+                first=count * prompts[:place].count(prompt),
             )
-            for problem in problems
+            for place, prompt in enumerate(prompts)
         ]
         drawn = []
         for problem, reply in zip(problems, self.actor.write(requests), strict=True):
@@ -373,22 +383,3 @@ class Trainer:
         self.done, self.rollouts = state["done"], state["rollouts"]
         if self.token_rewards is not None and state["token_rewards"] is not None:
             self.token_rewards.load_state(state["token_rewards"])
-
-
-def _figures(rated: Sequence[Rated], group: int) -> dict[str, float | None]:
-    count = len(rated)
-    means = [sum(one.scores) / len(one.scores) for one in rated if one.scores]
-    share: Callable[[Callable[[Rated], bool]], float] = lambda test: sum(map(test, rated)) / count  # noqa: E731
-    groups = [rated[start : start + group] for start in range(0, count, group)]
-    return {
-        "accuracy": share(lambda one: one.right),
-        "outcome": sum(one.outcome for one in rated) / count,
-        "reward": sum(means) / len(means) if means else None,
-        "steps": sum(len(one.steps) for one in rated) / count,
-        "tokens": sum(len(one.drawn.ids) for one in rated) / count,
-        "cut": share(lambda one: one.cut),
-        "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
-        "unscored": share(lambda one: one.refused is not None),
-        "blank": share(lambda one: not one.steps),
-        "flat": sum(len({one.outcome for one in part}) == 1 for part in groups) / len(groups),
-    }

@@ -60,6 +60,8 @@ def prime_code(
     `(r_t - mean r) / (K-1)`. The outcome, treated so, is exact RLOO, at the last token. Returns are sums to the end; the advantage is the returns
     whitened over all tokens of the batch.
 
+    Deviation: of the N tokens that are whitened over, the code divides by the sample's deviation (N - 1), and here it is the population's.
+
     Raises:
         UsageError: no token rewards, or a problem with one completion.
     """

@@ -64,7 +64,8 @@ def min_form(
 
     Returns are sums of `min_form_rewards` from a token to the end. Baselines, from the other completions j of the problem, with R_j the sum of j's
     rewards: `token` takes `length of the step * sum R_j / sum length_j` from each step, so that long steps carry their share; `step` takes the
-    mean of `R_j / steps_j`, which favours completions of few steps. The verifier's reward enters as `outcome - 1` less that of the others, at
+    mean of `R_j / steps_j`, which favours completions of few steps. Completions without steps have no part in either, and where nobody else has steps
+    there is nothing to take. The verifier's reward enters as `outcome - 1` less that of the others, at
     the last token.
 
     Deviation: the code sets the advantage of separator tokens to 0; here, whoever makes `batch.mask` decides that.
@@ -82,8 +83,12 @@ def min_form(
         leave_one_out(total, batch.groups)  # refuses groups of one
         rewards = rewards - lengths * rate[:, None]
     elif baseline == "step":
-        steps = batch.has_step.sum(-1)
-        each = leave_one_out(total / steps.clamp_min(1), batch.groups)
+        leave_one_out(total, batch.groups)  # refuses groups of one
+        # What has no steps has no rewards: it counts in nobody's baseline.
+        there = batch.has_step.any(-1).to(rewards.dtype)
+        mean = total / batch.has_step.sum(-1).clamp_min(1)
+        others = group_sum(there, batch.groups) - there
+        each = (group_sum(mean, batch.groups) - mean) / others.clamp_min(1)
         rewards = torch.where(batch.has_step, rewards - each[:, None], 0.0)
     elif baseline != "none":
         raise UsageError(f"expected token, step or none, found {baseline!r}")
