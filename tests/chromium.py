@@ -93,6 +93,8 @@ class Browser:
         self.log: list[str] = []
         """What the page and the browser complained of."""
         self._session: str | None = None
+        self._heard: set[tuple[str, str]] = set()
+        """What happened to which page that was loaded."""
         try:
             self._open(file, scripts=scripts)
         except BaseException:
@@ -108,8 +110,11 @@ class Browser:
             self.call(f"{domain}.enable")
         if not scripts:
             self.call("Emulation.setScriptExecutionDisabled", value=True)
-        self.call("Page.navigate", url=file.as_uri())
-        self._wait("Page.loadEventFired")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        # Of this page, not of the empty one before it; and it may have been told of before the command was answered.
+        loaded = (self.call("Page.navigate", url=file.as_uri())["loaderId"], "load")
+        while loaded not in self._heard:
+            self._read()
 
     def call(self, method: str, **parameters: Any) -> Any:
         """A command of the protocol and its result."""
@@ -139,7 +144,7 @@ class Browser:
 
     def until(self, code: str) -> None:
         """Wait until an expression in the page is true."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not self.js(f"Boolean({code})"):
             assert time.monotonic() < end, code
             time.sleep(0.02)
@@ -172,16 +177,12 @@ class Browser:
         try:
             self._session = None
             os.write(self._to, b'{"id":0,"method":"Browser.close"}\0')
-            self._process.wait(10)
+            self._process.wait(30)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
         os.close(self._to)
         os.close(self._from)
-
-    def _wait(self, method: str) -> None:
-        while self._read().get("method") != method:
-            pass
 
     def _read(self, seconds: float = 60) -> dict[str, Any]:
         end = time.monotonic() + seconds
@@ -193,6 +194,8 @@ class Browser:
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
+        if found.get("method") == "Page.lifecycleEvent":
+            self._heard.add((found["params"]["loaderId"], found["params"]["name"]))
         if found.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
             self.log.append(json.dumps(found["params"]))
         return found

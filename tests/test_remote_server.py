@@ -72,7 +72,7 @@ def prm_of(zoo, name="qwen-prm"):
 
 
 def remote(server, **more):
-    patience = Patience(retries=1, first_wait=0.001, timeout=30)
+    patience = Patience(retries=1, first_wait=0.001, timeout=300)
     return RemotePRM(Client(ADDRESS, transport=server.transport, patience=patience, **more))
 
 
