@@ -51,7 +51,7 @@ def dumped(file: Path, profile: Path) -> tuple[str, str]:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     return done.stdout, done.stderr

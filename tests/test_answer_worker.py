@@ -242,7 +242,7 @@ print([refused(act) for act in (
 os._exit(0) if sys.stdout.flush() is None else None
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split("\n")[0] == f"{[False, *[True] * 9]} True", done.stderr
     assert Guard(()).closed is False

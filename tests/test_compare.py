@@ -175,7 +175,8 @@ def test_results_of_another_form(tmp_path, change, said):
 # --- the command
 
 
-def test_the_command(tmp_path, capfd):
+def test_the_command(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     a, b = result(tmp_path, "a", A), result(tmp_path, "b", B, threshold="0.25")
     assert main(["evaluate", "compare", str(a), str(b), "--resamples", "200"]) == 0
     out, err = capfd.readouterr()
