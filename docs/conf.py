@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks_run import as_markdown
 
 if TYPE_CHECKING:
-    from docutils.nodes import document
     from sphinx.application import Sphinx
 
 project = "stepmark"
@@ -28,7 +28,8 @@ html_css_files = ["pages.css"]
 smartquotes_action = "qe"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+# Not dollarmath: "$5 and $6" are prices, and mathematics on a page would fetch MathJax.
+myst_enable_extensions = ["colon_fence", "deflist"]
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 # Names of records and of standard types stand in docstrings as plain code.
@@ -40,12 +41,31 @@ class NotebookParser(MystParser):
 
     supported = ("ipynb",)
 
-    def parse(self, inputstring: str, document: document) -> None:
+    def parse(self, inputstring: str, document: nodes.document) -> None:
         """As Markdown."""
         super().parse(as_markdown(json.loads(inputstring)), document)
 
 
+def whole_sentences(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Keep napoleon from taking the first words of a field's docstring, up to a colon, for the field's type."""
+    if what in {"attribute", "data", "property"} and lines:
+        # An empty comment: the first line has no colon then.
+        lines[:0] = ["..", ""]
+
+
+def dashes(app: Sphinx, doctree: nodes.document, name: str) -> None:
+    """Between a parameter and what it is, the two hyphens that Sphinx writes become a dash."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
 def setup(app: Sphinx) -> None:
     """Add what is ours to Sphinx."""
+    # Before napoleon, which has the priority 500.
+    app.connect("autodoc-process-docstring", whole_sentences, priority=400)
+    app.connect("doctree-resolved", dashes)
     app.add_source_suffix(".ipynb", "ipynb")
     app.add_source_parser(NotebookParser)
