@@ -31,7 +31,7 @@ from stepmark.annotation.stored import answers_of, decisions_of, items_of, store
 from stepmark.records import Problem, Solution, Step
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 30_000  # milliseconds that a page may take on a busy machine
+PATIENCE = 90_000  # milliseconds that a page may take on a busy machine
 
 
 def item(
