@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
-from stepmark.errors import UsageError
+from stepmark.errors import MissingExtraError, UsageError
 from stepmark.store import atomic_write
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def train_command(
     """
     if not data:
         raise UsageError("expected data: files of labelled solutions, or data sets on the hub")
+    _installed(network)
     from stepmark.training.monitor import History, close_all, read_history
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
@@ -183,6 +185,14 @@ def train_command(
     if done.first:
         _finish(done, history, read_history(history), recipe, data)
     return 0
+
+
+def _installed(network: Network) -> None:
+    """Refuse at once, and not after the base is loaded, what lacks a package."""
+    needed = ("torch", "transformers", *(() if network.full else ("peft",)))
+    lacking = [name for name in needed if find_spec(name) is None]
+    if lacking:
+        raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")
 
 
 def _finish(
