@@ -715,7 +715,10 @@ def labelled(checkpoint, tmp_path):
 
 
 def calibrate(*words):
-    return main(["evaluate", "calibration", *map(str, words), "--device", "cpu", "--resamples", "100"])
+    words = list(map(str, words))
+    computes = "--prm" in words and "--scores" not in words and ":" not in words[words.index("--prm") + 1]
+    device = ["--device", "cpu"] if computes else []
+    return main(["evaluate", "calibration", *words, *device, "--resamples", "100"])
 
 
 def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path, capsys):

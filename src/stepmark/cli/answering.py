@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from stepmark.cli.prm_flags import check_device
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,6 +88,56 @@ def check_ray(options: RayOptions) -> None:
         raise UsageError(f"--ray-gpus {options.ray_gpus}: expected 0 or more")
     if options.device.startswith("cuda") and options.ray_gpus == 0:
         raise UsageError("--device cuda: a worker sees no GPU that it is not given; add --ray-gpus 1")
+
+
+class ComputingOptions(Protocol):
+    """The options of a command whose models may compute in this process."""
+
+    @property
+    def dtype(self) -> str:
+        """Their precision."""
+
+    @property
+    def device(self) -> str:
+        """Where they compute."""
+
+
+def check_computing(
+    options: ComputingOptions,
+    *,
+    policy: str | None,
+    prm: str | None = None,
+    family: str | None = None,
+    tokenizer: str | None = None,
+) -> None:
+    """Refuse a device that is none, and --dtype and --device where no model computes in this process.
+
+    Args:
+        options: the flags.
+        policy: its address; None where none is asked.
+        prm: its name; None where none is asked.
+        family: of the PRM, as given.
+        tokenizer: of the PRM, as given.
+
+    Raises:
+        UsageError: as above; a model that computes elsewhere passes them over in silence.
+        CheckpointError: what the PRM's checkpoint says of itself cannot be read.
+    """
+    from stepmark.models.named import idle_settings, is_server, refuse_idle
+    from stepmark.models.policies import in_process
+
+    check_device(options.device)
+    if policy is not None and in_process(policy):
+        return
+    if prm is not None and "dtype" not in idle_settings(prm, family=family, tokenizer=tokenizer):
+        return
+    elsewhere = [
+        f"the {what} {name} " + ("computes on its server" if is_server(name) else "is made by that function")
+        for what, name in (("policy", policy), ("PRM", prm))
+        if name is not None
+    ]
+    why = f"{' and '.join(elsewhere) or 'no model is asked'}: leave it out"
+    refuse_idle({"dtype": options.dtype, "device": options.device}, dict.fromkeys(("dtype", "device"), why))
 
 
 def ray_workers(

@@ -130,11 +130,11 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
 
 
 def _check(threshold: str | None, options: EvaluateOptions) -> None:
-    check(options)
     if threshold == "argmax" and options.neutral == "negative":
         raise UsageError(
             "--threshold argmax takes the neutral class for no error, which --neutral negative contradicts; give a number"
         )
+    check(options)
 
 
 def compare_command(

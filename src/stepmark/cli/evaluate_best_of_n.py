@@ -14,10 +14,13 @@ from cyclopts import Parameter
 from stepmark.cli.evaluating import (
     DEFAULTS,
     EvaluateOptions,
+    check,
     check_same,
     finish,
     folder_of,
     limited,
+    of_model,
+    of_policy,
     provenance,
     sampled,
     scored,
@@ -82,20 +85,34 @@ def best_of_n_command(
     from stepmark.evaluation.best_of_n import BestOfN
     from stepmark.evaluation.best_of_n_report import NAME, evaluate
     from stepmark.evaluation.sources import files_of, read_candidates
+    from stepmark.models.named import SHARED
     from stepmark.problems.answers import load_verifier
     from stepmark.solutions.segmentation import check_way
 
     check_way(choices.split)
     if bool(choices.data) == (choices.policy is not None):
         raise UsageError("expected --data FILES of candidates, or --policy with --problems; one of the two")
+    beside = of_policy(choices.policy)
+    of_prm = beside | (set() if choices.orm is None else of_model(choices.orm))
+    check(options, also=of_prm)
     files = files_of(choices.data) if choices.data else (str(_sample(NAME, choices, options)),)
     every = read_candidates(files, how=choices.split)
     cases = limited(every, options.limit if choices.data else None)
-    sheet = scored(NAME, cases, files, options, split=choices.split)
+    sheet = scored(NAME, cases, files, options, also=of_prm, split=choices.split)
     outcomes = outcome_tokens = None
     if choices.orm is not None:
-        orm = replace(options, prm=choices.orm, scores=None, family=None)
-        judged = scored(NAME, cases, files, orm, outcome=True, split=choices.split)
+        # What says how the PRM is read is not said of the outcome model.
+        orm = replace(
+            options,
+            prm=choices.orm,
+            scores=None,
+            family=None,
+            reference=None,
+            model=None,
+            tokenizer=None,
+            samples=None,
+        )
+        judged = scored(NAME, cases, files, orm, outcome=True, also=(*SHARED, "neutral"), split=choices.split)
         outcomes = {row.case.id: s for row in judged.rows if (s := row.scores[-1]) is not None}
         outcome_tokens = {
             row.case.id: (row.steps.problem_tokens or 0) + row.steps.solution_tokens

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.evaluating import (
     DEFAULTS,
+    RATINGS,
     EvaluateOptions,
     check,
     finish,
@@ -59,7 +60,7 @@ def calibration_command(
     from stepmark.evaluation.calibration_report import evaluate
     from stepmark.evaluation.sources import files_of
 
-    check(options)
+    check(options, also=RATINGS)
     if bins < 1:
         raise UsageError(f"--bins {bins}: expected 1 or more")
     spec = None if store is None else _storable(store, options, fit, fit_share)
@@ -72,7 +73,7 @@ def calibration_command(
         raise UsageError(
             "--store: a checkpoint scores steps, and nothing is fitted to steps here: the data judges none, or --target is outcome"
         )
-    sheet = scored(NAME, whole, [*files, *more], options)
+    sheet = scored(NAME, whole, [*files, *more], options, also=RATINGS)
     result, maps = evaluate(
         sheet,
         targets,

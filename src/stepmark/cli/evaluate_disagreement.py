@@ -6,6 +6,7 @@ from typing import Literal
 
 from stepmark.cli.evaluating import (
     DEFAULTS,
+    RATINGS,
     Data,
     EvaluateOptions,
     check,
@@ -44,12 +45,12 @@ def disagreement_command(
     from stepmark.evaluation.rollouts import read_openr
     from stepmark.evaluation.sources import files_of, read_cases
 
-    check(options)
+    graded = process == "scores" or options.scores is not None or options.prm != DEFAULTS.prm
+    check(options, also=RATINGS, asked=graded)
     files = files_of(data)
     every = read_cases(files) if trials is None else read_openr(files, trials=trials)
     cases = limited(every, options.limit)
-    graded = process == "scores" or options.scores is not None or options.prm != DEFAULTS.prm
-    sheet = scored(NAME, cases, files, options, trials=trials) if graded else None
+    sheet = scored(NAME, cases, files, options, also=RATINGS, trials=trials) if graded else None
     return finish(
         evaluate(
             cases,

@@ -17,6 +17,7 @@ from stepmark.cli.evaluating import (
     check,
     folder_of,
     load,
+    of_policy,
     provenance,
     settings_of,
     write_result,
@@ -148,7 +149,7 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
         verifier = stack.enter_context(
             closing(answers.load_verifier(contest.verifier, percent=contest.percent))
         )
-        prm = load(options)
+        prm = load(options, also=of_policy(contest.policy))
         grading = Grading(aggregate=contest.aggregate or prm.default_aggregate, kind=prm.score_kind)
         sizes = Sizes(policy=_size(contest.policy_parameters), prm=_size(contest.prm_parameters))
         policy = policies.load_policy(contest.policy, dtype=options.dtype, device=options.device, counts=True)
@@ -271,7 +272,7 @@ def _size(parameters: float | None) -> ModelSize | None:
 
 
 def _check(file: str, contest: ContestOptions, options: EvaluateOptions) -> None:
-    check(options)
+    check(options, also=of_policy(contest.policy))
     if options.scores is not None or options.model_name is not None:
         raise UsageError(
             "--scores and --model-name: a search asks the PRM for what it writes; there are no scores to read"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -59,6 +59,27 @@ _SCORING = (
     "refuse_long",
 )
 """The options that decide the scores."""
+
+
+RATINGS = ("neutral",)
+"""The PRM's settings that mean something for ratings of people too."""
+
+_EVERYWHERE = ("truncate", "seed")
+"""The PRM's settings that every evaluation sets, or that mean something else too."""
+
+
+def of_model(name: str) -> set[str]:
+    """The flags of the PRM that an outcome model of this name beside it is loaded with too."""
+    from stepmark.models.named import SHARED, idle_settings
+
+    return set(SHARED) - set(idle_settings(name))
+
+
+def of_policy(address: str | None) -> set[str]:
+    """The flags of the PRM that a policy beside it is loaded with too; None: there is none."""
+    from stepmark.models.policies import in_process
+
+    return {"dtype", "device"} if address is not None and in_process(address) else set()
 
 
 def _scoring(options: EvaluateOptions) -> dict[str, Any]:
@@ -125,6 +146,7 @@ def scored(
     options: EvaluateOptions,
     *,
     outcome: bool = False,
+    also: Collection[str] = (),
     **extra: Any,
 ) -> Sheet:
     """The cases with scores: from `--scores`, from an earlier run with the same settings, or graded now.
@@ -135,6 +157,7 @@ def scored(
         files: the data, for the manifest.
         options: the flags.
         outcome: read only the last step: the model as an outcome reward model, with a file of its own.
+        also: as for `check`.
         extra: further settings that decide what the cases are.
 
     Raises:
@@ -144,7 +167,7 @@ def scored(
 
     if not cases:
         raise UsageError("there is nothing to evaluate in the data")
-    check(options)
+    check(options, also=also)
     if options.scores is not None:
         return read_scores(options.scores, cases, model=options.model_name)
     path = folder_of(name, options) / ("outcomes.jsonl" if outcome else "scores.jsonl")
@@ -170,7 +193,7 @@ def scored(
     for case in cases:
         together.setdefault(case.problem, []).append(case)
     ordered = [case for group in together.values() for case in group]
-    prm = load(options, outcome=outcome)
+    prm = load(options, outcome=outcome, also=also)
     progress = Progress(len(ordered), done=_done(path), tokens=lambda: prm.ledger.tokens_computed)
     try:
         with progress:
@@ -252,16 +275,30 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, 
             yield key, before, value
 
 
-def load(options: EvaluateOptions, *, outcome: bool = False) -> PRM:
-    """The PRM that the options name."""
+def load(options: EvaluateOptions, *, outcome: bool = False, also: Collection[str] = ()) -> PRM:
+    """The PRM that the options name; `also` as for `check`."""
     if sys.stderr.isatty():
         print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
-    return options.load(truncate=not options.refuse_long, outcome=outcome)
+    return options.load(truncate=not options.refuse_long, outcome=outcome, also=(*_EVERYWHERE, *also))
 
 
-def check(options: EvaluateOptions) -> None:
-    """Refuse options that cannot work, before anything is read or loaded."""
+def check(options: EvaluateOptions, *, also: Collection[str] = (), asked: bool = True) -> None:
+    """Refuse options that cannot work, before anything is read or loaded.
+
+    Args:
+        options: the flags.
+        also: fields that mean something beside the PRM in this evaluation; see `PRMFlags.check_meant`.
+        asked: whether the evaluation asks the PRM where --scores does not stand for it.
+
+    Raises:
+        UsageError: one cannot be, or means nothing for this PRM.
+    """
     options.check_device()
+    if options.scores is not None or not asked:
+        why = "no PRM is asked here" if options.scores is None else "with --scores no PRM is asked"
+        options.check_unasked(f"{why}: leave it out", also=(*_EVERYWHERE, *also))
+    else:
+        options.check_meant(also=(*_EVERYWHERE, *also))
     options.check_least([("token_budget", 1), ("samples", 1), ("limit", 1), ("resamples", 100), ("seed", 0)])
     if options.scores is not None:
         check_readable(options.scores)

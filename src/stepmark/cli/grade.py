@@ -137,20 +137,22 @@ def _load(options: GradeOptions, stack: ExitStack, *, left: int | None) -> tuple
         return _on_cluster(options, stack, left=left)
     if sys.stderr.isatty():
         print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
-    prm = options.load(truncate=options.truncate)
+    of_orm = _of_orm(options)
+    prm = options.load(truncate=options.truncate, also=of_orm)
     if options.orm is None:
         return prm, None
     from stepmark.models.load import load_prm
 
-    orm = load_prm(
-        options.orm,
-        dtype=options.dtype,
-        device=options.device,
-        truncate=options.truncate,
-        token_budget=options.token_budget,
-        outcome=True,
-    )
-    return prm, orm
+    return prm, load_prm(options.orm, outcome=True, **of_orm)
+
+
+def _of_orm(options: GradeOptions) -> dict[str, Any]:
+    """What the outcome model is loaded with, of the settings that the PRM is loaded with too."""
+    from stepmark.models.named import SHARED, read_by
+
+    if options.orm is None:
+        return {}
+    return read_by(options.orm, {name: getattr(options, name) for name in SHARED})
 
 
 def _on_cluster(options: GradeOptions, stack: ExitStack, *, left: int | None) -> tuple[PRM, PRM | None]:
@@ -176,6 +178,7 @@ def _check(file: str, options: GradeOptions) -> None:
     options.check_device()
     check_ray(options)
     options.check_least([("show", 0), ("token_budget", 1), ("samples", 1)])
+    options.check_meant(truncate=options.truncate, also=_of_orm(options))
     if options.threshold is not None and options.threshold != options.threshold:
         raise UsageError("--threshold nan: expected a number")
     if options.show and options.out is not None and is_stream(options.out):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.batching import Write
-from stepmark.cli.answering import RAY, answering, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input
@@ -108,6 +108,11 @@ def run_labeller(
     from stepmark.solutions.formats import read_solutions
 
     _check(file, options)
+    check_computing(options, policy=options.policy if needs_policy else None)
+    if not needs_verifier and options.verifier != "math":
+        raise UsageError(
+            f"--verifier {options.verifier}: it compares final answers, which {labeller.name} does not ask for: leave it out"
+        )
     if needs_policy and options.policy is None:
         raise UsageError(
             "expected --policy: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"

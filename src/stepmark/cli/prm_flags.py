@@ -4,9 +4,9 @@
 # strings, in the module of the class that inherits it.
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,6 +14,16 @@ from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is none, before a model is loaded.
+
+    Raises:
+        UsageError: not auto, cpu, cuda or one of several.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"--device {device}: expected auto, cpu, cuda or cuda:NUMBER")
 
 
 @Parameter(name="*")
@@ -47,30 +57,68 @@ class PRMFlags:
     seed: int = 0
     """The seed of those critiques."""
 
-    def load(self, *, truncate: bool, outcome: bool = False) -> "PRM":
+    def load(self, *, truncate: bool, outcome: bool = False, also: Collection[str] = ()) -> "PRM":
         """The PRM that the flags name; see `models.load.load_prm`, also for what it raises.
 
         Args:
             truncate: leave what does not fit without a score instead of refusing the solution.
             outcome: read only the last step.
+            also: as for `check_meant`.
         """
         from stepmark.models.load import load_prm
 
-        return load_prm(
-            self.prm,
-            family=self.family,
-            neutral=self.neutral,
-            dtype=self.dtype,
-            device=self.device,
-            truncate=truncate,
-            token_budget=self.token_budget,
-            reference=self.reference,
-            model=self.model,
-            tokenizer=self.tokenizer,
-            samples=self.samples,
-            seed=self.seed,
-            outcome=outcome,
-        )
+        settings = self._settings(truncate=truncate)
+        return load_prm(self.prm, outcome=outcome, **(settings | self._unread(also)))
+
+    def check_meant(self, *, truncate: bool = False, also: Collection[str] = ()) -> None:
+        """Refuse flags that mean nothing for the PRM, as far as its name tells. What is left is refused where it is loaded.
+
+        Args:
+            truncate: whether that flag was given.
+            also: fields that mean something beside the PRM in this command, and so are no error.
+
+        Raises:
+            UsageError: one of them is given.
+            CheckpointError: what the checkpoint says of itself cannot be read.
+        """
+        from stepmark.models.named import refuse_idle
+
+        idle = {key: why for key, why in self._idle().items() if key not in also}
+        refuse_idle(self._settings(truncate=truncate), idle)
+
+    def check_unasked(self, why: str, *, also: Collection[str] = ()) -> None:
+        """Refuse flags about a PRM where none is asked.
+
+        Args:
+            why: no PRM is asked, and what to do.
+            also: as for `check_meant`.
+
+        Raises:
+            UsageError: one of them is given.
+        """
+        from stepmark.models.named import MEANT, refuse_idle
+
+        refuse_idle(self._settings(truncate=False), {key: why for key in MEANT if key not in also})
+
+    def _settings(self, *, truncate: bool) -> dict[str, Any]:
+        named = {one.name for one in fields(PRMFlags)} - {"prm"}
+        return {"truncate": truncate, **{name: getattr(self, name) for name in sorted(named)}}
+
+    def _idle(self) -> dict[str, str]:
+        from stepmark.models.named import idle_settings
+
+        return idle_settings(self.prm, family=self.family, tokenizer=self.tokenizer)
+
+    def _unread(self, also: Collection[str]) -> dict[str, Any]:
+        """Those of `also` that this PRM does not read, each as if it had been left out."""
+        from stepmark.models.load import has_neutral_class
+        from stepmark.models.named import UNSAID
+
+        idle = set(self._idle())
+        if "neutral" in also and self.neutral != UNSAID["neutral"] and "neutral" not in idle:
+            known = has_neutral_class(self.prm, family=self.family, tokenizer=self.tokenizer)
+            idle |= set() if known else {"neutral"}
+        return {name: UNSAID.get(name) for name in also if name in idle}
 
     def check_device(self) -> None:
         """Refuse a device that is none, before a model is loaded.
@@ -78,8 +126,7 @@ class PRMFlags:
         Raises:
             UsageError: not auto, cpu, cuda or one of several.
         """
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise UsageError(f"--device {self.device}: expected auto, cpu, cuda or cuda:NUMBER")
+        check_device(self.device)
 
     def check_least(self, flags: Sequence[tuple[str, int]]) -> None:
         """Refuse numbers that are too small. One that is left out (None) is not.

@@ -190,8 +190,12 @@ def _prm(run: RunFlags) -> PRM | None:
     if run.prm is None:
         return None
     from stepmark.models.load import load_prm
+    from stepmark.models.named import read_by
 
-    return load_prm(run.prm, family=run.family, tokenizer=run.tokenizer, device=run.device)
+    # The policy computes here in any case; a PRM behind a server has no device here.
+    return load_prm(
+        run.prm, family=run.family, tokenizer=run.tokenizer, **read_by(run.prm, {"device": run.device})
+    )
 
 
 def _actor(asked: Asked) -> Actor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.answering import RAY, answering, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
@@ -83,6 +83,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     from stepmark.solutions.sampling import sample_and_judge
 
     _check(file, out, options)
+    check_computing(options, policy=policy)
     problems = list(read_problems(file))
     sampling = _sampling(options)
     tally = _Tally()

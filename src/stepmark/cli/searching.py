@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
-from stepmark.cli.answering import RAY, check_ray
+from stepmark.cli.answering import RAY, check_computing, check_ray
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
@@ -71,6 +71,13 @@ def run_search(
         BackendError: the policy, the PRM or the verifier failed; what was done is kept.
     """
     _check(file, options)
+    check_computing(
+        options,
+        policy=options.policy,
+        prm=options.prm if search.asks_prm else None,
+        family=options.family,
+        tokenizer=options.tokenizer,
+    )
     with ExitStack() as stack:
         if options.problem is not None:
             machines = Machines(search, options, stack)

@@ -106,6 +106,8 @@ def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions
     from stepmark.serving.keys import Keys
 
     settings = checked(options)
+    shared = _also(model)
+    options.check_meant(truncate=options.truncate, also=shared)
     keys = None if options.keys is None else Keys.read(options.keys)
     place = Place(host=options.host, port=options.port, everybody=options.open)
     completions = extension(model, dtype=options.dtype, device=options.device)
@@ -115,7 +117,7 @@ def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions
             file=sys.stderr,
         )
     return run(
-        lambda: options.load(truncate=options.truncate),
+        lambda: options.load(truncate=options.truncate, also=shared),
         settings,
         place,
         what=options.prm,
@@ -123,6 +125,14 @@ def serve_command(*, options: ServeOptions = ServeOptions(), model: ModelOptions
         extensions=() if completions is None else (completions,),
         quiet=options.quiet,
     )
+
+
+def _also(model: ModelOptions) -> tuple[str, ...]:
+    """The PRM's flags that mean something here too: of batches, whatever the PRM is, and of a policy in this process."""
+    from stepmark.models.policies import in_process
+
+    policy = model.policy is not None and in_process(model.policy)
+    return ("token_budget", *(("dtype", "device") if policy else ()))
 
 
 def checked(options: ServeOptions) -> Settings:

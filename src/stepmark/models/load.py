@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
-from stepmark.models.named import MEANT, prm_of, refuse_idle
+from stepmark.models.named import (
+    idle_settings,
+    is_factory,
+    is_server,
+    prm_of,
+    refuse_idle,
+    writes_critiques,
+)
 from stepmark.models.prm import PRM
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
+    from stepmark.models.spec import ScoringSpec
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -65,30 +73,26 @@ def load_prm(
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
-    from stepmark.models.generative import GENERATIVE
-
-    served = name_or_path.startswith(("http://", "https://"))
-    named = {
+    given = {
         "family": family,
         "reference": reference,
         "model": model,
         "tokenizer": tokenizer,
         "samples": samples,
+        "seed": seed,
+        "neutral": neutral,
+        "truncate": truncate,
+        "dtype": dtype,
+        "device": device,
+        "token_budget": token_budget,
     }
-    if ":" in name_or_path and not served and "/" not in name_or_path:
-        refuse_idle(named, MEANT, f"{name_or_path} makes its PRM itself: say it in that function")
+    refuse_idle(given, idle_settings(name_or_path, family=family, tokenizer=tokenizer))
+    if is_factory(name_or_path):
         return prm_of(name_or_path, NAMES)
-    if not served:
-        refuse_idle(named, ("model", "tokenizer"), f"{name_or_path} is not the address of one: leave it out")
-    critic: str | Settings | None = family if family in GENERATIVE else None
-    if family is None:
-        critic = _own_critic(name_or_path if tokenizer is None else tokenizer, seed)
-    if critic is not None:
-        refuse_idle(
-            named, ("reference",), f"{name_or_path} is read as one that writes critiques: leave it out"
-        )
+    served = is_server(name_or_path)
+    if writes_critiques(name_or_path, family=family, tokenizer=tokenizer):
         return _generative(
-            critic,
+            _own_critic(name_or_path if tokenizer is None else tokenizer, seed) if family is None else family,
             name_or_path,
             dtype=dtype,
             device=device,
@@ -97,21 +101,8 @@ def load_prm(
             samples=samples,
             seed=seed,
         )
-    if not served or tokenizer is not None:
-        read = f"{name_or_path} is read as one that writes none"
-        refuse_idle(named, ("samples",), f"{read}: leave it out, or name its --family (stepmark families)")
-    if served and tokenizer is not None:
-        refuse_idle(named, ("reference",), f"{name_or_path} computes one model only: leave it out")
     if served and tokenizer is None:
-        settings = {
-            "family": family is not None,
-            "neutral": neutral != "positive",
-            "truncate": truncate,
-            "reference": reference is not None,
-            "outcome": outcome,
-            "samples": samples is not None,
-        }
-        return _remote(name_or_path, model, [name for name, given in settings.items() if given])
+        return _remote(name_or_path, model, outcome=outcome)
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -142,14 +133,13 @@ def load_prm(
     )
 
 
-def _own_critic(name: str, seed: int) -> Settings | None:
-    """The critic that a checkpoint of our own says it is; None for any other name."""
+def _own_critic(name: str, seed: int) -> Settings:
+    """The critic that a checkpoint of our own says it is."""
     from stepmark.models.generative import critic_spec_of
 
-    # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
-    folder = Path(name).expanduser()
-    found = critic_spec_of(folder) if folder.is_dir() else None
-    return None if found is None else replace(found.settings, seed=seed)
+    found = critic_spec_of(Path(name).expanduser())
+    assert found is not None
+    return replace(found.settings, seed=seed)
 
 
 def _generative(
@@ -165,7 +155,7 @@ def _generative(
 ) -> PRM:
     from stepmark.models.generative import generative_prm
 
-    if name.startswith(("http://", "https://")):
+    if is_server(name):
         from stepmark.models.policies.openai import OpenAIPolicy
         from stepmark.models.policies.transport import key_variable
 
@@ -177,7 +167,7 @@ def _generative(
     return generative_prm(family, policy, samples=samples, seed=seed)
 
 
-def _remote(address: str, model: str | None, given: list[str]) -> PRM:
+def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     """The PRM of a stepmark server."""
     from stepmark.errors import BackendError
     from stepmark.models.policies.transport import Patience
@@ -191,9 +181,9 @@ def _remote(address: str, model: str | None, given: list[str]) -> PRM:
         except BackendError as error:
             found = str(error)
         else:
-            if listing.prms and given:
+            if listing.prms and outcome:
                 raise UsageError(
-                    f"{address} is a stepmark server, which decides how its PRM is read: give {', '.join(given)} to `stepmark serve`"
+                    f"{address} is a stepmark server, which decides how its PRM is read: give outcome to a model that is read here"
                 )
             if listing.prms:
                 return RemotePRM(Client(address, model=model))
@@ -225,6 +215,7 @@ def _served(
 
     folder = find_checkpoint(tokenizer)
     spec = spec_of(folder, tokenizer, family)
+    _refuse_neutral(spec, address, neutral)
     if outcome:
         spec = replace(spec, outcome_only=True, aggregate="last")
     encoder = Encoder(
@@ -264,6 +255,7 @@ def _local(
 
     folder = NAMES.load(name)() if name in NAMES else find_checkpoint(name)
     spec = spec_of(folder, name, family)
+    _refuse_neutral(spec, name, neutral)
     if outcome:
         if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:
             raise UsageError(
@@ -317,6 +309,12 @@ def _local(
     return HeadPRM(name=name, spec=spec, encoder=encoder, engine=engine, head=head, neutral=neutral)
 
 
+def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
+    if spec.readout.neutral is None:
+        why = f"{name} is read as {spec.family}, which has no neutral class: leave it out"
+        refuse_idle({"neutral": neutral}, {"neutral": why})
+
+
 def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
@@ -359,6 +357,25 @@ def _device(device: str) -> str:
             )
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
+    """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here.
+
+    Args:
+        name: as `load_prm` takes it, of a PRM for which `models.named.idle_settings` has no `neutral`.
+        family: as given.
+        tokenizer: as given.
+
+    Raises:
+        CheckpointError: as `load_prm`.
+    """
+    from stepmark.models.checkpoint import find_checkpoint
+    from stepmark.models.detect import spec_of
+
+    place = name if tokenizer is None else tokenizer
+    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
+    return spec_of(folder, place, family).readout.neutral is not None
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Literal, Protocol, cast, final, get_args
+from typing import Any, Literal, Protocol, cast, final, get_args
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
@@ -44,17 +44,23 @@ def build(
         StepmarkError: whatever `load_prm` raises.
     """
     from stepmark.models.load import load_prm
+    from stepmark.models.named import idle_settings, read_by
     from stepmark.models.scorer import prm_identity
 
+    shared: dict[str, Any] = {
+        "dtype": dtype,
+        "device": device,
+        "truncate": truncate,
+        "token_budget": token_budget,
+    }
+    of_orm: dict[str, Any] = {} if orm is None else read_by(orm, shared)
+    idle = idle_settings(prm, family=family, tokenizer=tokenizer)
     prms = {
         "prm": load_prm(
             prm,
+            **{name: value for name, value in shared.items() if name not in idle or name not in of_orm},
             family=family,
             neutral=neutral,
-            dtype=dtype,
-            device=device,
-            truncate=truncate,
-            token_budget=token_budget,
             reference=reference,
             model=model,
             tokenizer=tokenizer,
@@ -63,9 +69,7 @@ def build(
         )
     }
     if orm is not None:
-        prms["orm"] = load_prm(
-            orm, dtype=dtype, device=device, truncate=truncate, token_budget=token_budget, outcome=True
-        )
+        prms["orm"] = load_prm(orm, outcome=True, **of_orm)
     identity = " and ".join(prm_identity(one) for one in prms.values())
     return Built(
         answerers={ScoreSolution: Answerer(identity=identity, answer=lambda *asked: _answer(prms, *asked))},

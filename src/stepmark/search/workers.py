@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stepmark.batching import Answerer
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.models.policies import Policy
@@ -28,7 +30,7 @@ def build(
         policy: as `models.policies.load_policy` takes it.
         prm: as `models.load.load_prm` takes it; None where the search asks none.
         family, tokenizer: of the PRM, see `load_prm`.
-        dtype, device: of both.
+        dtype, device: of both, where they compute in this process.
         memory_tokens: tokens whose keys and values the PRM keeps at most.
         policy_memory_tokens: the same of the policy.
 
@@ -42,12 +44,16 @@ def build(
     """
     from stepmark.models import policies, scorer
     from stepmark.models.load import load_prm
+    from stepmark.models.named import idle_settings
 
     facts: dict[str, Fact] = {}
     answerers: dict[type, Answerer] = {}
     judge = None
     if prm is not None:
-        judge = load_prm(prm, family=family, tokenizer=tokenizer, dtype=dtype, device=device)
+        idle = idle_settings(prm, family=family, tokenizer=tokenizer)
+        computing: dict[str, Any] = {"dtype": dtype, "device": device}
+        read = {name: value for name, value in computing.items() if name not in idle}
+        judge = load_prm(prm, family=family, tokenizer=tokenizer, **read)
         answerers |= scorer.answerers(judge, memory_tokens=memory_tokens)
         facts |= {
             "prm.name": judge.name,

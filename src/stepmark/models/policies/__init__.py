@@ -97,6 +97,13 @@ def answerers(policy: Policy) -> dict[type, Answerer]:
     }
 
 
+def in_process(address: str) -> bool:
+    """Whether the policy of an address is a model that computes in this process."""
+    # The names of the models that ship with stepmark (`stepmark:…`) look like factories too.
+    factory = FACTORY.fullmatch(address) and not address.startswith("stepmark:")
+    return not factory and not address.startswith(("http://", "https://"))
+
+
 def load_policy(
     address: str, *, dtype: str = "auto", device: str = "auto", counts: bool = False, memory_tokens: int = 0
 ) -> Policy:
@@ -123,8 +130,7 @@ def load_policy(
 
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None, api_key_env=key_variable(), logprobs=counts)
-    # The names of the models that ship with stepmark (`stepmark:…`) look like factories too.
-    if FACTORY.fullmatch(address) and not address.startswith("stepmark:"):
+    if not in_process(address):
         policy: Policy = POLICIES.load(address)()
         return policy
     from stepmark.models.policies.local import LocalPolicy
