@@ -190,6 +190,12 @@ def test_an_estimator_gives_the_credit_of_the_batch() -> None:
         torch.testing.assert_close(found[:4], credit.assign(by_hand).advantages)
         assert found[:4].any() and not found[4:].any() and not found[mask == 0].any()
         assert returns is found
+    margins = torch.where(mask.bool(), rewards - 0.5, 0.0)
+    with pytest.raises(
+        UsageError, match=r"MinForm needs a PRM whose scores are probabilities, found one of -0\.5"
+    ):
+        estimator(MinForm())(margins, mask, ["x", "y", "x", "y", "z", "x"], config={})
+    assert estimator(MinForm(centre=False))(margins, mask, ["x", "y", "x", "y", "z", "x"], config={})[0].any()
     with pytest.raises(UsageError, match="use_kl_loss"):
         estimator(Process())(rewards, mask, ["x"] * 6, config={"use_kl_in_reward": True})
     with pytest.raises(UsageError, match=r"rollout\.n"):
@@ -271,6 +277,8 @@ def test_trl_refuses_tools_and_methods_without_what_they_need(trl) -> None:
         trainer_of(trl, args={"tool_mask": 1})._generate_and_score_completions(ROWS)
     with pytest.raises(UsageError, match="give a PRM"):
         trainer_of(trl, prm=None)
+    with pytest.raises(UsageError, match="--no-centre"):
+        trainer_of(trl, prm=ScriptedPRM({}, score_kind="margin"), credit=MinForm())
 
 
 def test_trl_reward_function(trl) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 from stepmark.cli import main  # noqa: E402
 from stepmark.cli.rl_display import Display, clock_face  # noqa: E402
+from stepmark.cli.rl_display import words as said_of  # noqa: E402
 from stepmark.cli.rl_flags import (  # noqa: E402
     FIELD_OF,
     NOT_HERE,
@@ -28,12 +29,13 @@ from stepmark.cli.rl_flags import (  # noqa: E402
     watch_of,
 )
 from stepmark.errors import UsageError  # noqa: E402
+from stepmark.metrics.intervals import Interval  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.rl.credit.methods import CREDITS  # noqa: E402
 from stepmark.rl.monitor import read_lines, read_watched  # noqa: E402
 from stepmark.rl.online import Implicit  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
-from stepmark.rl.watched import Watch  # noqa: E402
+from stepmark.rl.watched import Watch, Watched  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -178,6 +180,26 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ),
         ({}, ["--implicit-beta", "2"], "add --implicit"),
         ({}, ["--kl-weight", "1", "--no-reference"], "--no-reference does not keep"),
+        ({"split": "lines"}, [], "there is no way to split 'lines'"),
+        ({"split": "marker"}, [], "the way 'marker' needs a marker"),
+        ({"device": "tpu"}, [], "--device tpu: expected auto, cpu, cuda or cuda:N"),
+        ({"device": "cuda:99"}, [], "--device cuda:99: this machine"),
+        ({}, ["--kl", "k3"], "--kl k3 does nothing without its weight: add --kl-weight"),
+        ({}, ["--value-weight", "0.1"], "--value-weight is of a critic, and --credit process has none"),
+        ({}, ["--threshold", "0.7"], "--threshold: it is of the shaping clip, and this is none"),
+        ({"credit": "outcome", "prm": None}, ["--limit", "3"], "--limit needs a PRM"),
+        ({"credit": "outcome", "prm": None}, ["--error-under", "0.3"], "--error-under needs a PRM"),
+        (
+            {"credit": "prime", "prm": None},
+            ["--implicit", "--form", "code", "--gamma", "0.9"],
+            "--gamma: the published code's form does not discount; expected 1, found 0.9",
+        ),
+        (
+            {"credit": "min-form", "prm": "rl_models:margin"},
+            [],
+            "those of margin are of the kind 'margin'; --no-centre (centre=False) takes margins as they are",
+        ),
+        ({"credit": "progress", "prm": "rl_models:margin"}, [], "Progress needs a PRM whose scores are prob"),
         ({"group": 0}, [], "--group must be at least 1, found 0"),
         ({"held_out": 6}, [], "--held-out 6: expected from 1 to under the 6 problems"),
         ({"held_out": "nowhere.jsonl"}, [], "nowhere.jsonl"),
@@ -210,7 +232,8 @@ def test_what_cannot_work_is_refused_before_there_is_a_run(
     out = tmp_path / "out"
     assert main([*words(asked.pop("file"), asked.pop("policy"), out, **asked), *more]) == 2
     assert said in capsys.readouterr().err
-    assert not (out / "history.jsonl").exists()
+    # Nothing is left behind that another command could not go on with.
+    assert not (out / "run.json").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, policy, capsys) -> None:
@@ -290,3 +313,14 @@ def test_the_time_that_is_left() -> None:
     # It went on at update 5 of an earlier run, so one update took 30 s, and five are left.
     assert display.line() == "update 5 of 10, accuracy 0.250, KL 0.500, 2:30 left"
     assert (clock_face(3725), clock_face(59.6)) == ("1:02:05", "1:00")
+
+
+def test_a_divergence_of_nothing_has_no_sign() -> None:
+    row = Watched(
+        update=0,
+        rollouts=0,
+        solutions=1,
+        accuracy=Interval(value=0.5, low=0.1, high=0.9, level=0.95),
+        divergence=Interval(value=-1e-9, low=None, high=None, level=0.95),
+    )
+    assert said_of(row) == "after update 0, held out: accuracy 0.500 [0.100, 0.900], KL 0.000"

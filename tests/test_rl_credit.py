@@ -306,6 +306,11 @@ def test_divergence_estimators_by_hand() -> None:
     close(kl(log, ref, mask, estimator="k1"), [[0.5, 0]])
     close(kl(log, ref, mask, estimator="k2"), [[0.125, 0]])
     close(kl(log, ref, mask, estimator="k3"), [[math.exp(-0.5) - 0.5, 0]])
+    # A small divergence in float32: delta is 2**-14, k3 half its square.
+    near = kl(
+        torch.tensor([[-1.0]]), torch.tensor([[-1.0 - 2.0**-14]]), torch.tensor([[True]]), estimator="k3"
+    )
+    assert near.item() == pytest.approx(2.0**-29, rel=0.02)
     assert torch.isfinite(kl(floats([[-500.0, 0]]), floats([[500.0, 0]]), mask, estimator="k3")).all()
 
 

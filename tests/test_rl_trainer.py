@@ -574,6 +574,15 @@ def test_a_score_that_is_no_number_is_named_where_it_is_only_watched(tmp_path) -
     assert not (tmp_path / "state.pt").exists()
 
 
+def test_scores_that_are_no_probabilities_are_not_read_as_such(tmp_path) -> None:
+    margins = ScriptedPRM(lambda _p, _s: -0.5, score_kind="margin", name="margins")
+    for credit in (MinForm(), Progress()):
+        with pytest.raises(UsageError, match=r"needs a PRM whose scores are probabilities; those of margins"):
+            trainer(tmp_path, credit, prm=margins)
+    for credit in (MinForm(centre=False), Process(), Papo(), Outcome()):
+        trainer(tmp_path, credit, prm=margins)
+
+
 def test_probabilities_of_another_temperature_are_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"temperature 0\.7 .*found one at 1"):
         trainer(tmp_path, how=settings(temperature=0.7))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +23,8 @@ from stepmark.cli.rl_flags import (
     refit_of,
     watch_of,
 )
-from stepmark.cli.rl_run import Asked, begin, flat, is_done
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.cli.rl_run import Asked, begin, check, flat, installed, is_done
+from stepmark.errors import UsageError
 from stepmark.rl.settings import RL
 from stepmark.store import atomic_write
 
@@ -73,7 +72,7 @@ def rl_command(
         refit: fitting the PRM anew to rollouts of the policy as it is.
     """
     checked_input(file)
-    _installed()
+    installed()
     asked = Asked(
         file=file,
         policy=policy,
@@ -87,7 +86,7 @@ def rl_command(
         watch=watch_of(run),
         refit=refit_of(refit),
     )
-    _check(asked)
+    check(asked)
     problems, held_out, note = _split(file, run, settings.seed)
     told = asked.told()
     if is_done(out, told):
@@ -101,58 +100,6 @@ def rl_command(
         actor, rows, history = _train(asked, problems, held_out, verifier, told)
     _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
     return 0
-
-
-def _check(asked: Asked) -> None:
-    """Refuse what cannot work before anything is loaded."""
-    from stepmark.rl.credit.methods import CREDITS
-
-    policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
-    if policy.startswith(("http://", "https://")):
-        raise UsageError(
-            f"--policy {policy}: a server's weights cannot be trained here; give a folder or a hub name"
-        )
-    needs = asked.credit.needs
-    if needs.steps and run.prm is None:
-        raise UsageError(
-            f"--credit {name} needs a PRM: add --prm default, a checkpoint's folder or hub name, a server's address, or package.module:factory"
-        )
-    if needs.tokens and online is None:
-        raise UsageError(
-            f"--credit {name} needs an implicit PRM: add --implicit, which starts one from the policy's weights"
-        )
-    if online is not None and not needs.tokens:
-        raise UsageError(f"--implicit rewards tokens, and --credit {name} reads none; take --credit prime")
-    if settings.group < 2 and name in CREDITS and not needs.values:
-        raise UsageError(
-            f"--group {settings.group}: --credit {name} compares solutions of one problem with each other; expected 2 or more"
-        )
-    if settings.keep_consistent is not None and run.prm is None:
-        raise UsageError("--keep-consistent needs a PRM, to tell what is consistent: add --prm")
-    if settings.kl_weight > 0 and run.no_reference:
-        raise UsageError("--kl-weight needs the starting policy, which --no-reference does not keep")
-    if run.prm is None:
-        for flag, given in (
-            ("--stop-on-hack", run.stop_on_hack),
-            ("--family", run.family is not None),
-            ("--tokenizer", run.tokenizer is not None),
-            ("--aggregate", run.aggregate is not None),
-            ("--refit-every", asked.refit is not None),
-        ):
-            if given:
-                raise UsageError(f"{flag} needs a PRM: add --prm")
-    if asked.refit is not None and run.tokenizer is not None:
-        raise UsageError(
-            "--refit-every: the weights of a PRM behind a server cannot be trained here; name its folder with --prm"
-        )
-
-
-def _installed() -> None:
-    """Refuse at once, and not after hours of training, what lacks a package."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
 
 
 def _split(file: str, run: RunFlags, seed: int) -> tuple[list[Problem], list[Problem], str]:
@@ -209,6 +156,7 @@ def _actor(asked: Asked) -> Actor:
         reference=not asked.run.no_reference,
         values=asked.credit.needs.values,
         temperature=asked.settings.temperature,
+        seed=asked.settings.seed,
     )
 
 
@@ -226,6 +174,7 @@ def _implicit(asked: Asked, actor: Actor) -> OnlineImplicit | None:
         rank=asked.settings.rank,
         reference=True,
         temperature=asked.settings.temperature,
+        seed=asked.settings.seed,
     )
     if model.tokenizer.get_vocab() != actor.tokenizer.get_vocab():
         raise UsageError(
@@ -244,12 +193,15 @@ def _train(
     """Run to the end or to the alarm; the policy, the evaluations and the updates."""
     from stepmark.cli.rl_display import Display
     from stepmark.models.backbone import quiet_loading
+    from stepmark.rl.credit.methods import check_kind
     from stepmark.rl.monitor import History, Monitor
     from stepmark.rl.refit import RefittedPRM
     from stepmark.rl.trainer import Trainer
 
     run, settings, out = asked.run, asked.settings, asked.out
     prm = _prm(run)
+    if prm is not None:
+        check_kind(asked.credit, prm.score_kind, prm=prm.name)
     if prm is not None and asked.refit is not None:
         prm = RefittedPRM(prm)
     with quiet_loading():

@@ -154,7 +154,8 @@ def clock_face(seconds: float) -> str:
 
 
 def _one(value: Interval | None) -> str:
-    return ABSENT if value is None or value.value is None else f"{value.value:.3f}"
+    # Rounded first: rounding errors of a divergence of 0 would read -0.000.
+    return ABSENT if value is None or value.value is None else f"{round(value.value, 3) + 0.0:.3f}"
 
 
 def _interval(value: Interval | None) -> str:

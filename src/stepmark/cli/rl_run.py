@@ -1,15 +1,16 @@
-"""One run of `stepmark rl` on disk: what it was asked, whether it is done, whether it may go on."""
+"""One run of `stepmark rl`: what it was asked, whether that can be, whether it is done, whether it may go on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.cli.rl_flags import ImplicitFlags, RunFlags
-from stepmark.errors import UsageError
+from stepmark.errors import MissingExtraError, UsageError
 from stepmark.rl.settings import RL
 from stepmark.store import atomic_write, fingerprint
 
@@ -77,6 +78,95 @@ class Asked:
         }
         plain: dict[str, Any] = json.loads(json.dumps(body))
         return plain
+
+
+def check(asked: Asked) -> None:
+    """Refuse what cannot work before anything is loaded.
+
+    Raises:
+        UsageError: flags that contradict each other, that lack another one, or that mean nothing beside the others.
+    """
+    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.solutions.segmentation import split
+
+    usual = RL()
+    policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
+    split("1", settings.split)
+    _check_device(run.device)
+    if policy.startswith(("http://", "https://")):
+        raise UsageError(
+            f"--policy {policy}: a server's weights cannot be trained here; give a folder or a hub name"
+        )
+    needs = asked.credit.needs
+    if needs.steps and run.prm is None:
+        raise UsageError(
+            f"--credit {name} needs a PRM: add --prm default, a checkpoint's folder or hub name, a server's address, or package.module:factory"
+        )
+    if needs.tokens and online is None:
+        raise UsageError(
+            f"--credit {name} needs an implicit PRM: add --implicit, which starts one from the policy's weights"
+        )
+    if online is not None and not needs.tokens:
+        raise UsageError(f"--implicit rewards tokens, and --credit {name} reads none; take --credit prime")
+    if settings.group < 2 and name in CREDITS and not needs.values:
+        raise UsageError(
+            f"--group {settings.group}: --credit {name} compares solutions of one problem with each other; expected 2 or more"
+        )
+    if settings.keep_consistent is not None and run.prm is None:
+        raise UsageError("--keep-consistent needs a PRM, to tell what is consistent: add --prm")
+    if settings.kl != usual.kl and settings.kl_weight == 0:
+        raise UsageError(f"--kl {settings.kl} does nothing without its weight: add --kl-weight")
+    if settings.value_weight != usual.value_weight and not needs.values:
+        raise UsageError(
+            f"--value-weight is of a critic, and --credit {name} has none; take --credit step-ppo"
+        )
+    if settings.kl_weight > 0 and run.no_reference:
+        raise UsageError("--kl-weight needs the starting policy, which --no-reference does not keep")
+    if run.prm is None:
+        for flag, given in (
+            ("--stop-on-hack", run.stop_on_hack),
+            ("--family", run.family is not None),
+            ("--tokenizer", run.tokenizer is not None),
+            ("--aggregate", run.aggregate is not None),
+            ("--refit-every", asked.refit is not None),
+            ("--slack", run.slack != RunFlags().slack),
+            ("--limit", run.limit != RunFlags().limit),
+            # An implicit PRM has a threshold too.
+            ("--error-under", run.error_under is not None and online is None),
+        ):
+            if given:
+                raise UsageError(f"{flag} needs a PRM: add --prm")
+    if asked.refit is not None and run.tokenizer is not None:
+        raise UsageError(
+            "--refit-every: the weights of a PRM behind a server cannot be trained here; name its folder with --prm"
+        )
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "auto":
+        return
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"--device {device}: this machine, or this build of torch, has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
+
+
+def installed() -> None:
+    """Refuse at once, and not after hours of training, what lacks a package.
+
+    Raises:
+        MissingExtraError: matplotlib, torch or transformers.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
 
 
 def is_done(out: Path, told: Mapping[str, Any]) -> bool:

@@ -55,7 +55,7 @@ class RL:
     kl: Literal["reward", "k2", "k3"] = "reward"
     """Where the divergence from the starting policy goes: k1 into the reward, or k2 or k3 into the loss (`credit.kl`)."""
     kl_weight: float = 0.0
-    """0: none, and no reference model in memory."""
+    """0: none. The starting policy is kept all the same, to know the divergence (`--no-reference`: it is not)."""
     clip: float = 1.0
     """The gradient's norm at most."""
     value_weight: float = 0.5

@@ -26,7 +26,7 @@ from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
 from stepmark.rl.credit.defences import prof_keep
 from stepmark.rl.credit.kl import kl_reward
-from stepmark.rl.credit.methods import Credit
+from stepmark.rl.credit.methods import Credit, check_kind
 from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import RL
@@ -138,6 +138,8 @@ class Trainer:
         ):
             if missing:
                 raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
+        if prm is not None and needs.probabilities:
+            check_kind(credit, prm.score_kind, prm=prm.name)
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
         self.problems, self.held_out = tuple(problems), tuple(held_out)
         self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out

@@ -104,7 +104,8 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
     """An advantage estimator of verl's: (B, T) advantages, twice, from rows of rewards.
 
     Raises:
-        UsageError: a method that needs a critic or token rewards; when called: KL in the reward, which would hide the steps, or one completion a problem.
+        UsageError: a method that needs a critic or token rewards; when called: KL in the reward, which would hide the steps, one completion a problem, or
+            scores that are no probabilities where it needs them.
     """
     check_credit(credit, prm=True)
 
@@ -123,6 +124,11 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
         if batch is None:
             raise UsageError(
                 "expected several completions of a problem, found one of each: set actor_rollout_ref.rollout.n"
+            )
+        scores = batch.step_rewards
+        if credit.needs.probabilities and scores is not None and not ((scores >= 0) & (scores <= 1)).all():
+            raise UsageError(
+                f"{type(credit).__name__} needs a PRM whose scores are probabilities, found one of {scores.min():g} and one of {scores.max():g}"
             )
         found = torch.zeros_like(token_level_rewards, dtype=torch.float32)
         found[kept] = credit.assign(batch).advantages

@@ -16,7 +16,7 @@ from torch import Tensor
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.rl.adapters import completions as rows
-from stepmark.rl.credit.methods import Credit
+from stepmark.rl.credit.methods import Credit, check_kind
 
 try:
     from accelerate.utils import gather_object
@@ -63,6 +63,8 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         problem: str | None = None,
     ) -> None:
         rows.check_credit(credit, prm=prm is not None)
+        if prm is not None:
+            check_kind(credit, prm.score_kind, prm=prm.name)
         self._credit, self._prm, self._split, self._problem = credit, prm, split, problem
         self._rewarded: tuple[Any, Any, Any, Tensor] | None = None
         super().__init__(

@@ -33,7 +33,8 @@ def kl(logprobs: Tensor, reference: Tensor, mask: Tensor, *, estimator: Estimato
         return delta**2 / 2
     if estimator == "k3":
         cut = delta.clamp(-CLAMP, CLAMP)
-        return torch.exp(-cut) - 1 + cut
+        # Not exp - 1, which loses all figures of a small divergence and makes it negative.
+        return torch.expm1(-cut) + cut
     raise UsageError(f"expected k1, k2 or k3, found {estimator!r}")
 
 

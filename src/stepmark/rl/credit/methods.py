@@ -10,10 +10,13 @@ from torch import Tensor
 
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
+from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
 from stepmark.rl.refusals import said
 
+THRESHOLD = 0.5
+"""Of `clip`, where nothing else is said."""
 Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
 """What is done to step rewards before they are given out: nothing, `shaping.clip`, `shaping.delta`, `defences.zero_mean_wrong`."""
 
@@ -28,6 +31,8 @@ class Needs:
     """Token rewards: an implicit PRM."""
     values: bool = False
     """A critic."""
+    probabilities: bool = False
+    """Step rewards that are probabilities, and no margins or the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,26 @@ class Credit(Protocol):
         """
 
 
+def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
+    """Refuse a PRM whose scores a method would read as what they are not.
+
+    Args:
+        credit: the method.
+        kind: of the PRM's scores.
+        prm: its name.
+
+    Raises:
+        UsageError: the method reads probabilities, and these are none.
+    """
+    if credit.needs.probabilities and kind != "probability":
+        instead = (
+            "; --no-centre (centre=False) takes margins as they are" if isinstance(credit, MinForm) else ""
+        )
+        raise UsageError(
+            f"{type(credit).__name__} needs a PRM whose scores are probabilities; those of {prm} are of the kind {kind!r}{instead}"
+        )
+
+
 def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Refuse a setting outside [low, high], or one that is not finite, before a run begins."""
     if not (low <= value <= high and math.isfinite(value)):
@@ -70,6 +95,8 @@ def _check_shaping(shaping: str, threshold: float) -> None:
         )
     if not math.isfinite(threshold):
         raise UsageError(f"{said('threshold')}: expected a finite number, found {threshold}")
+    if threshold != THRESHOLD and shaping != "clip":
+        raise UsageError(f"{said('threshold')}: it is of the shaping clip, and this is {shaping}")
 
 
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
@@ -109,7 +136,7 @@ class Process:
     process_weight: float = 1.0
     """1 is the paper's: the PRM alone. It is what gets hacked; anchor it."""
     shaping: Shaping = "none"
-    threshold: float = 0.5
+    threshold: float = THRESHOLD
     """Of `clip`."""
 
     def __post_init__(self) -> None:
@@ -150,8 +177,8 @@ class MinForm:
 
     @property
     def needs(self) -> Needs:
-        """A PRM."""
-        return Needs(steps=True)
+        """A PRM; of probabilities, where margins are made of its scores."""
+        return Needs(steps=True, probabilities=self.centre)
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.min_form`."""
@@ -180,7 +207,7 @@ class Progress:
     @property
     def needs(self) -> Needs:
         """A PRM whose scores are values."""
-        return Needs(steps=True)
+        return Needs(steps=True, probabilities=True)
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.progress`."""
@@ -205,6 +232,10 @@ class Prime:
 
     def __post_init__(self) -> None:
         _check("gamma", self.gamma, 0, 1)
+        if self.form == "code" and self.gamma != 1:
+            raise UsageError(
+                f"{said('gamma')}: the published code's form does not discount; expected 1, found {self.gamma}"
+            )
         _check("process_weight", self.process_weight, 0)
         _check("outcome_weight", self.outcome_weight, 0)
 
@@ -267,7 +298,7 @@ class StepPPO:
     outcome_weight: float = 1.0
     shaping: Shaping = "delta"
     """`none` is the paper's, whose sums grow with the number of steps."""
-    threshold: float = 0.5
+    threshold: float = THRESHOLD
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
 
@@ -293,7 +324,7 @@ class StepPPO:
         return Assigned(advantages=advantages, returns=returns)
 
 
-def shaped(batch: Batch, how: Shaping, *, threshold: float = 0.5) -> Tensor:
+def shaped(batch: Batch, how: Shaping, *, threshold: float = THRESHOLD) -> Tensor:
     """(B, S): the batch's step rewards after a `Shaping`.
 
     Raises:

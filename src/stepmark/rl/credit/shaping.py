@@ -1,5 +1,8 @@
 """Step rewards made safe before they are given out: none of these lets a policy earn by writing more steps.
 
+So they are where they are summed as they are (`critic.step_ppo`). Group normalisation takes their mean from every step (`process.grpo_process`): next to
+clipped steps that lost, one that did not earns again, and under `delta`, of which the mean is above 0, each further step costs.
+
 Each takes and gives (B, S), 0 where there is no step; put the result into a batch by `dataclasses.replace(batch, step_rewards=...)`.
 """
 
