@@ -404,10 +404,12 @@ def test_new_words_keep_the_space_in_front_of_them():
     assert PromptEncoder(tokenizer, "tiny").text(before, new) == " is correct"
 
 
-def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer, policy):
+def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer, policy, capfd):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
+    capfd.readouterr()
     loaded = load_policy(str(tmp_path), dtype="float32", device="cpu")
+    assert "Loading" not in capfd.readouterr().err  # no bar of others between a command's lines
     assert isinstance(loaded, LocalPolicy)
     request = Write(prompt=USER, n=2, temperature=0.8, max_tokens=5)
     assert loaded.write([request]) == policy.write([request])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.models.backbone import without_bars
 from stepmark.models.policies import Reading
 from stepmark.models.policies.prompts import PromptEncoder
 
@@ -55,8 +56,10 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = BUILT_IN[str(path)]() if str(path) in BUILT_IN else path
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
+        # Its warnings are let through: nobody else would say that a weight is missing.
+        with without_bars():
+            tokenizer = AutoTokenizer.from_pretrained(place)
+            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
