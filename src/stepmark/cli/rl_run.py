@@ -92,7 +92,10 @@ def check(asked: Asked) -> None:
     usual = RL()
     policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
     split("1", settings.split)
-    _check_device(run.device)
+    if run.device != "auto":
+        from stepmark.rl.actor import check_device
+
+        check_device(run.device)
     if policy.startswith(("http://", "https://")):
         raise UsageError(
             f"--policy {policy}: a server's weights cannot be trained here; give a folder or a hub name"
@@ -139,21 +142,6 @@ def check(asked: Asked) -> None:
     if asked.refit is not None and run.tokenizer is not None:
         raise UsageError(
             "--refit-every: the weights of a PRM behind a server cannot be trained here; name its folder with --prm"
-        )
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device == "auto":
-        return
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise UsageError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            f"--device {device}: this machine, or this build of torch, has {torch.cuda.device_count()} CUDA devices; use --device cpu"
         )
 
 

@@ -230,6 +230,23 @@ class Actor:
         yield copy.deepcopy(self.model).merge_and_unload()
 
 
+def check_device(device: str) -> None:
+    """Refuse a device that is not there, before anything is loaded onto it.
+
+    Raises:
+        UsageError: torch has no such device, or this machine has not.
+    """
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
+    there = torch.cuda.device_count()
+    if place.type == "cuda" and (place.index or 0) >= there:
+        raise UsageError(
+            f"--device {device}: this machine, or this build of torch, has {there} CUDA devices; use --device cpu"
+        )
+
+
 def _with_lora(model: Any, rank: int, seed: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
