@@ -74,7 +74,7 @@ class Fake:
         return {"version": body["version"] + 1, "submitted": body["change"]["kind"] == "submit"}
 
 
-def clicked(fake, *, kind="stepmark", users=None, seconds=0.4, warm=0.0):
+def clicked(fake, *, kind="stepmark", users=None, seconds=0.8, warm=0.0):
     async def run():
         server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -84,7 +84,7 @@ def clicked(fake, *, kind="stepmark", users=None, seconds=0.4, warm=0.0):
             "port": port,
             "warm": warm,
             "seconds": seconds,
-            "patience": 10,
+            "patience": 60,
         }
         users_ = users or [{"name": "ada", "headers": {"Cookie": "c=1", "X-CSRF-Token": "t"}}]
         try:
@@ -118,7 +118,7 @@ def test_an_item_is_gone_on_with_where_it_was_left():
 
 
 def test_what_is_not_counted_is_acknowledged_all_the_same():
-    told = clicked(Fake(), warm=0.2, seconds=0.2)
+    told = clicked(Fake(), warm=0.4, seconds=0.4)
     assert 0 < told["labels"] < len(told["acknowledged"])
 
 
@@ -136,7 +136,7 @@ def test_a_broken_connection_is_answered_with_the_same_click():
 
 
 def test_a_busy_server_is_asked_again():
-    told = clicked(Fake(busy=3), seconds=0.6)
+    told = clicked(Fake(busy=3), seconds=1.5)
     assert (told["failure"], told["again"]) == (None, 1)
 
 

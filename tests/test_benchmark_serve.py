@@ -117,7 +117,7 @@ class Fake:
             writer.close()
 
 
-def loaded(fake, tmp_path, *, clients=2, requests=500, warm=0.0, seconds=0.3, patience=20):
+def loaded(fake, tmp_path, *, clients=2, requests=500, warm=0.0, seconds=1.0, patience=60):
     work = tmp_path / "work.jsonl"
     rows = [[[json.dumps([c, r]), 3] for r in range(requests)] for c in range(clients)]
     work.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -167,7 +167,7 @@ def test_what_was_sent_in_the_warm_up_is_in_no_latency(tmp_path):
 
 def test_what_is_no_answer_is_counted_and_asked_again_where_that_helps(tmp_path):
     fake = Fake(wait=0.005, status={3: 429, 5: 504}, drop=(7,))
-    told = loaded(fake, tmp_path, clients=1, seconds=0.6)
+    told = loaded(fake, tmp_path, clients=1, seconds=2.0)
     assert told["failure"] is None
     assert told["errors"] == {"429": 1, "504": 1, "IncompleteReadError": 1}
     numbers = [r for _, r in fake.bodies]

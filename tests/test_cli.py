@@ -50,10 +50,12 @@ def left_in(folder):
 
 
 def command(*words):
+    # A shell's background jobs, such as these tests may be one of, ignore SIGINT, and what they start inherits that.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     return [
         sys.executable,
         "-c",
-        "import sys; from stepmark.cli import main; sys.exit(main())",
+        heeding + "import sys; from stepmark.cli import main; sys.exit(main())",
         *map(str, words),
     ]
 

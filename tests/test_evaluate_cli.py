@@ -244,7 +244,10 @@ def test_scores_of_other_texts_are_not_used(capfd, monkeypatch):
 
 def start(data, out, log, pause="0"):
     words = ["evaluate", "processbench", "--data", data, "--out", out, "--prm", "scripted_prms:slow"]
-    command = [sys.executable, "-c", "import sys; from stepmark.cli import main; sys.exit(main())", *words]
+    # A shell's background jobs, such as these tests may be one of, ignore SIGINT, and what they start inherits that.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heeding + "import sys; from stepmark.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *words]
     return subprocess.Popen(
         [*command, "--resamples", "100"],
         env=ENVIRONMENT | {"ASKED": str(log), "PAUSE": pause},
