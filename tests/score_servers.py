@@ -49,6 +49,8 @@ class Words:
         self.before, self.facts = before or (lambda path, body: None), {**FACTS, **facts}
         self.log, self.keys, self.timeouts = [], [], []
         self.sessions, self.opened = {}, 0
+        self.room = self.facts.get("session_nodes", 4096)
+        """Steps that a session really holds."""
         self.answers = []
 
     def __call__(self, request):
@@ -95,7 +97,7 @@ class Words:
             return httpx.Response(200, json={"released": len(gone)})
         results = []
         for one in body["steps"]:
-            if len(nodes) >= self.facts.get("session_nodes", 4096):
+            if len(nodes) >= self.room:
                 told = {"type": "session_full", "message": "no room", "field": "steps.0"}
                 results.append({"error": told})
                 continue
@@ -197,12 +199,14 @@ class OnPort:
         import uvicorn
 
         from stepmark.serving.app import guarded
+        from stepmark.serving.heads import bounded
         from stepmark.serving.service import DEFAULTS, Service
 
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.service = Service(lambda: prm, settings or DEFAULTS)
         app = guarded(self.service)
+        http = bounded(self.service.settings.body_timeout) if http == "auto" else http  # as it is served
         config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop, http=http)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})

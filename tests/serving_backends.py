@@ -81,7 +81,8 @@ class Ruled:
             return StepScores(scores=tuple(float(len(t)) for t in ask.solution.texts), kind="unbounded")
         if hasattr(ask, "text"):
             self.kept += 1
-            return Grown(graded=Graded(score=float(len(ask.text)), tokens=len(ask.text)), place=ask)
+            graded = Graded(score=float(len(ask.text)), tokens=len(ask.text))
+            return Grown(graded=graded, place=ask, size=24 * len(ask.text))
         return Rows(rows=tuple((float(t),) for t in ask.tokens), tokens=len(ask.tokens))
 
     def release(self, kept):

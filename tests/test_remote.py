@@ -871,6 +871,23 @@ def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
         assert asking.ledger.steps == 7
 
 
+def test_a_session_that_holds_less_than_it_says_is_emptied_as_often_as_it_takes():
+    """Of --session-memory a client knows nothing: how much of it a step takes depends on its length."""
+    server = Words()
+    server.room = 3
+    steps = [(f"step {number}",) for number in range(20)]
+    with client(server) as asking, asking.session("p") as session:
+        assert [one.score for one in session.extend(steps)] == [0.5] * 20
+        assert (
+            server.opened == 3
+        )  # the one that said so, the one that showed how much, and the one that gets no more
+        assert len(server.sessions) == 1
+        # What goes on from them is as good; of 3, a session holds one and what it goes on from, or two of those.
+        longer = [(*prefix, "x") for prefix in steps[:4]]
+        assert [one.score for one in session.extend(longer)] == [1.0] * 4
+        assert asking.ledger.steps == 24
+
+
 def test_a_session_that_is_always_full_is_given_up():
     def before(path, body):
         told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}

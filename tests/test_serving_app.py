@@ -551,6 +551,9 @@ def test_metrics_are_prometheus_and_say_what_happened():
             1 + 10
         )  # words: the problem's one and two steps of five
         assert found["stepmark_sessions"][()] == 1
+        assert 0 < found["stepmark_session_bytes"][()] < 10_000
+        assert found["stepmark_session_capacity_bytes"][()] == 7 << 20
+        assert found["stepmark_sessions_evicted_total"][()] == 0
         assert found["stepmark_queue_tokens"][()] == 0
         assert found["stepmark_state"][("state", "ready"),] == 1
         assert sum(found["stepmark_state"].values()) == 1
@@ -567,7 +570,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         assert buckets["+Inf"] == 4
         assert found["stepmark_http_request_seconds_count"][("route", "/v1/score"),] == 4
 
-    talk(conversation, prm(name=name))
+    talk(conversation, prm(name=name), settings=Settings(session_memory=7 << 20))
 
 
 # ---- errors ----

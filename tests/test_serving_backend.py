@@ -128,6 +128,9 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
         assert [first.score, second.score] == pytest.approx(truth, abs=1e-5)
         ids = prm.encoder.encode(Solution.of(problem, steps)).ids
         assert first.root + first.tokens + second.tokens == len(ids) == prm.ledger.tokens_computed
+        # Three arrays of 8 bytes a token are kept of each step's prefix; the records beside them are a few kilobytes.
+        known = 24 * (first.root + first.tokens + len(ids))
+        assert known < sessions.size < known + 3 * 4096
         (whole,) = await batcher.score([Solution.of(problem, steps)])
         assert list(whole.scores) == pytest.approx(truth, abs=1e-5)
         (rows,) = await batcher.rows([ids.tolist()], activation=True)

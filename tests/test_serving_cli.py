@@ -41,6 +41,7 @@ TESTS = Path(__file__).parent
         (["--timeout", "0"], "--timeout 0.0: expected more than 0 seconds"),
         (["--write-timeout", "0"], "--write-timeout 0.0: expected more than 0 seconds"),
         (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
+        (["--session-memory", "0"], "--session-memory 0: expected 1 or more"),
         (["--grace", "-1"], "--grace -1.0: expected 0 seconds or more"),
         (["--prot", "80"], "prot"),
         (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
@@ -77,8 +78,8 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
 
 def test_flags_become_settings():
     given = {"timeout": 5.0, "write_timeout": 7.0, "sessions": 7, "session_nodes": 9, "token_budget": 100}
-    assert checked(ServeOptions(max_body=2, name="mine", **given)) == Settings(
-        max_body=2 << 20, name="mine", **given
+    assert checked(ServeOptions(max_body=2, session_memory=3, name="mine", **given)) == Settings(
+        max_body=2 << 20, session_memory=3 << 20, name="mine", **given
     )
     assert checked(ServeOptions()) == Settings()
 

@@ -624,6 +624,7 @@ def test_names_of_folders_and_hubs(tmp_path):
         {"max_body": 0},
         {"sessions": 0},
         {"session_nodes": 1},
+        {"session_memory": 1000},
         {"write_timeout": 0.0},
         {"timeout": 0.0},
         {"timeout": float("nan")},

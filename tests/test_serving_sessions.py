@@ -20,7 +20,7 @@ from test_serving_batcher import run, until
 PROBLEM = Problem(text="p")
 
 
-def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0):
+def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0, memory=1 << 30):
     """Run a scene with a backend, its sessions and their clock; afterwards nothing may be kept."""
 
     async def play():
@@ -28,10 +28,10 @@ def served(scene, *, gated=False, limit=3, nodes=5, idle=60.0):
         backend = Ruled(gated=gated)
         batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
         await batcher.start()
-        sessions = Sessions(batcher, limit=limit, nodes=nodes, idle=idle, clock=clock)
+        sessions = Sessions(batcher, limit=limit, nodes=nodes, memory=memory, idle=idle, clock=clock)
         await scene(backend, sessions, clock)
         sessions.end_all()
-        assert (len(sessions), sessions.nodes) == (0, 0)
+        assert (len(sessions), sessions.nodes, sessions.size) == (0, 0, 0)
         await batcher.stop(grace=5)
         assert backend.kept == 0
 
@@ -185,6 +185,124 @@ def test_there_are_so_many_and_no_more():
     served(scene)
 
 
+async def filled(sessions, clock, count, length=500):
+    """Sessions of one step each, opened 10 s after each other; of 100,000 bytes, six have not enough room."""
+    names = []
+    for _ in range(count):
+        clock.now += 10
+        names.append(sessions.open(PROBLEM).id)
+        (node,) = await sessions.extend(names[-1], [(None, "a" * length)])
+        assert node.score == length
+    return names
+
+
+def test_what_sessions_hold_is_bounded_and_the_longest_idle_one_makes_room():
+    async def scene(backend, sessions, clock):
+        names = await filled(sessions, clock, 5)
+        # At least the text and 24 bytes a token, which here are its characters; and not several times as much.
+        assert 5 * 25 * 500 < sessions.size < min(2 * 5 * 25 * 500, 100_000)
+        held = sessions.size
+        clock.now += 10
+        await sessions.release(names[0], [])  # is a sign of life
+        clock.now += 10
+        sixth = sessions.open(PROBLEM).id
+        assert len(sessions) == 6
+        await sessions.extend(sixth, [(None, "b" * 500)])
+        assert (len(sessions), sessions.evicted, sessions.size) == (5, 1, held)
+        assert backend.released == ["a" * 500]
+        with pytest.raises(UnknownSessionError):
+            await sessions.extend(names[1], [(None, "a")])
+        # Its client opens another and asks once more; now it is the third that goes.
+        again = sessions.open(PROBLEM).id
+        (node,) = await sessions.extend(again, [(None, "a" * 500)])
+        assert node.score == 500.0
+        assert (len(sessions), sessions.evicted) == (5, 2)
+        with pytest.raises(UnknownSessionError):
+            await sessions.release(names[2], [])
+        assert await sessions.release(names[0], [0]) == 1
+        assert sessions.size < held - 25 * 500
+        await sessions.close(names[0])
+        assert sessions.evicted == 2
+
+    served(scene, limit=10, idle=1000.0, memory=100_000)
+
+
+def test_those_in_use_are_not_ended_and_who_finds_no_room_is_told_when_to_come():
+    async def scene(backend, sessions, clock):
+        names = await filled(sessions, clock, 5)
+        for name in names:
+            await sessions.release(name, [])
+        clock.now += 2
+        sixth = sessions.open(PROBLEM).id
+        for _ in range(
+            2
+        ):  # to be refused is no use of a session: else they would all keep each other waiting
+            with pytest.raises(BusyError, match="--session-memory") as caught:
+                await sessions.extend(sixth, [(None, "b" * 500)])
+            assert caught.value.retry_after == 3.0
+        assert (len(sessions), sessions.evicted, len(backend.batches)) == (6, 0, 5)
+        clock.now += 3
+        (node,) = await sessions.extend(sixth, [(None, "b" * 500)])
+        assert node.score == 500.0
+        assert (len(sessions), sessions.evicted) == (5, 1)
+
+    served(scene, limit=10, idle=1000.0, memory=100_000)
+
+
+def test_one_that_is_being_computed_for_is_not_ended_to_make_room():
+    async def scene(backend, sessions, clock):
+        for _ in range(5):
+            backend.gate.release()
+        names = await filled(sessions, clock, 5)
+        works = [asyncio.create_task(sessions.extend(name, [(None, "c")])) for name in names]
+        await until(lambda: len(backend.batches) == 6)
+        sixth = sessions.open(PROBLEM).id
+        clock.now += 100
+        with pytest.raises(BusyError) as caught:
+            await sessions.extend(sixth, [(None, "b" * 500)])
+        assert caught.value.retry_after == 1.0
+        for _ in range(6):
+            backend.gate.release()
+        await asyncio.gather(*works)
+        assert len(sessions) == 6
+
+    served(scene, gated=True, limit=10, idle=1000.0, memory=100_000)
+
+
+def test_one_session_has_a_quarter_at_most():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        first, second, third = await sessions.extend(name, [(None, t * 500) for t in "ab"] + [(None, "c")])
+        assert (first.score, third.score) == (
+            500.0,
+            1.0,
+        )  # what is smaller may have room where another has none
+        assert isinstance(second, SessionFullError)
+        assert "holds 24 KiB at most" in str(second)
+        assert "--session-memory" in str(second)
+        assert sessions.evicted == 0
+        await sessions.release(name, [first.node])
+        (second,) = await sessions.extend(name, [(None, "b" * 500)])
+        assert second.score == 500.0
+        with pytest.raises(SessionFullError, match=r"the problem has about 2\d+ bytes"):
+            sessions.open(Problem(text="p" * 25_000))
+
+    served(scene, memory=100_000)
+
+
+def test_steps_that_are_on_their_way_have_their_room():
+    async def scene(backend, sessions, clock):
+        name = sessions.open(PROBLEM).id
+        first = asyncio.create_task(sessions.extend(name, [(None, "a" * 500)]))
+        await until(lambda: backend.batches)
+        (second,) = await sessions.extend(name, [(None, "b" * 500)])
+        assert isinstance(second, SessionFullError)
+        backend.gate.release()
+        assert [one.score for one in await first] == [500.0]
+
+    served(scene, gated=True, memory=100_000)
+
+
 def test_a_closed_session_is_gone_and_so_is_what_it_was_waiting_for():
     async def scene(backend, sessions, clock):
         name = sessions.open(PROBLEM).id
@@ -224,7 +342,7 @@ def test_draining_is_told():
         with pytest.raises(DrainingError):
             await sessions.extend(name, [(None, "a")])
         sessions.end_all()
-        for wrong in ({"limit": 0}, {"nodes": 0}, {"idle": 0.0}):
+        for wrong in ({"limit": 0}, {"nodes": 0}, {"memory": 0}, {"idle": 0.0}):
             with pytest.raises(UsageError):
                 Sessions(batcher, **({"limit": 1, "nodes": 1, "idle": 1.0} | wrong))
 
@@ -269,5 +387,7 @@ def test_whatever_happens_all_is_given_back_once(seed):
         await asyncio.gather(*clients, return_exceptions=True)
         assert sessions.nodes <= 3 * 5
         assert not any(isinstance(c.exception(), Exception) for c in clients[1:])
+        assert sessions.size <= sessions.memory
 
-    served(scene)
+    # With 50,000 bytes a session has room for four steps or five, and there is not enough of it for three full ones.
+    served(scene, memory=random.Random(seed).choice([1 << 30, 50_000, 25_000]))

@@ -29,6 +29,7 @@ _COUNTS = (
     "max_steps",
     "max_characters",
     "sessions",
+    "session_memory",
 )
 """Options that are 1 or more, where they are given."""
 
@@ -82,6 +83,8 @@ class ServeOptions(PRMFlags):
     """Sessions at once."""
     session_nodes: int = 4096
     """Steps that a session holds at once."""
+    session_memory: int = 1024
+    """Megabytes (2^20 bytes), about, that all sessions hold: texts, and what is known of their tokens. For more, the longest idle ones go."""
     session_idle: float = 600.0
     """Seconds without a request after which a session is forgotten."""
     quiet: Flag = False
@@ -178,5 +181,6 @@ def checked(options: ServeOptions) -> Settings:
         max_characters=options.max_characters,
         sessions=options.sessions,
         session_nodes=options.session_nodes,
+        session_memory=options.session_memory << 20,
         session_idle=options.session_idle,
     )

@@ -117,7 +117,7 @@ def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="auto",
-        http="auto",
+        http=_protocol(settings),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -130,6 +130,14 @@ def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
         # What is in work is finished or refused within the time of grace; then its answer is still to be sent.
         timeout_graceful_shutdown=int(settings.grace) + 5,
     )
+
+
+def _protocol(settings: Settings) -> type[asyncio.Protocol] | str:
+    try:
+        from stepmark.serving.heads import bounded
+    except ModuleNotFoundError:  # without httptools; h11 has a bound of its own for headers
+        return "h11"
+    return bounded(settings.body_timeout)
 
 
 class _Server(uvicorn.Server):

@@ -24,6 +24,8 @@ from stepmark.records import Solution, StepScores
 
 _ROWS = 4096
 """Hidden states that a head reads at a time."""
+_STEP = 96
+"""Bytes of a step's record."""
 _WORDS = 256
 """Distributions over a vocabulary that are made at a time."""
 
@@ -40,6 +42,12 @@ class Place:
     """Where they lie; valid only where `births` still says so."""
     births: Ints
     """When each slot was filled; a slot that was given back and filled again has another."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, that it takes beside the texts of its steps, which it shares."""
+        arrays = self.ids.nbytes + self.slots.nbytes + self.births.nbytes
+        return arrays + _STEP * len(self.solution.steps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -321,4 +321,4 @@ def _grown(work: Prepared, extended: Extended) -> Grown:
     root = _encoded(work).problem_tokens
     shared = min(root, len(ids)) if ask.place is None else common_prefix(ask.place.ids, ids)
     graded = Graded(score=extended.score, tokens=len(ids) - shared, root=root, classes=extended.classes)
-    return Grown(graded=graded, place=extended.place)
+    return Grown(graded=graded, place=extended.place, size=extended.place.size)

@@ -100,6 +100,12 @@ def metrics(service: Service) -> str:
         lines += _model_lines(live.batcher.figures)
         lines += _gauge("sessions", "Sessions that are open.", len(live.sessions))
         lines += _gauge("session_nodes", "Steps that they hold.", live.sessions.nodes)
+        lines += _gauge("session_bytes", "Bytes, about, that they hold.", live.sessions.size)
+        lines += _gauge("session_capacity_bytes", "Bytes that they hold at most.", live.sessions.memory)
+        lines += _head(
+            "sessions_evicted_total", "counter", "Sessions that were ended to make room for others."
+        )
+        lines.append(_line("sessions_evicted_total", live.sessions.evicted))
     lines += service.traffic.lines()
     return "\n".join(lines) + "\n"
 

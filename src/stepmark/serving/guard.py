@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from stepmark.serving.refusals import Refused, retry
+from stepmark.serving.refusals import MOST_HEADERS, Refused, headers_too_large, retry
 from stepmark.serving.routing import ARRIVED
 from stepmark.serving.sending import Answer, GoneError, Message, Scope, Send
 
@@ -94,6 +94,8 @@ class Guard:
                 self.service.log(_log_line(inner, _method(scope), answer.status, seconds))
 
     async def _serve(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        if _head_size(scope) > MOST_HEADERS:
+            raise headers_too_large()
         headers = _headers(scope)
         self._admit(scope, headers)
         if scope["method"] in ("POST", "PUT", "PATCH"):
@@ -203,6 +205,12 @@ class Guard:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _head_size(scope: Scope) -> int:
+    """Bytes of a request's address and headers, as far as they say something."""
+    address = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    return address + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

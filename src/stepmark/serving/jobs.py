@@ -135,6 +135,8 @@ class Grown:
     """What the PRM says of the step, and its tokens."""
     place: Place | None = field(default=None, repr=False, compare=False)
     """What is kept of the prefix; whoever gets it gives it back with `Batcher.release`. None where nothing is."""
+    size: int = field(default=0, compare=False)
+    """Bytes, about, that this takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

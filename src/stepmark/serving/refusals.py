@@ -24,15 +24,22 @@ TYPES: dict[str, tuple[int, str]] = {
     "input": (400, "a problem or step cannot be graded: it is blank, say"),
     "marker_in_text": (400, "a problem or step holds a marker or control token of the PRM"),
     "too_long": (400, "a solution has more tokens than the PRM reads"),
-    "session_full": (400, "the session holds as many steps as it may (--session-nodes); release some"),
+    "session_full": (
+        400,
+        "the session holds as much as it may (--session-nodes, --session-memory); release some",
+    ),
     "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or one that is not known"),
     "forbidden": (403, "the request comes from another site's page, or was sent to another host's name"),
     "not_found": (404, "no such address, model or session; a session may have expired"),
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
-    "slow_body": (408, "the body did not arrive in time (--body-timeout)"),
+    "slow_body": (408, "the headers or the body did not arrive in time (--body-timeout)"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
-    "busy": (429, "the queue is full, or there are too many sessions; come again after Retry-After seconds"),
+    "busy": (
+        429,
+        "the queue is full, or the sessions are too many or too large; come again after Retry-After seconds",
+    ),
+    "headers_too_large": (431, "the first line and the headers have more than 64 KiB"),
     "failed": (500, "the model failed at this request; the server's log says why"),
     "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
     "policy_away": (
@@ -46,6 +53,10 @@ TYPES: dict[str, tuple[int, str]] = {
     "deadline": (504, "the answer was not there in time (`timeout`, --timeout)"),
 }
 """Every `type` of an error: its status, and when it is given. Those of status 400 also stand in single results."""
+
+
+MOST_HEADERS = 1 << 16
+"""Bytes that a request's first line and headers may have."""
 
 
 class Refused(HTTPException):
@@ -75,6 +86,15 @@ class Refused(HTTPException):
     def body(self) -> bytes:
         """The answer's body."""
         return json.dumps({"error": self.error}).encode()
+
+
+def headers_too_large() -> Refused:
+    """A request whose headers are."""
+    return Refused(
+        "headers_too_large",
+        f"expected a first line and headers of at most {MOST_HEADERS} bytes, found more; what is asked belongs into the body",
+        headers={"connection": "close"},
+    )
 
 
 def error_data(

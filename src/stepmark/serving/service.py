@@ -74,6 +74,8 @@ class Settings:
     """Sessions at once."""
     session_nodes: int = 4096
     """Steps that a session holds at once; at least 2: a step, and the one that it goes on from."""
+    session_memory: int = 1 << 30
+    """Bytes, about, that all sessions hold at most, texts and what is known of their tokens; keys and values are `memory_tokens`."""
     session_idle: float = 600.0
     """Seconds without a request after which a session is forgotten."""
 
@@ -90,7 +92,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, found {value}")
-        for name, least in (("sessions", 1), ("session_nodes", 2)):
+        for name, least in (("sessions", 1), ("session_nodes", 2), ("session_memory", 1 << 20)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
         for name in ("timeout", "body_timeout", "write_timeout", "session_idle"):
@@ -297,7 +299,11 @@ class Service:
             prm=prm,
             batcher=batcher,
             sessions=Sessions(
-                batcher, limit=settings.sessions, nodes=settings.session_nodes, idle=settings.session_idle
+                batcher,
+                limit=settings.sessions,
+                nodes=settings.session_nodes,
+                memory=settings.session_memory,
+                idle=settings.session_idle,
             ),
             grade=grade,
             facts=facts,

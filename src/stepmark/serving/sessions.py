@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -12,6 +13,15 @@ from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Problem
 from stepmark.serving.batcher import Batcher
 from stepmark.serving.jobs import BusyError, Grown, Growth, SessionFullError
+
+_RECORD = 2048
+"""Bytes, about, that a session or a step of it takes beside its texts and what is kept of its tokens."""
+_TOKEN = 24
+"""Bytes that are kept of each token of a step's prefix: three numbers."""
+_SHARE = 4
+"""A session may have this part of the memory of all: one alone does not drive all others out."""
+_IN_USE = 5.0
+"""Seconds after a request in which a session is not ended to make room. Clients that take turns would else each end the next one's."""
 
 
 class UnknownSessionError(StepmarkError):
@@ -49,6 +59,7 @@ class _Held:
     steps: tuple[str, ...]
     after: int | None
     grown: Grown
+    size: int
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -59,6 +70,10 @@ class _Session:
     """Requests of it that are in work."""
     coming: int = 0
     """Steps that those ask for."""
+    size: int = 0
+    """Bytes that it holds."""
+    size_coming: int = 0
+    """Bytes, about, that those steps will take."""
     made: int = 0
     nodes: dict[int, _Held] = field(default_factory=dict)
     numbers: dict[tuple[int | None, str], int] = field(default_factory=dict)
@@ -72,10 +87,15 @@ class Sessions:
     The same step asked again after the same node is the same node, and costs nothing; so a client may repeat a request whose answer
     was lost.
 
+    What all of them hold is bounded. Where it would be more, those are ended that nobody has asked for the longest time, though none that
+    was asked a moment ago; and where that is not enough, who asks is told to come again. A step's size counts the texts of its whole
+    prefix, which it may be the last to need, and is thus at most what is said.
+
     Args:
         batcher: what scores.
         limit: sessions at once.
         nodes: steps that a session holds at once.
+        memory: bytes, about, that all of them hold at most; of these one session has a quarter at most.
         idle: seconds without a request after which a session is forgotten.
         clock: seconds; None for the batcher's.
 
@@ -89,16 +109,24 @@ class Sessions:
         *,
         limit: int,
         nodes: int,
+        memory: int = 1 << 30,
         idle: float,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        for name, value in (("limit", limit), ("nodes", nodes)):
+        for name, value in (("limit", limit), ("nodes", nodes), ("memory", memory)):
             if value < 1:
                 raise UsageError(f"{name} must be at least 1, found {value}")
         if not idle > 0:
             raise UsageError(f"idle must be more than 0 seconds, found {idle}")
         self._batcher, self._limit, self._nodes, self.idle = batcher, limit, nodes, idle
         self._clock = clock or batcher.clock
+        self.memory = memory
+        """Bytes that all of them hold at most."""
+        self.size = 0
+        """Bytes, about, that they hold."""
+        self.evicted = 0
+        """Sessions that were ended to make room for others."""
+        self._coming = 0
         self._sessions: dict[str, _Session] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -115,8 +143,8 @@ class Sessions:
         """Begin a session; costs nothing yet.
 
         Raises:
-            InputError: an empty problem.
-            BusyError: there are as many as there may be; `retry_after` tells when the next can expire.
+            InputError: an empty problem; `SessionFullError` for one that is larger than a session may be.
+            BusyError: there are as many as there may be, or no room; `retry_after` tells when there can be.
         """
         if not problem.text.strip():
             raise InputError("the problem is empty", field="problem")
@@ -127,8 +155,15 @@ class Sessions:
                 f"{self._limit} sessions are open, which is all there may be; close those that are done with",
                 retry_after=first - self._clock(),
             )
+        size = _RECORD + sys.getsizeof(problem.text)
+        if size > self._share:
+            raise SessionFullError(
+                f"the problem has about {size} bytes, and {self._so_much()}", field="problem"
+            )
+        self._need(size)
         name = secrets.token_urlsafe(24)
-        self._sessions[name] = _Session(problem=problem, used=self._clock())
+        self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
+        self.size += size
         self._watch()
         return Opened(id=name, expires_in=self.idle)
 
@@ -153,37 +188,48 @@ class Sessions:
         one = self._of(session)
         results: list[Node | InputError | None] = [None] * len(steps)
         asked: dict[tuple[int | None, str], list[int]] = {}
+        growths: list[Growth] = []
+        size = 0
         for i, (after, text) in enumerate(steps):
-            if (number := one.numbers.get((after, text))) is not None:
+            if (after, text) in asked:
+                asked[after, text].append(i)
+            elif (number := one.numbers.get((after, text))) is not None:
                 results[i] = _node(number, one.nodes[number].grown)
             elif after is not None and after not in one.nodes:
                 results[i] = InputError(
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
                 )
-            elif (after, text) not in asked and len(one.nodes) + one.coming + len(asked) >= self._nodes:
+            elif len(one.nodes) + one.coming + len(asked) >= self._nodes:
                 results[i] = SessionFullError(
                     f"a session holds {self._nodes} steps at most (--session-nodes), and this one has no room for another; release "
                     "those that are done with",
                     field=f"steps[{i}]",
                 )
             else:
-                asked.setdefault((after, text), []).append(i)
-        growths = [
-            Growth(
-                problem=one.problem,
-                steps=() if after is None else one.nodes[after].steps,
-                text=text,
-                place=None if after is None else one.nodes[after].grown.place,
-            )
-            for after, text in asked
-        ]
+                growth = self._growth(one, after, text)
+                more = self._about(growth)
+                if one.size + one.size_coming + size + more > self._share:
+                    results[i] = SessionFullError(
+                        f"{self._so_much()}, and this one has no room for another step; release those that are done with",
+                        field=f"steps[{i}]",
+                    )
+                    continue
+                asked[after, text] = [i]
+                growths.append(growth)
+                size += more
+        self._need(size, one)
+        one.used = self._clock()
         one.busy += 1
         one.coming += len(growths)
+        one.size_coming += size
+        self._coming += size
         try:
             found = await self._batcher.extend(growths, deadline=deadline)
         finally:
             one.busy -= 1
             one.coming -= len(growths)
+            one.size_coming -= size
+            self._coming -= size
             one.used = self._clock()
         if one.closed:
             self._batcher.release(grown for grown in found if isinstance(grown, Grown))
@@ -203,9 +249,13 @@ class Sessions:
             UnknownSessionError: no such session.
         """
         one = self._of(session)
+        one.used = self._clock()
         gone = [held for node in nodes if (held := one.nodes.pop(node, None)) is not None]
         for held in gone:
             one.numbers.pop((held.after, held.steps[-1]), None)
+        size = sum(held.size for held in gone)
+        one.size -= size
+        self.size -= size
         self._batcher.release(held.grown for held in gone)
         return len(gone)
 
@@ -242,8 +292,50 @@ class Sessions:
         one = self._sessions.get(session)
         if one is None:
             raise _unknown()
-        one.used = self._clock()
         return one
+
+    @property
+    def _share(self) -> int:
+        return self.memory // _SHARE
+
+    def _so_much(self) -> str:
+        return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (--session-memory)"
+
+    def _growth(self, one: _Session, after: int | None, text: str) -> Growth:
+        held = None if after is None else one.nodes[after]
+        if held is None:
+            return Growth(problem=one.problem, text=text)
+        return Growth(problem=one.problem, steps=held.steps, text=text, place=held.grown.place)
+
+    def _about(self, growth: Growth) -> int:
+        """Bytes that it will take, before that is known."""
+        backend = self._batcher.backend
+        return _size(growth, _TOKEN * backend.estimate(growth) if backend.incremental else 0)
+
+    def _need(self, size: int, but: _Session | None = None) -> None:
+        """Have room for so much more, by ending others that are not in use: the longest idle one first.
+
+        Raises:
+            BusyError: they all are; nothing has been ended.
+        """
+        lacking = self.size + self._coming + size - self.memory
+        if size == 0 or lacking <= 0:
+            return
+        now = self._clock()
+        idle = sorted(
+            ((one.used, name) for name, one in self._sessions.items() if not one.busy and one is not but)
+        )
+        free = [name for used, name in idle if now >= used + _IN_USE]
+        if sum(self._sessions[name].size for name in free) < lacking:
+            raise BusyError(
+                f"the sessions hold {self.memory >> 20} MiB, which is all they may (--session-memory); close those that are done with",
+                retry_after=min((used + _IN_USE - now for used, _ in idle[len(free) :]), default=0.0),
+            )
+        for name in free:
+            if lacking > 0:
+                lacking -= self._sessions[name].size
+                self._end(name)
+                self.evicted += 1
 
     def _entered(self, one: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
         # Asked twice at the same time: the first to come back has made the node.
@@ -251,13 +343,17 @@ class Sessions:
             self._batcher.release([grown])
             return _node(number, one.nodes[number].grown)
         number, one.made = one.made, one.made + 1
-        one.nodes[number] = _Held(steps=(*growth.steps, text), after=after, grown=grown)
+        held = _Held(steps=(*growth.steps, text), after=after, grown=grown, size=_size(growth, grown.size))
+        one.nodes[number] = held
+        one.size += held.size
+        self.size += held.size
         one.numbers[after, text] = number
         return _node(number, grown)
 
     def _end(self, session: str) -> None:
         one = self._sessions.pop(session)
         one.closed = True
+        self.size -= one.size
         self._batcher.release(held.grown for held in one.nodes.values())
         one.nodes.clear()
         one.numbers.clear()
@@ -279,6 +375,11 @@ class Sessions:
         self.expire()
         if self._sessions:
             self._watch()
+
+
+def _size(growth: Growth, kept: int) -> int:
+    """Bytes, about, of a step."""
+    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + kept
 
 
 def _node(number: int, grown: Grown) -> Node:

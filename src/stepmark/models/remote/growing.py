@@ -80,18 +80,24 @@ class Growing:
         model = yield from self._calls.served()
         self._most = min(self._most, model.session_nodes)
         done: dict[Prefix, Graded | InputError] = {}
-        lost = 0
+        lost, anew = 0, False
         while any(prefix not in done for prefix in prefixes):
+            before = len(done), self._most
             try:
                 yield from self._some(prefixes, done, model, timeout)
             except _LostError as error:
-                lost += 1
                 if isinstance(error, _FullError):
+                    if anew:  # then it holds what is known here: that is as much as there is room for
+                        self._most = min(self._most, max(len(self._nodes), 2))
                     yield from self._quietly("DELETE", f"/v1/sessions/{self._id}", None)
+                # One that was full of what was asked here, and is now answered or will be asked for in smaller parts, is not lost.
+                lost += not isinstance(error, _FullError) or before == (len(done), self._most)
+                anew = True
                 if lost > _REOPENED:
                     raise BackendError(
                         f"{self._calls.rules.address}: the session was lost {lost} times within one call; does the server forget "
-                        "sessions sooner (--session-idle) than it answers, or hold fewer steps than it says (--session-nodes)?"
+                        "sessions sooner (--session-idle) than it answers, or hold fewer steps than these prefixes have (--session-nodes, "
+                        "--session-memory)?"
                     ) from None
                 self._forget()
         self._wanted.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
