@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,7 @@ from stepmark.models.policies.transport import Patience
 from stepmark.models.remote.client import Session
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.processes import PerProcess
 from stepmark.records import Problem, Refusal, ScoredSolution, Step
 
 ADDRESS = "http://there:8000"
@@ -324,17 +326,51 @@ def test_a_process_that_is_forked_has_connections_of_its_own(monkeypatch):
     """Else it and the first one would read each other's answers."""
     with client(Words()) as asking:
         asking.score("p", ["a"])
-        before = asking._http
-        child = os.getpid() + 1
-        monkeypatch.setattr(os, "getpid", lambda: child)
+        before = asking._connections.here
+        parent = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: parent + 1)
         assert asking.score("p", ["a b"]).score == 0.5
-        now = asking._http
+        now = asking._connections.here
         assert now is not before
         asking.score("p", ["a"])
-        assert asking._http is now
-        assert not before.is_closed  # which would end the first one's too
+        assert asking._connections.here is now
     assert now.is_closed
+    assert not before.is_closed  # which would end the first one's too
+    monkeypatch.undo()
     before.close()
+
+
+def test_threads_of_a_forked_process_that_ask_first_get_the_same():
+    both = threading.Barrier(2, timeout=30)
+
+    def make():
+        both.wait()  # neither has entered its own yet
+        return object()
+
+    one = PerProcess(make)
+    assert one.made is None
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: one.here, range(2))
+    assert first is second is one.made is one.here
+
+
+def test_a_session_begins_anew_in_a_process_that_is_forked(monkeypatch):
+    server = Words()
+    with client(server) as asking, asking.session("p") as session:
+        session.extend([("a",), ("b",)])
+        # Another thread of the first process was in the middle of a request when it forked.
+        with session._own.here[0]:
+            parent = os.getpid()
+            with monkeypatch.context() as child:
+                child.setattr(os, "getpid", lambda: parent + 1)
+                with session:
+                    assert (session.problem, session.held) == ("p", 0)
+                    assert session.extend([("a", "b c")])[0].score == 0.5
+                    assert list(server.sessions) == ["s1", "s2"]
+                assert list(server.sessions) == ["s1"]  # the child's has ended with it
+        assert session.held == 2
+        assert session.extend([("a", "d")])[0].score == 1.0
+        assert server.opened == 2
 
 
 def test_an_async_client_goes_on_in_another_loop():
@@ -356,6 +392,32 @@ def test_an_async_client_goes_on_in_another_loop():
     asyncio.run(end())
     assert found == [0.5, 0.5]
     assert used[0] is not used[1]
+
+
+def test_an_async_session_goes_on_in_another_loop():
+    """Also one for which tasks of the first loop waited, and one of which was ended in the middle of it."""
+    server = Words()
+    asking = AsyncClient(ADDRESS, transport=server.transport)
+    session = asking.session("p")
+
+    async def together():
+        found = await asyncio.gather(*(session.extend([(name,)]) for name in ("a", "b c", "d")))
+        return [one.score for [one] in found]
+
+    async def cut_off():
+        await session._turn.acquire()
+
+    async def end():
+        await together()
+        await session.close()
+        await asking.close()
+
+    assert asyncio.run(together()) == [1.0, 0.5, 1.0]
+    assert asyncio.run(together()) == [1.0, 0.5, 1.0]
+    asyncio.run(cut_off())
+    asyncio.run(end())
+    assert server.opened == 1
+    assert sent(server) == [["a"], ["b c"], ["d"]]
 
 
 # -- Nonsense --------------------------------------------------------------------------------------------------
@@ -754,7 +816,7 @@ def test_a_session_holds_no_more_than_it_may():
     """What is let go of for want of room is built up again when it is needed, and the ledger says so."""
     server = Words()
     with client(server) as asking:
-        session = Session(asking, Growing(asking._calls, "p", most=3))
+        session = Session(asking, "p", lambda: Growing(asking._calls, "p", most=3))
         with session:
             for name in "abcde":
                 assert session.extend([(name, f"{name} x")])[0].score == 0.5

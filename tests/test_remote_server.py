@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import httpx
 import pytest
 import torch
 
-from score_servers import InProcess, Words
+from score_servers import InProcess, OnPort, Words
 from stepmark import AsyncClient, Client, Solution, grade, load_prm
 from stepmark.batching import Answerer, Graded, Release, Score
 from stepmark.errors import BackendError, InputError
@@ -225,6 +227,31 @@ def test_with_await_several_at_once(zoo):
     for one, other in zip(many, expected, strict=True):
         alike(one if isinstance(one, Refusal) else one.steps, other)
     assert [one.score for one in steps] == pytest.approx(expected[0].scores, abs=1e-5)
+
+
+FORKING = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+from stepmark import Client
+
+with Client(sys.argv[1]) as client, client.session("p") as session:
+    assert client.score("p", ["a"]).score == 1.0
+    assert session.extend([("a",)])[0].score == 1.0
+    child = os.fork()
+    words = ["a" + " a" * n for n in range(1, 9)]
+    with ThreadPoolExecutor(4) as pool:
+        scores = [one.score for one in pool.map(lambda step: client.score("p", [step]), words)]
+    assert scores == [1 / (n + 1) for n in range(1, 9)]
+    assert session.extend([("a", "b b")])[0].score == 0.5
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_process_and_the_one_that_it_forks_ask_at_the_same_time():
+    with OnPort(ScriptedPRM(lambda problem, steps: 1 / len(steps[-1].split()))) as server:
+        subprocess.run([sys.executable, "-c", FORKING, server.url], check=True, timeout=120)
 
 
 def test_a_server_with_keys(tmp_path, monkeypatch):

@@ -189,11 +189,13 @@ class AsyncClient:
 
 @final
 class AsyncSession:
-    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other."""
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other; it may be used in one event
+    loop after the other."""
 
     def __init__(self, client: AsyncClient, growing: Growing) -> None:
         self._client, self._growing = client, growing
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def problem(self) -> str:
@@ -204,6 +206,15 @@ class AsyncSession:
     def held(self) -> int:
         """Prefixes that were asked for and not released."""
         return self._growing.held
+
+    @property
+    def _turn(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if (
+            self._loop is not loop
+        ):  # a lock for which some have waited is that loop's for ever, and may never be given back
+            self._lock, self._loop = asyncio.Lock(), loop
+        return self._lock
 
     async def extend(
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None

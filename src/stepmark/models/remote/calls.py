@@ -23,6 +23,7 @@ from stepmark.models.remote.answers import (
 )
 from stepmark.models.remote.exchange import DeclinedError, Exchange, Rules
 from stepmark.models.remote.portions import Limits, complaint, in_parts
+from stepmark.models.remote.processes import PerProcess
 from stepmark.records import Problem, Refusal, ScoredSolution, Solution
 
 
@@ -92,7 +93,7 @@ class Calls:
     def __init__(self, rules: Rules, *, model: str | None) -> None:
         self.rules = rules
         self.ledger = Ledger()
-        self._counting = threading.Lock()
+        self._counting = PerProcess(threading.Lock)
         self.model = model
         self.limits = Limits()
         self._served: ServedModel | None = None
@@ -218,7 +219,7 @@ class Calls:
         tokens_again: int = 0,
     ) -> None:
         """Add to the ledger. Of the tokens computed, all but those read again are distinct."""
-        with self._counting:  # several threads may share a client
+        with self._counting.here:  # several threads may share a client
             ledger = self.ledger
             ledger.solutions += solutions
             ledger.steps += steps

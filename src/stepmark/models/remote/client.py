@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import final
@@ -23,6 +22,7 @@ from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_
 from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, closed, headers, request_of
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.portions import batches
+from stepmark.models.remote.processes import PerProcess
 from stepmark.records import Refusal, ScoredSolution, Solution
 
 
@@ -62,9 +62,9 @@ class Client:
     ) -> None:
         self._calls = calls_of(address, model, patience=patience, batch=batch, rng=rng, clock=clock)
         self._sleep = sleep
-        self._headers, self._transport = headers(), transport
-        self._inherited: httpx.Client | None = None
-        self._connect()
+        self._connections = _Connections(headers(), transport)
+        # For those who drop it without closing it: a command line, a notebook.
+        self._finalizer = weakref.finalize(self, self._connections.close)
 
     @property
     def address(self) -> str:
@@ -193,7 +193,7 @@ class Client:
 
     def session(self, problem: str) -> Session:
         """A session for prefixes of one problem that grow step by step; to be used in a `with` block."""
-        return Session(self, Growing(self._calls, problem))
+        return Session(self, problem, lambda: Growing(self._calls, problem))
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
@@ -202,26 +202,7 @@ class Client:
     @property
     def is_closed(self) -> bool:
         """Whether it can no longer be used."""
-        return self._http.is_closed
-
-    def _connect(self) -> None:
-        self._http, self._process = (
-            httpx.Client(headers=self._headers, transport=self._transport),
-            os.getpid(),
-        )
-        # For those who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, self._http.close)
-
-    def _reached(self) -> httpx.Client:
-        if self.is_closed:
-            raise closed(self.address)
-        if self._process != os.getpid():
-            # Of a connection that a fork has shared, each process would read the other's answers. It is kept, for to close it
-            # could end it for the other one too.
-            self._finalizer.detach()
-            self._inherited = self._http
-            self._connect()
-        return self._http
+        return self._connections.closed
 
     def __enter__(self) -> Client:
         return self
@@ -249,11 +230,32 @@ class Client:
                     self._sleep(asked.seconds)
                     heard = None
                     continue
+                if self.is_closed:
+                    raise closed(self.address)
+                http = self._connections.here
                 try:
-                    http = self._reached()
                     heard = http.send(request_of(http, asked))
                 except httpx.RequestError as error:
                     heard = error
+
+
+@final
+class _Connections:
+    """Of one client, in each process its own: of a connection that a fork has shared, each process would read the other's answers."""
+
+    def __init__(self, headers: Mapping[str, str], transport: httpx.BaseTransport | None) -> None:
+        self._pools = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
+        self.closed = False
+
+    @property
+    def here(self) -> httpx.Client:
+        return self._pools.here
+
+    def close(self) -> None:
+        """Close this process's. Another one's stay as they are: to close them here could end them there too."""
+        self.closed = True
+        if (pool := self._pools.made) is not None:
+            pool.close()
 
 
 @final
@@ -262,22 +264,23 @@ class Session:
 
     A prefix is named by its steps. Of each, only the last step is sent; the server reads that step and nothing twice. A session
     that the server has forgotten (it was idle for too long, the server was restarted) is opened anew, what is needed of it is read
-    once more, and `Client.ledger.tokens_again` counts that. Threads that share a session wait for each other.
+    once more, and `Client.ledger.tokens_again` counts that. Threads that share a session wait for each other. In a process that is forked
+    it begins anew, and the other one keeps its own.
     """
 
-    def __init__(self, client: Client, growing: Growing) -> None:
-        self._client, self._growing = client, growing
-        self._turn = threading.Lock()
+    def __init__(self, client: Client, problem: str, grow: Callable[[], Growing]) -> None:
+        self._client, self._problem = client, problem
+        self._own = PerProcess(lambda: (threading.Lock(), grow()))
 
     @property
     def problem(self) -> str:
         """Its text."""
-        return self._growing.problem
+        return self._problem
 
     @property
     def held(self) -> int:
         """Prefixes that were asked for and not released."""
-        return self._growing.held
+        return self._own.here[1].held
 
     def extend(
         self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
@@ -296,20 +299,23 @@ class Session:
             BackendError: as `Client.score`.
         """
         asked = prefixes_of(prefixes)
-        with self._turn:
-            return self._client.run(self._growing.extend(asked, timeout=timeout))
+        turn, growing = self._own.here
+        with turn:
+            return self._client.run(growing.extend(asked, timeout=timeout))
 
     def release(self, prefixes: Sequence[Sequence[str]]) -> None:
         """Say that prefixes will not be continued: what only they keep may go. Those that are not held are passed over."""
         gone = prefixes_of(prefixes)
-        with self._turn:
-            self._client.run(self._growing.release(gone))
+        turn, growing = self._own.here
+        with turn:
+            self._client.run(growing.release(gone))
 
     def close(self) -> None:
         """End the session. Leaving a `with` block does it too. That of a client that is closed ends by itself (`--session-idle`)."""
-        with self._turn:
+        turn, growing = self._own.here
+        with turn:
             if not self._client.is_closed:
-                self._client.run(self._growing.close())
+                self._client.run(growing.close())
 
     def __enter__(self) -> Session:
         return self
