@@ -266,3 +266,28 @@ class AsBeam(BestFirst):
 
 THE_BEAM = BeamSearch(width=2)
 HOW = Rollouts()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picky(BestFirst):
+    """Refuses how steps are written, with an error of its own."""
+
+    name: ClassVar[str] = "picky"
+
+    def __post_init__(self) -> None:
+        if self.how.max_tokens > 100_000:
+            raise ValueError(f"steps of {self.how.max_tokens} tokens?\nNo.")
+        if self.budget.tokens == 1:
+            raise TypeError("one token is too few")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Falls(Searching):
+    """Can be made, and breaks at its first problem."""
+
+    name: ClassVar[str] = "falls"
+    asks_prm: ClassVar[bool] = False
+
+    def search(self, problem):
+        raise KeyError(problem.text)
+        yield

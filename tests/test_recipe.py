@@ -538,7 +538,7 @@ def test_files_and_base_must_be_there(base, data, tmp_path, capsys):
 
 def test_an_adapter_of_all_weights_is_refused(base, tmp_path):
     weights = replace(net_for(base, Hard()).weights, rank=None)
-    with pytest.raises(UsageError, match="an adapter is to be written and all weights trained"):
+    with pytest.raises(UsageError, match="--adapter writes an adapter, and --full trains all weights"):
         train(
             planted(4, 0),
             tmp_path / "prm",

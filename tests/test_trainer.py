@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -196,7 +197,9 @@ def test_lora_is_on_every_linear_layer_whatever_its_name(tmp_path):
 
 
 def test_freezing_every_layer_is_refused(base):
-    with pytest.raises(UsageError, match="frozen_layers is 2, and the base has 2 layers"):
+    with pytest.raises(
+        UsageError, match=r"--frozen-layers \(frozen_layers\) is 2, and the base has 2 layers"
+    ):
         net_for(base, Hard(), frozen_layers=2)
 
 
@@ -531,41 +534,41 @@ def test_counts_weigh_as_they_were_counted(base, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("epochs", 0, "epochs must be at least 1, found 0"),
-        ("learning_rate", -1e-4, "learning_rate must be above 0, found -0.0001"),
-        ("learning_rate", 0.0, "learning_rate must be above 0"),
-        ("learning_rate", math.nan, "learning_rate must be above 0"),
-        ("learning_rate", math.inf, "learning_rate must be above 0"),
+        ("epochs", 0, "--epochs must be at least 1, found 0"),
+        ("learning_rate", -1e-4, "--learning-rate (learning_rate) must be above 0, found -0.0001"),
+        ("learning_rate", 0.0, "--learning-rate (learning_rate) must be above 0"),
+        ("learning_rate", math.nan, "--learning-rate (learning_rate) must be above 0"),
+        ("learning_rate", math.inf, "--learning-rate (learning_rate) must be above 0"),
         ("warmup", 1.5, "warmup must be from 0 to 1"),
-        ("weight_decay", -0.1, "weight_decay must be at least 0"),
+        ("weight_decay", -0.1, "--weight-decay (weight_decay) must be at least 0"),
         ("clip", 0.0, "clip must be above 0"),
-        ("token_budget", 0, "token_budget must be at least 1"),
-        ("rows_per_step", 0, "rows_per_step must be at least 1"),
-        ("limit_tokens", 0, "limit_tokens must be at least 1"),
-        ("max_tokens", 0, "max_tokens must be at least 1"),
-        ("coarsen", 1.1, "coarsen must be from 0 to 1"),
-        ("held_out", 1.0, "held_out must be from 0 to under 1"),
-        ("held_out", -0.1, "held_out must be from 0 to under 1"),
-        ("evaluations", 0, "evaluations must be at least 1"),
-        ("patience", 0, "patience must be at least 1"),
+        ("token_budget", 0, "--token-budget (token_budget) must be at least 1"),
+        ("rows_per_step", 0, "--rows-per-step (rows_per_step) must be at least 1"),
+        ("limit_tokens", 0, "--limit-tokens (limit_tokens) must be at least 1"),
+        ("max_tokens", 0, "--max-tokens (max_tokens) must be at least 1"),
+        ("coarsen", 1.1, "--coarsen must be from 0 to 1"),
+        ("held_out", 1.0, "--held-out (held_out) must be from 0 to under 1"),
+        ("held_out", -0.1, "--held-out (held_out) must be from 0 to under 1"),
+        ("evaluations", 0, "--evaluations must be at least 1"),
+        ("patience", 0, "--patience must be at least 1"),
         ("save_every", 0, "save_every must be at least 1"),
-        ("seed", -1, "seed must be at least 0"),
+        ("seed", -1, "--seed must be at least 0"),
     ],
 )
 def test_settings_of_a_run_that_cannot_be_are_refused(name, value, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         Train(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("rank", 0, "the LoRA rank must be at least 1, found 0"),
-        ("alpha", 0.0, "alpha must be above 0"),
-        ("frozen_layers", -1, "frozen_layers must be at least 0"),
-        ("dtype", "float16", "the dtype must be auto, float32 or bfloat16, found 'float16'"),
+        ("rank", 0, "--rank must be at least 1, found 0"),
+        ("alpha", 0.0, "--alpha must be above 0"),
+        ("frozen_layers", -1, "--frozen-layers (frozen_layers) must be at least 0"),
+        ("dtype", "float16", "--dtype must be auto, float32 or bfloat16, found 'float16'"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(name, value, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         Weights(**{name: value})

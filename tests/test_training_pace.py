@@ -148,7 +148,7 @@ def test_the_head_has_a_rate_of_its_own(base, tmp_path):
         {"params": [a, c], "share": 1.0},
         {"params": [b], "share": 0.5},
     ]
-    with pytest.raises(UsageError, match="head_rate must be above 0"):
+    with pytest.raises(UsageError, match=r"--head-rate \(head_rate\) must be above 0"):
         Train(head_rate=0.0)
 
 
@@ -183,7 +183,7 @@ def test_a_time_limit_ends_the_run_with_the_rate_of_an_end(base, tmp_path, monke
     assert told[-1].learning_rate == pytest.approx(1e-2 * far)
     assert told[-1].seconds_left == 0.0
     assert steps[4].learning_rate > told[4].learning_rate
-    with pytest.raises(UsageError, match="minutes must be above 0"):
+    with pytest.raises(UsageError, match="--minutes must be above 0"):
         Train(minutes=0.0)
 
 

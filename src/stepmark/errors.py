@@ -93,3 +93,63 @@ class MissingExtraError(StepmarkError, ImportError):
     """An optional dependency is missing; the message holds the line that installs it."""
 
     exit_code = 2
+
+
+def said(field: str, flag: str | None = None) -> str:
+    """The name of a setting in messages that both callers and the command line read: its flag, and its field where that is another word.
+
+    Args:
+        field: of the dataclass.
+        flag: of the command, without its dashes; None where it is the field's name.
+    """
+    flag = (field if flag is None else flag).replace("_", "-")
+    return f"--{flag}" if flag == field else f"--{flag} ({field})"
+
+
+def told(error: BaseException) -> str:
+    """An error of code that is not stepmark's, in one line: its type, its message, and the file and line that raised it.
+
+    Args:
+        error: as it was caught. The line is the innermost one that is neither stepmark's nor Python's own; where there is none, it is
+            left out.
+    """
+    place = raised_at(error)
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if message else ''}{message}" + (f", at {place}" if place else "")
+
+
+def raised_at(error: BaseException, *, anywhere: bool = False) -> str | None:
+    """Where an error was raised, as "FILE:LINE": the innermost line that is neither stepmark's nor Python's own.
+
+    Args:
+        error: as it was caught.
+        anywhere: else the innermost line of all, instead of None.
+    """
+    import sysconfig
+    import traceback
+    from pathlib import Path
+
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_from_here(error.filename)}:{error.lineno}"
+    # What dataclasses write has no file ("<string>"), what is frozen into Python none either.
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<")]
+    paths = sysconfig.get_paths()
+    installed = (paths["purelib"], paths["platlib"])  # which may lie below Python's own folder
+    pythons = (paths["stdlib"], paths["platstdlib"])
+    ours = Path(__file__).parent
+
+    def theirs(file: Path) -> bool:
+        if file.is_relative_to(ours):
+            return False
+        return any(map(file.is_relative_to, installed)) or not any(map(file.is_relative_to, pythons))
+
+    found = [one for one in frames if theirs(Path(one.filename))] or (frames if anywhere else [])
+    return f"{_from_here(found[-1].filename)}:{found[-1].lineno}" if found else None
+
+
+def _from_here(file: str) -> str:
+    """A path as seen from the working folder, where it lies below it."""
+    from pathlib import Path
+
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

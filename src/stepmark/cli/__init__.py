@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from stepmark import __version__
 from stepmark.catalog import unknown_name
-from stepmark.errors import StepmarkError
+from stepmark.errors import StepmarkError, raised_at
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: something failed that the caller did not cause. 2: the caller must change something: a file,
     a setting, a model. 130: interrupted.
 
-    Errors that stepmark raises on purpose are one message on standard error; `STEPMARK_DEBUG=1` shows where
-    they come from.
+    Errors are messages on standard error, never tracebacks; `STEPMARK_DEBUG=1` shows where they come from.
 
     Args:
         argv: the words after `stepmark`; None for this process's own.
@@ -70,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CLOSED_PIPE
     except OSError as error:  # a full disk, a folder that went away: no fault of the program, so no traceback
         _complain(error, debug)
+        return 1
+    except Exception as error:  # of a class or function that the caller named, or a mistake of ours
+        place = raised_at(error, anywhere=True)
+        error.add_note(
+            f"raised at {place}; STEPMARK_DEBUG=1 shows how it came there. Where no code of your own is on the way, it is a mistake in "
+            "stepmark: please report it"
+        )
+        _complain(error, debug, kind=type(error).__name__)
         return 1
 
 
@@ -97,11 +104,12 @@ def _run(tokens: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _complain(error: Exception, debug: bool) -> None:
+def _complain(error: Exception, debug: bool, *, kind: str | None = None) -> None:
     if debug:
         import traceback
 
         traceback.print_exception(error)
         return
     notes: list[str] = getattr(error, "__notes__", [])  # as PEP 678 has it: absent until the first note
-    print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
+    said = str(error) if kind is None else f"{kind}{': ' if str(error) else ''}{error}"
+    print("\n".join([f"error: {said}", *notes]), file=sys.stderr)

@@ -13,17 +13,21 @@ import inspect
 import math
 import re
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
+import stepmark
 from stepmark.catalog import FACTORY, unknown_name
 from stepmark.errors import StepmarkError, UsageError
+from stepmark.errors import told as of_others
 
 Settings: TypeAlias = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
 """The flag: once for each setting."""
@@ -121,7 +125,7 @@ def _load(name: str, told: str, kind: Kind) -> Any:
                 f"{told}: there is no module {missing!r}. Where it is a file in this folder, say PYTHONPATH=. before stepmark; else "
                 "install the package that has it"
             ) from error
-        raise UsageError(f"{told}: importing {place} failed: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{told}: importing {place} failed: {of_others(error)}") from error
     if attribute in vars(module):
         return vars(module)[attribute]
     fits = [
@@ -169,7 +173,7 @@ def _called(make: Callable[[], Any], told: str, how: str) -> Any:
         raise
     except Exception as error:
         raise UsageError(
-            f"{told}: {how} failed: {type(error).__name__}: {error} (STEPMARK_DEBUG=1 shows where)"
+            f"{told}: {how} failed: {of_others(error)} (STEPMARK_DEBUG=1 shows how it came there)"
         ) from error
 
 
@@ -204,8 +208,7 @@ def _sources(name: str, of: type, told: str) -> dict[str, str]:
     places = [name.partition(":")[0], *(one.__module__ for one in of.__mro__)]
     found = {}
     for place in dict.fromkeys(places):
-        package = place.split(".")[0]
-        if package in sys.stdlib_module_names or package == "stepmark":
+        if _is_ours_or_pythons(sys.modules[place]):
             continue
         try:
             text = inspect.getsource(sys.modules[place])
@@ -216,6 +219,23 @@ def _sources(name: str, of: type, told: str) -> dict[str, str]:
             ) from error
         found[place] = hashlib.sha256(text.encode()).hexdigest()
     return found
+
+
+def _is_ours_or_pythons(module: types.ModuleType) -> bool:
+    """By where it lies: a module of one's own may have the name of one of Python's (code, queue, types)."""
+    spec = module.__spec__
+    if spec is not None and spec.origin in ("built-in", "frozen"):
+        return True
+    if module.__file__ is None:
+        return False
+    file = Path(module.__file__).resolve()
+    if file.is_relative_to(Path(stepmark.__file__).resolve().parent):
+        return True
+    paths = sysconfig.get_paths()
+    # What is installed may lie below Python's own folder.
+    if any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("purelib", "platlib")):
+        return False
+    return any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("stdlib", "platstdlib"))
 
 
 # -- Settings ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from stepmark.cli.answering import ray_workers
 from stepmark.cli.flags import Flag
 from stepmark.errors import UsageError
 from stepmark.records import ScoreKind
+from stepmark.search.remaking import remade
 from stepmark.search.searching import Budget, Grading, ModelSize, Search, Sizes, Steps
 
 if TYPE_CHECKING:
@@ -208,11 +209,10 @@ def _fitted(search: Method, options: SearchOptions, facts: Mapping[str, Fact], s
     if "prm.name" in facts:
         how = str(facts["prm.aggregate"]) if options.aggregate is None else options.aggregate
         grading = Grading(aggregate=how, kind=cast(ScoreKind, facts["prm.score_kind"]))
-    fitted: Method = replace(  # type: ignore[type-var]
+    return remade(
         search,
         how=replace(search.how, stop=search.how.stop.replace("\\n", "\n")),  # as a shell passes it
         grading=grading,
         budget=Budget(tokens=options.budget, flops=options.budget_flops),
         sizes=sizes,
     )
-    return fitted

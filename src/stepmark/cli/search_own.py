@@ -14,6 +14,7 @@ from stepmark.cli.paths import FileOrDash
 from stepmark.cli.search_machines import Method, SearchOptions
 from stepmark.cli.searching import run_search
 from stepmark.evaluation.search_entrants import METHODS
+from stepmark.search.remaking import remade
 from stepmark.search.searching import Searching
 
 _STEPS = "the flags of how steps are written (--temperature, --max-tokens, …)"
@@ -85,7 +86,7 @@ def own_command(
     found = own_search(method, settings)
     search: Method = found.method
     said = {key: value for key, value in asdict(steps).items() if value is not None}
-    search = replace(search, how=replace(search.how, **said))  # type: ignore[type-var]
+    search = remade(search, how=replace(search.how, **said))
     asked = f"asks the PRM {options.prm}" if search.asks_prm else "asks no PRM"
     print(f"{search.name} ({method}) {asked}", file=sys.stderr)
     return run_search(file, search, options, source=found.source)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
+from stepmark.cli.prm_flags import check_device
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.store import atomic_write
 
@@ -157,6 +158,8 @@ def train_command(
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
 
+    check_device(network.device)
+    _check(network, running)
     made = _joint(_objective(objective, candidates, critic, keep_all), running)
     recipe = _recipe(made, labels, network, running)
     state = out.with_name(f"{out.name}.run")
@@ -254,6 +257,22 @@ def _objective(name: str, candidates: tuple[str, ...], critic: str | None, keep_
             made = replace(made, critic=GENERATIVE[critic].settings())
         made = replace(made, keep_all=keep_all)
     return made
+
+
+def _check(network: Network, running: Running) -> None:
+    """Refuse flags that another one makes mean nothing."""
+    for flag, given, why in (
+        ("--alpha", network.full and network.alpha is not None, "is of LoRA, and --full trains all weights"),
+        ("--adapter", network.full and network.adapter, "writes an adapter, and --full trains all weights"),
+        ("--rank", network.full and network.rank != 16, "is of LoRA, and --full trains all weights"),
+        (
+            "--held-out",
+            running.held_out_data is not None and running.held_out != 0.06,
+            "is a share of the data, and --held-out-data names a file instead",
+        ),
+    ):
+        if given:
+            raise UsageError(f"{flag} {why}: leave one of the two out")
 
 
 def _joint(objective: Objective, running: Running) -> Objective:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -35,6 +35,7 @@ from stepmark.search.dvts import DiverseTrees
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.rejection import EarlyRejection
+from stepmark.search.remaking import remade
 from stepmark.search.searching import Choice, Searching
 
 Fit = Literal["none", "round", "children", "field"]
@@ -226,8 +227,8 @@ def own_entrant(search: Searching) -> Entrant:
     def sized(size: int) -> Searching:
         larger: dict[str, Any] = {by: size}
         try:
-            return replace(search, **larger)
-        except (UsageError, ValueError, TypeError) as error:
+            return remade(search, **larger)
+        except UsageError as error:
             raise UsageError(
                 f"the search {name}: {by}, which sized_by names, must take every whole number from 1, and refused {size}: {error}"
             ) from error
@@ -241,7 +242,7 @@ S = TypeVar("S", bound=Searching)
 
 def equipped(search: S, common: Searching) -> S:
     """A search with how steps are written, grading, budget and sizes of another one."""
-    return replace(search, how=common.how, grading=common.grading, budget=common.budget, sizes=common.sizes)
+    return remade(search, how=common.how, grading=common.grading, budget=common.budget, sizes=common.sizes)
 
 
 def starting_size(entrant: Entrant, solutions: float) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepmark.catalog import Catalog
-from stepmark.errors import StepmarkError, UsageError
+from stepmark.errors import StepmarkError, UsageError, told
 from stepmark.models.prm import PRM
 
 MEANT = {
@@ -174,6 +174,4 @@ def prm_of(name: str, names: Catalog) -> PRM:
 
 
 def _failed(name: str, what: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"{name}: {what} failed: {type(error).__name__}: {error} (STEPMARK_DEBUG=1 shows where)"
-    )
+    return UsageError(f"{name}: {what} failed: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, UsageError, said
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.solutions.interchange.prm800k_flat import WRITTEN
@@ -74,7 +74,7 @@ class LabelRules:
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise UsageError(f"{name}: expected {', '.join(known)}, found {getattr(self, name)!r}")
+                raise UsageError(f"{said(name)}: expected {', '.join(known)}, found {getattr(self, name)!r}")
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, UsageError
+from stepmark.errors import CheckpointError, UsageError, said
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
 from stepmark.models.checkpoint import Tensors
@@ -46,13 +46,13 @@ class Weights:
 
     def __post_init__(self) -> None:
         if self.rank is not None and self.rank < 1:
-            raise UsageError(f"the LoRA rank must be at least 1, found {self.rank}")
+            raise UsageError(f"--rank must be at least 1, found {self.rank}")
         if not 0 < self.alpha < math.inf:
-            raise UsageError(f"alpha must be above 0, found {self.alpha}")
+            raise UsageError(f"--alpha must be above 0, found {self.alpha}")
         if self.frozen_layers < 0:
-            raise UsageError(f"frozen_layers must be at least 0, found {self.frozen_layers}")
+            raise UsageError(f"{said('frozen_layers')} must be at least 0, found {self.frozen_layers}")
         if self.dtype not in ("auto", "float32", "bfloat16"):
-            raise UsageError(f"the dtype must be auto, float32 or bfloat16, found {self.dtype!r}")
+            raise UsageError(f"--dtype must be auto, float32 or bfloat16, found {self.dtype!r}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -143,7 +143,7 @@ class Net:
         if weights.frozen_layers >= layers:
             # peft takes an empty list of layers for all of them.
             raise UsageError(
-                f"frozen_layers is {weights.frozen_layers}, and the base has {layers} layers: none is left to train"
+                f"{said('frozen_layers')} is {weights.frozen_layers}, and the base has {layers} layers: none is left to train"
             )
         self.model: Any = self._with_adapter(layers) if weights.rank is not None else self.backbone
         if weights.rank is None:

@@ -96,7 +96,9 @@ def train(
     if out.exists():
         raise UsageError(f"{out} exists; delete it or choose another --out")
     if recipe.adapter and recipe.train.weights.rank is None:
-        raise UsageError("an adapter is to be written and all weights trained: leave out one of the two")
+        raise UsageError(
+            "--adapter writes an adapter, and --full trains all weights: leave out one of the two"
+        )
     base = find_checkpoint(recipe.base)
     layout = layout_for(
         load_tokenizer(base), mark=recipe.mark, layout=recipe.layout, marked=recipe.objective.marked

@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.training.net import Weights
+
+_NO_FLAGS = ("warmup", "clip", "save_every")
+
+
+def _said(field: str) -> str:
+    return field if field in _NO_FLAGS else said(field)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +71,7 @@ class Train:
         for name, number in least.items():
             found = getattr(self, name)
             if found is not None and found < number:
-                raise UsageError(f"{name} must be at least {number}, found {found}")
+                raise UsageError(f"{_said(name)} must be at least {number}, found {found}")
         for name, fits, expected in (
             ("learning_rate", 0 < self.peak < math.inf, "above 0"),
             ("head_rate", 0 < self.head_rate < math.inf, "above 0"),
@@ -77,10 +83,10 @@ class Train:
             ("held_out", 0 <= self.held_out < 1, "from 0 to under 1"),
         ):
             if not fits:
-                raise UsageError(f"{name} must be {expected}, found {getattr(self, name)}")
+                raise UsageError(f"{_said(name)} must be {expected}, found {getattr(self, name)}")
         if self.warm_start is not None and self.weights.rank is None:
             raise UsageError(
-                "warm_start is of an adapter; with all weights, name the checkpoint itself as the base"
+                f"{said('warm_start')} is of an adapter; with all weights (--full), name the checkpoint itself as the --base"
             )
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.models.generative import CriticSpec
 from stepmark.models.spec import Layout, ScoringSpec
 from stepmark.models.tree import Ints
@@ -61,13 +61,15 @@ class Joint:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
-            raise UsageError(
-                f"the weight of the language-modelling loss must be above 0, found {self.weight}"
-            )
+            raise UsageError(f"{said('weight', 'language_weight')} must be above 0, found {self.weight}")
         if self.tokens not in ("arithmetic", "quantities", "all"):
-            raise UsageError(f"tokens must be arithmetic, quantities or all, found {self.tokens!r}")
+            raise UsageError(
+                f"{said('tokens', 'language_tokens')} must be arithmetic, quantities or all, found {self.tokens!r}"
+            )
         if self.objective.outcomes:
-            raise UsageError("the language-modelling loss goes with labels of steps, not with outcomes alone")
+            raise UsageError(
+                f"{said('weight', 'language_weight')} goes with labels of steps, not with outcomes alone"
+            )
 
     @property
     def name(self) -> str:

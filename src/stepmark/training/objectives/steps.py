@@ -263,7 +263,7 @@ class TargetTokens(StepObjective):
         _check_above(self.above)
         if len(self.candidates) not in (2, 3) or len(set(self.candidates)) != len(self.candidates):
             raise UsageError(
-                f"candidates are two or three different tokens, found {', '.join(self.candidates) or 'none'}"
+                f"--candidates: expected two or three different tokens, found {', '.join(self.candidates) or 'none'}"
             )
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
