@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.critic import gae, step_ppo
+from stepmark.rl.credit.critic import gae, ppo, step_ppo
 from stepmark.rl.credit.defences import blend, papo, prof_keep, progrs, zero_mean_wrong
 from stepmark.rl.credit.groups import leave_one_out, to_go
 from stepmark.rl.credit.implicit import batch_scaled, prime_code, prime_paper, whitened
@@ -188,6 +188,17 @@ def test_generalised_advantages_step_over_what_the_policy_did_not_write() -> Non
     mask = torch.tensor([[True, False, True]])
     with_gap, _ = gae(floats([[0, 9, 1]]), floats([[0.5, 9, 0.25]]), mask, gamma=0.5, lam=0.5)
     close(with_gap, [[-0.1875, 0, 0.75]])
+
+
+def test_ppo_by_hand() -> None:
+    # The first: values 0.5, 0.5, 0.5, 0.5, 0.6 and a reward of 1 at the end; the second: all 0.2 and no reward.
+    batch = replace(pair(), values=floats([[0.5, 0.5, 0.5, 0.5, 0.6], [0.2] * 3 + [9, 9]]))
+    advantages, returns = ppo(batch, gamma=1.0, lam=0.5)
+    # Differences 0, 0, 0, 0.1, 0.4 and 0, 0, -0.2; each token has half of what the next one has on top.
+    close(advantages, [[0.0375, 0.075, 0.15, 0.3, 0.4], [-0.05, -0.1, -0.2, 0, 0]])
+    close(returns, [[0.5375, 0.575, 0.65, 0.8, 1.0], [0.15, 0.1, 0.0, 0, 0]])
+    with pytest.raises(UsageError, match="critic"):
+        ppo(replace(batch, values=None))
 
 
 def test_step_ppo_without_a_critic_is_the_sum_of_what_follows() -> None:
@@ -375,6 +386,7 @@ METHODS: dict[str, Callable[[Batch], Tensor]] = {
     "prime-paper": prime_paper,
     "prime-code": prime_code,
     "step-ppo": lambda batch: step_ppo(batch)[0],
+    "ppo": lambda batch: ppo(batch)[0],
     "papo": papo,
     "progrs": progrs,
     "blend": lambda batch: blend(batch, process_weight=0.3),

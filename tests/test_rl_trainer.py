@@ -14,7 +14,7 @@ from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
-from stepmark.rl.credit.methods import MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO  # noqa: E402
+from stepmark.rl.credit.methods import PPO, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO  # noqa: E402
 from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss  # noqa: E402
 from stepmark.rl.online import Implicit, OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
@@ -199,7 +199,8 @@ def test_a_part_of_the_batch_weighs_what_the_whole_would_by_hand() -> None:
 @pytest.mark.parametrize("average", ["token", "sequence", "constant"])
 def test_an_update_is_the_gradient_that_the_papers_write(tmp_path, average) -> None:
     """Rows one by one, without padding: probabilities at the sampling's temperature, the token that follows, the group's advantage."""
-    how = settings(updates=1, average=average, temperature=0.7)
+    # So few tokens a pass that each row is one.
+    how = settings(updates=1, average=average, temperature=0.7, token_budget=1)
     heard, one = Heard(), actor(temperature=0.7)
     run = trainer(tmp_path, how=how, policy=one, listeners=[heard])
     rated = run._collect(run._problems(0), seed=run._seed("train", 0))
@@ -473,6 +474,18 @@ def test_the_value_head_learns_the_returns(tmp_path) -> None:
     with torch.no_grad():
         _, values = one.logprobs(rows)
     assert values[0].tolist() == pytest.approx([1, 1], abs=0.35)  # they began at 0
+
+
+def test_ppo_needs_no_prm_and_no_group(tmp_path) -> None:
+    heard = Heard()
+    how = settings(updates=10, problems=3, group=8, learning_rate=1e-2, value_weight=0.1, evaluate_every=10)
+    trainer(tmp_path, PPO(), how, policy=actor(values=True), listeners=[heard], held_out=PROBLEMS * 20).run()
+    assert heard.evaluations[-1].accuracy > heard.evaluations[0].accuracy + 0.3
+    alone = Heard()
+    trainer(
+        tmp_path / "alone", PPO(), settings(updates=1, group=1), policy=actor(values=True), listeners=[alone]
+    ).run()
+    assert alone.updates[0].figures["gradient"] > 0
 
 
 def test_a_gradient_that_is_no_number_stops_the_run(tmp_path) -> None:

@@ -63,7 +63,7 @@ def rl_command(
     Args:
         file: PROBLEMS, as JSON lines: {"problem" or "question", "answer"}.
         policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
-        credit: outcome, process, min-form, progress, prime, papo, step-ppo, or "package.module:Class".
+        credit: outcome, process, min-form, progress, prime, papo, ppo, step-ppo, or "package.module:Class".
         out: the folder of the run.
         run: what is run with what.
         settings: how the policy learns.

@@ -50,11 +50,11 @@ class CreditFlags:
     normalise: bool | None = None
     """prime: divide token rewards by the batch's largest return."""
     gamma: float | None = None
-    """prime (the paper's form), step-ppo: discount a token."""
+    """prime (the paper's form), ppo, step-ppo: discount a token."""
     lam: float | None = None
-    """step-ppo: of generalised advantage estimation."""
+    """ppo, step-ppo: of generalised advantage estimation."""
     whiten: bool | None = None
-    """step-ppo: advantages with mean 0 and variance 1 over the batch."""
+    """ppo, step-ppo: advantages with mean 0 and variance 1 over the batch."""
 
 
 @Parameter(name="*")

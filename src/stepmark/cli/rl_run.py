@@ -121,7 +121,7 @@ def check(asked: Asked) -> None:
         raise UsageError(f"--kl {settings.kl} does nothing without its weight: add --kl-weight")
     if settings.value_weight != usual.value_weight and not needs.values:
         raise UsageError(
-            f"--value-weight is of a critic, and --credit {name} has none; take --credit step-ppo"
+            f"--value-weight is of a critic, and --credit {name} has none; take --credit ppo or step-ppo"
         )
     if settings.kl_weight > 0 and run.no_reference:
         raise UsageError("--kl-weight needs the starting policy, which --no-reference does not keep")

@@ -39,6 +39,29 @@ def gae(
     return out, torch.where(mask, out + values, 0.0)
 
 
+def ppo(
+    batch: Batch, *, gamma: float = 1.0, lam: float = 0.95, kl: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """PPO with a critic and the outcome alone, at the last token (Ouyang et al. 2022, "Training language models to follow instructions", section 3.5).
+
+    Args:
+        batch: with values.
+        gamma: discount a token.
+        lam: of GAE.
+        kl: as `step_ppo`'s.
+
+    Returns:
+        Advantages and returns, (B, T) each.
+
+    Raises:
+        UsageError: values are missing.
+    """
+    if batch.values is None:
+        raise UsageError("PPO needs the critic's values")
+    rewards = at_last_token(batch.outcome, batch)
+    return gae(rewards if kl is None else rewards + kl, batch.values, batch.mask, gamma=gamma, lam=lam)
+
+
 def step_ppo(
     batch: Batch,
     *,

@@ -286,6 +286,36 @@ class Papo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PPO:
+    """PPO on the verifier's outcome alone: a value head, generalised advantages.
+
+    Raises:
+        UsageError: a setting outside its range.
+    """
+
+    gamma: float = 1.0
+    lam: float = 0.95
+    whiten: bool = True
+    """Advantages with mean 0 and variance 1 over the batch."""
+
+    def __post_init__(self) -> None:
+        _check("gamma", self.gamma, 0, 1)
+        _check("lam", self.lam, 0, 1)
+
+    @property
+    def needs(self) -> Needs:
+        """A critic."""
+        return Needs(values=True)
+
+    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
+        """See `critic.ppo`."""
+        advantages, returns = critic.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
+        if self.whiten:
+            advantages = implicit.whitened(advantages, batch.mask)
+        return Assigned(advantages=advantages, returns=returns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepPPO:
     """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages.
 
@@ -350,6 +380,7 @@ CREDITS = Catalog(
         "progress": "stepmark.rl.credit.methods:Progress",
         "prime": "stepmark.rl.credit.methods:Prime",
         "papo": "stepmark.rl.credit.methods:Papo",
+        "ppo": "stepmark.rl.credit.methods:PPO",
         "step-ppo": "stepmark.rl.credit.methods:StepPPO",
     },
 )
