@@ -298,6 +298,18 @@ def test_a_line_that_is_no_evaluation_is_named(tmp_path) -> None:
         monitor_of(tmp_path)
 
 
+def test_a_line_in_the_middle_that_is_damaged_is_no_kill(tmp_path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"update": 1}\n{"upd\n')
+    assert read_lines(file) == [{"update": 1}]
+    file.write_bytes('{"update": 1}\n{"text": "é'.encode()[:-1])  # half a character
+    assert read_lines(file) == [{"update": 1}]
+    file.write_text('{"update": 1}\n{"upd\n{"update": 3}\n')
+    with pytest.raises(InputError, match=r"history.jsonl:2: not JSON"):
+        read_lines(file)
+    assert read_lines(tmp_path / "none.jsonl") == []
+
+
 def test_a_replaced_prm_starts_the_sum_anew(tmp_path) -> None:
     monitor = monitor_of(tmp_path)
     jump = course([0.5, 0.5, 0.5], [0.5, 0.9, 0.9])

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from stepmark.errors import CheckpointError, InputError, UsageError  # noqa: E402
+from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -21,6 +22,9 @@ from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import RL  # noqa: E402
 from stepmark.rl.trainer import Trainer  # noqa: E402
 from stepmark.solutions.segmentation import split  # noqa: E402
+from stepmark.training.objectives.steps import Hard  # noqa: E402
+from stepmark.training.write import write_trained  # noqa: E402
+from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -445,6 +449,48 @@ def test_step_rewards_stand_at_the_steps_last_tokens() -> None:
     assert steps[0].text in TOKENIZER.decode(ids[: first + 1])
     assert steps[0].text not in TOKENIZER.decode(ids[:first])
     assert batch.step_rewards[0].tolist() == pytest.approx([0.9, 0.2])
+
+
+def test_a_prm_with_another_tokenizer_rewards_the_policys_own_tokens(tmp_path) -> None:
+    """A network with words of its own for the same text, and marks between the steps that no policy's token is."""
+    words = tiny_tokenizer(metaspace=True)
+    words.add_special_tokens({"additional_special_tokens": ["<file_sep>"]})
+    base = write_base(tmp_path / "base", words=words)
+    net, objective = net_for(base, Hard()), Hard()
+    torch.manual_seed(1)
+    head = objective.head(net)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    net.set_head(head)
+    write_trained(tmp_path / "prm", net, adapter=False, base_name=str(base), notes={})
+    prm = load_prm(str(tmp_path / "prm"), dtype="float32", device="cpu")
+    assert net.tokenizer.get_vocab() != TOKENIZER.get_vocab()
+    problem, texts = (
+        Problem(text="is it", answer="no"),
+        ("yes it is\nno 2 + 3 = 5\n\nno", "no it is not\nyes"),
+    )
+    written = [TOKENIZER(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert [len(net.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts] != [
+        len(ids) for ids in written
+    ]
+    end = TOKENIZER.eos_token_id
+    completions = [
+        Drawn(prompt=(5,), ids=(*ids, end), text=text, finish="end")
+        for ids, text in zip(written, texts, strict=True)
+    ]
+    rated = scored(judge([problem], [completions], Says(), settings(), TEXT_OF), prm)
+    batch = batch_of(rated, padded(completions, "cpu").mask, asked=True)
+    lines = [[line for line in text.split("\n") if line] for text in texts]
+    for row, (steps, ids) in enumerate(zip(lines, written, strict=True)):
+        rewards = batch.step_rewards[row][batch.has_step[row]].tolist()
+        assert rewards == pytest.approx(prm.score(problem.text, steps), abs=1e-5)
+        assert len(set(rewards)) == len(steps)
+        ends = batch.step_ends[row][batch.has_step[row]].tolist()
+        assert ends[-1] == len(ids)  # the end token is the last step's
+        for number, place in enumerate(ends[:-1]):
+            shown = "\n".join(steps[: number + 1])
+            assert shown in TOKENIZER.decode(ids[: place + 1]).replace("\n\n", "\n")
+            assert shown not in TOKENIZER.decode(ids[:place]).replace("\n\n", "\n")
 
 
 def test_implicit_rewards_begin_at_nothing_and_learn_outcomes() -> None:

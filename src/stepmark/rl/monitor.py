@@ -70,14 +70,24 @@ class Lines:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none."""
-    rows = []
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8").split("\n"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
+    """The lines of a file; a last one that was cut off by a kill is left out, and a file that is not there has none.
+
+    Raises:
+        InputError: a line that is no JSON, and others behind it: no kill leaves that.
+    """
+    if not file.is_file():
+        return []
+    # Bytes: a kill may cut a character in two.
+    rows, lines = [], file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line.decode()))
+        except ValueError as error:
+            if any(map(bytes.strip, lines[number:])):
+                raise InputError(
+                    f"not JSON: {error}; expected a line that a run wrote", where=f"{file}:{number}"
+                ) from None
+            break
     return rows
 
 
