@@ -20,6 +20,7 @@ MODULES = {"math-verify": "math_verify", "pyyaml": "yaml", "python-multipart": "
 
 COMMANDS = {
     "grade": ("grade graded.jsonl --prm elsewhere --out out", "local"),
+    "grade-default": ("grade graded.jsonl --out out", "default"),
     "train": ("train labels.jsonl --out out", "train"),
     "train-all": ("train labels.jsonl --full --out out", "train"),
     "sample": ("sample problems.jsonl --policy elsewhere --n 2 --verifier number --out out", "local"),

@@ -107,8 +107,9 @@ def load_prm(
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
+        extra = "default" if name_or_path in NAMES else "local"
         raise MissingExtraError(
-            "reading a checkpoint needs torch and transformers: pip install 'stepmark[local]'"
+            f"reading a checkpoint needs torch and transformers: pip install 'stepmark[{extra}]'"
         ) from error
     if served and tokenizer is not None:
         return _served(
