@@ -606,6 +606,8 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"problem": "p", "solution": "a", "split": "marker"}, "split", "needs a marker"),
         ("/v1/score", {"problem": "p", "solution": "a", "marker": ""}, "marker", "empty"),
         ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker", "not by 'line'"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "split": "line"}, "split", "the steps are given"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker", "the steps are given"),
         ("/v1/rank", {"problem": "p"}, "candidates", "none"),
         ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem", "not blank"),
         ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one entry, found an empty list"),
@@ -665,6 +667,26 @@ def test_bodies_that_are_no_request_are_refused_with_400(body):
     talk(conversation)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/score", '{"problem": "p", "steps": ["a"], "problem": "p"}', "problem"),
+        ("/v1/score", '{"solutions": [{"problem": "p", "steps": ["a"]}, {"id": "1", "problem": "p", "steps": ["a"], "\\u0069d": "2"}]}', "solutions.1.id"),
+        ("/v1/rank", '{"problem": "p", "candidates": ["a", {"steps": ["a"], "id": null, "id": null}]}', "candidates.1.id"),
+        ("/v1/sessions", '{"problem": "p", "problem": "q"}', "problem"),
+        ("/pooling", '{"input": [[1]], "input": [[1e999, 2]]}', "input"),
+    ],
+)  # fmt: skip
+def test_a_key_that_stands_twice_is_not_chosen_from(path, body, field):
+    """Which of the two is meant, nobody can say; `stepmark grade` refuses such a row too."""
+
+    async def conversation(client):
+        answer = await client.post(path, content=body, headers=JSON)
+        assert "twice" in error(answer, 400, "invalid_request", field)
+
+    talk(conversation)
+
+
 def test_other_types_of_content_are_refused():
     async def conversation(client):
         body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]})
@@ -702,7 +724,9 @@ def test_no_such_address_and_no_such_method():
         assert refused.json()["error"]["message"].endswith("but POST")
         error(refused, 405, "method_not_allowed")
         assert refused.headers["allow"] == "POST"
-        error(await client.delete("/v1/models"), 405, "method_not_allowed")
+        refused = await client.delete("/v1/models")
+        error(refused, 405, "method_not_allowed")
+        assert refused.headers["allow"] == "GET, HEAD"
 
     talk(conversation)
 

@@ -170,6 +170,25 @@ def test_pooling_gives_the_heads_rows(zoo):
     talk(conversation, model, Settings(max_solutions=3))
 
 
+def test_texts_get_special_tokens_unless_they_are_not_to(zoo):
+    model = load(zoo, "math-shepherd")
+    bare = model.encoder.tokenizer("a b", add_special_tokens=False)["input_ids"]
+    begun = [model.encoder.tokenizer.bos_token_id, *bare]
+
+    async def conversation(client):
+        for more, ids in (
+            ({}, begun),
+            ({"add_special_tokens": None}, begun),
+            ({"add_special_tokens": False}, bare),
+        ):
+            text = (await client.post("/pooling", json={"input": "a b", **more})).json()
+            same = (await client.post("/pooling", json={"input": ids, **more})).json()
+            assert text["usage"]["prompt_tokens"] == same["usage"]["prompt_tokens"] == len(ids)
+            assert text["data"] == same["data"]
+
+    talk(conversation, model)
+
+
 @contextmanager
 def listening(model, settings=None):
     """The server on a port of this machine; its address."""

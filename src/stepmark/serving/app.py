@@ -146,15 +146,18 @@ async def _refusal(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, Refused):
         return _answered(error)
+    headers = dict(error.headers or {})
+    if "GET" in headers.get("Allow", "").split(", "):
+        headers["Allow"] += ", HEAD"  # the guard answers it
     known = {
         404: ("not_found", "there is no such address; /docs lists them"),
         405: (
             "method_not_allowed",
-            f"this address does not take that method, but {(error.headers or {}).get('Allow', 'others')}",
+            f"this address does not take that method, but {headers.get('Allow', 'others')}",
         ),
     }
     kind, message = known.get(error.status_code, ("invalid_request", error.detail))
-    refused = Refused(kind, message, headers=dict(error.headers or {}))
+    refused = Refused(kind, message, headers=headers)
     refused.status_code = error.status_code
     return _answered(refused)
 

@@ -255,7 +255,9 @@ class CachedBackend:
         if self._head is None:
             raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")
         given = (
-            self._encoder.tokenizer(ask.tokens)["input_ids"] if isinstance(ask.tokens, str) else ask.tokens
+            self._encoder.tokenizer(ask.tokens, add_special_tokens=ask.special)["input_ids"]
+            if isinstance(ask.tokens, str)
+            else ask.tokens
         )
         known = int(self._head.engine.backbone.config.vocab_size)
         wrong = next((token for token in given if not 0 <= token < known), None)

@@ -121,12 +121,14 @@ class Batcher:
         sequences: Sequence[Sequence[int] | str],
         *,
         activation: bool = False,
+        special: bool = True,
         deadline: float | None = None,
     ) -> list[Rows | InputError]:
-        """The head's rows at the step marks of bare token ids (or of a text, tokenised as it stands).
+        """The head's rows at the step marks of bare token ids (or of texts).
 
         Args:
             activation: probabilities; else logits.
+            special: texts get the tokenizer's own special tokens.
 
         Raises:
             UsageError: the PRM has no rows to give (`Backend.pooling`).
@@ -135,7 +137,9 @@ class Batcher:
         if not self.backend.pooling:
             raise UsageError(f"{self.backend.prm.name} gives no rows of token ids")
         asks = [
-            Reading(tokens=one if isinstance(one, str) else tuple(one), activation=activation)
+            Reading(
+                tokens=one if isinstance(one, str) else tuple(one), activation=activation, special=special
+            )
             for one in sequences
         ]
         return cast("list[Rows | InputError]", await self._answer(asks, deadline))

@@ -101,6 +101,8 @@ class Reading:
     """Token ids, or a text to be tokenised as it stands."""
     activation: bool
     """Probabilities; else logits."""
+    special: bool = True
+    """Of a text: with the tokenizer's own special tokens."""
 
     @property
     def key(self) -> str:

@@ -138,15 +138,56 @@ def read_body(model: type[Body], body: bytes) -> Body:
     """A request's body, read strictly.
 
     Raises:
-        Refused: no JSON in UTF-8, no object, or a field that is not what it must be: 400, with the field.
+        Refused: no JSON in UTF-8, no object, a key that stands twice, or a field that is not what it must be: 400, with the field.
     """
     try:
-        return model.model_validate_json(body)
+        read = model.model_validate_json(body)
     except ValidationError as error:
         # By JSON's own order a misspelt field would be reported as a missing one.
         errors = error.errors(include_url=False, include_context=False)
         first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         raise _refused(model, first, body) from None
+    if (twice := _key_twice(body)) is not None:
+        raise Refused(
+            "invalid_request", "the key stands twice in one object; expected once", field=".".join(twice)
+        )
+    return read
+
+
+class _TwiceError(Exception):
+    """A key stands twice."""
+
+
+def _key_twice(body: bytes) -> list[str] | None:
+    """Where a key stands twice in one object, of which the parser has taken the last; None: nowhere."""
+
+    def count(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) != len(pairs):
+            raise _TwiceError
+
+    text = body.decode()
+    try:
+        json.loads(text, object_pairs_hook=count, parse_int=str, parse_float=str)
+    except _TwiceError:
+        return _place(json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str))
+    return None
+
+
+def _place(value: Any) -> list[str] | None:
+    """The same in a value whose objects are tuples of pairs."""
+    if isinstance(value, tuple):
+        seen: set[str] = set()
+        for key, inside in value:
+            if key in seen:
+                return [key]
+            seen.add(key)
+            if (found := _place(inside)) is not None:
+                return [key, *found]
+    elif isinstance(value, list):
+        for index, inside in enumerate(value):
+            if (found := _place(inside)) is not None:
+                return [str(index), *found]
+    return None
 
 
 def _refused(model: type[BaseModel], error: ErrorDetails, body: bytes) -> Refused:

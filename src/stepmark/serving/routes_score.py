@@ -135,6 +135,7 @@ async def pooling(request: Request) -> Response:
     found = await live.batcher.rows(
         sequences,
         activation=body.use_activation is not False,
+        special=body.add_special_tokens is not False,
         deadline=deadline_of(request, body.timeout),
     )
     data = []
@@ -202,6 +203,14 @@ def _check_shape(
             raise Refused(
                 "invalid_request", f"expected steps or solution, found {found}", field=f"{place}steps"
             )
+        if isinstance(one, SolutionToScore) and one.steps is not None:
+            for name in ("split", "marker"):
+                if getattr(one, name) is not None:
+                    raise Refused(
+                        "invalid_request",
+                        f"{name} says how a text is cut, and the steps are given: leave it out",
+                        field=f"{place}{name}",
+                    )
         if one.steps is not None and len(one.steps) > settings.max_steps:
             raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "--max-steps")
         if len(one.solution or "") > settings.max_characters:

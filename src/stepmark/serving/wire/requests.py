@@ -21,9 +21,14 @@ EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
 """A request for scores that shows what they are for: the second step is wrong, and the PRM that ships says so."""
 
 
-def _given(*names: str) -> dict[str, Any]:
-    """A JSON Schema that holds where these fields are there and not null."""
-    return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
+def _given(*names: str, no: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A JSON Schema that holds where these fields are there and not null, and those of `no` are not there or null."""
+    there: dict[str, Any] = {name: {"not": {"type": "null"}} for name in names}
+    return {"required": list(names), "properties": there | {name: {"type": "null"} for name in no}}
+
+
+_CUT = ("split", "marker")
+"""Fields that say how a text is cut."""
 
 
 class _Request(BaseModel):
@@ -36,7 +41,7 @@ class SolutionToScore(_Request):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [EXAMPLE, {"problem": PROBLEM, "solution": "\n".join(STEPS)}],
-            "oneOf": [_given("steps"), _given("solution")],
+            "oneOf": [_given("steps", no=_CUT), _given("solution")],
         }
     )
 
@@ -122,7 +127,11 @@ class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come fi
                 },
                 EXAMPLE,
             ],
-            "oneOf": [_given("solutions"), _given("problem", "steps"), _given("problem", "solution")],
+            "oneOf": [
+                _given("solutions"),
+                _given("problem", "steps", no=_CUT),
+                _given("problem", "solution"),
+            ],
         }
     )
 
