@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
-from stepmark.models.backbone import without_bars
 from stepmark.models.policies import Reading
 from stepmark.models.policies.prompts import PromptEncoder
 
 try:
     import torch
 
+    from stepmark.models.backbone import without_bars
     from stepmark.models.checkpoint import BUILT_IN
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
