@@ -62,3 +62,41 @@ def test_the_solutions_of_the_methods_table_are_as_long_as_it_says():
     cases = [case.solution for case in wrong_solutions(400, seed=0, steps=(4, 16))]
     assert sum(len(one.steps) for one in cases) / 400 == pytest.approx(11.1, abs=0.01)
     assert sum(count_tokens("\n".join(one.texts)) for one in cases) / 400 == pytest.approx(184.5, abs=0.1)
+
+
+def test_what_a_core_or_a_disk_does_in_a_day():
+    """86,400 times the lower end of the rate that stands beside it, to the digits that are shown."""
+    table = PAGE.partition("| what | a second | so a core, or a disk, in a day |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(rows) == 11
+    for what, rate, day in rows:
+        lowest = 10 if "about ten" in rate else int(rate.partition(" ")[0].replace(",", ""))
+        [(digits, power)] = re.findall(r"^([\d.]+)·10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", day)
+        told = float(digits) * 10 ** int(power.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
+        assert lowest * 86_400 == pytest.approx(told, rel=0.05), what
+
+
+def test_the_sentences_below_the_table_count_right(run):
+    names, _ = run
+    rolled = [work for work in names["WORK"].values() if "rollouts" in work]
+    seconds = [
+        3600 * names["gpu_hours"](work["weights"], read=work["read"], written=work["written"])
+        for work in rolled
+    ]
+    a_second = [
+        work["rollouts"] / spent for work, spent in zip(rolled, seconds, strict=True)
+    ]  # verdicts of a GPU's rollouts
+    assert "one core keeps up with eighty GPUs or more" in PAGE
+    assert 80 <= min(names["VERDICTS"] / one for one in a_second) < 90
+    assert "at a tenth of a second each, a GPU that writes\n  them keeps three or four cores busy" in PAGE
+    assert sorted(round(one / 10) for one in a_second) == [3, 3, 3, 4]
+    assert "about 4 ms here" in PAGE and round(1000 / names["COMMITS"]) == 4
+    assert "a PRM of 7B at these rates reads 30,000" in PAGE
+    reading = names["READING"] * names["PEAK"] / (2 * names["PRM_7B"])
+    assert reading == pytest.approx(30_000, rel=0.02)
+    assert "a GPU that writes 10,000 tokens a second sends 26 kB a second" in PAGE
+    assert names["WRITING"] * names["PEAK"] / (2 * names["POLICY"]) == pytest.approx(10_000, rel=0.06)
+    assert 10_000 * names["BYTES"] / names["SOLUTION"] == pytest.approx(26e3, rel=0.02)
+    assert "Qwen2.5-7B: 7.62e9 less one table of 152,064 x 3,584" in PAGE
+    assert names["POLICY"] == pytest.approx(7.62e9 - 152_064 * 3_584, rel=0.001)
+    assert names["PRM_7B"] == pytest.approx(7.62e9 - 2 * 152_064 * 3_584, rel=0.001)
