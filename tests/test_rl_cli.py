@@ -184,6 +184,7 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"split": "marker"}, [], "the way 'marker' needs a marker"),
         ({"device": "tpu"}, [], "--device tpu: expected auto, cpu, cuda or cuda:N"),
         ({"device": "cuda:99"}, [], "--device cuda:99: this machine"),
+        ({}, ["--dtype", "bfloat16"], "small updates of all weights vanish in it"),
         ({}, ["--kl", "k3"], "--kl k3 does nothing without its weight: add --kl-weight"),
         ({}, ["--value-weight", "0.1"], "--value-weight is of a critic, and --credit process has none"),
         ({}, ["--threshold", "0.7"], "--threshold: it is of the shaping clip, and this is none"),

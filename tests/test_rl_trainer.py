@@ -642,6 +642,16 @@ def test_scores_that_are_no_probabilities_are_not_read_as_such(tmp_path) -> None
         trainer(tmp_path, credit, prm=margins)
 
 
+def test_weights_in_which_small_updates_vanish_are_refused(tmp_path) -> None:
+    for rank in (None, 2):
+        one = Actor(tiny_model(TOKENIZER).to(torch.bfloat16), TOKENIZER, name="tiny", rank=rank)
+        if rank is None:
+            with pytest.raises(UsageError, match="weights in float32"):
+                trainer(tmp_path, policy=one)
+        else:
+            trainer(tmp_path, policy=one)  # adapters are in float32
+
+
 def test_probabilities_of_another_temperature_are_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"temperature 0\.7 .*found one at 1"):
         trainer(tmp_path, how=settings(temperature=0.7))

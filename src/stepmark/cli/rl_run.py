@@ -123,6 +123,10 @@ def check(asked: Asked) -> None:
         raise UsageError(
             f"--value-weight is of a critic, and --credit {name} has none; take --credit ppo or step-ppo"
         )
+    if run.dtype == "bfloat16" and settings.rank is None:
+        raise UsageError(
+            "--dtype bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with --rank"
+        )
     if settings.kl_weight > 0 and run.no_reference:
         raise UsageError("--kl-weight needs the starting policy, which --no-reference does not keep")
     if run.prm is None:

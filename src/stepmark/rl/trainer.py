@@ -131,6 +131,10 @@ class Trainer:
             (settings.keep_consistent is not None and prm is None, "a PRM, to tell what is consistent"),
             (not problems, "problems"),
             (
+                any(weight.dtype != torch.float32 for weight in actor.trained()),
+                "weights in float32, because small updates vanish in less: load the actor with dtype='float32', or train adapters with a rank",
+            ),
+            (
                 # Else the ratio of probabilities would not be 1 where nothing was learnt yet.
                 actor.temperature != settings.temperature,
                 f"an actor that reads probabilities at the temperature {settings.temperature:g} that it samples at, found one at {actor.temperature:g}",
