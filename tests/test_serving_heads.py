@@ -109,6 +109,35 @@ def test_what_is_no_http_has_the_body_of_every_refusal(server):
         assert said.startswith("expected a request in HTTP/1.1, found none")
 
 
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\n%s: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("name", [b"Upgrade", b"upgrade", b"UPGRADE "], ids=repr)
+def test_an_offer_to_speak_something_else_is_left_aside_and_the_body_is_read(server, name):
+    plain = message("p", "upgrade: a")
+    offered = plain.replace(b"\r\n\r\n", b"\r\n" + (UPGRADE % name) + b"\r\n", 1)
+    with Raw(server) as connection:
+        for sent in (offered, plain, offered):
+            connection.socket.sendall(sent)
+            status, _, answer = connection.answer()
+            if name.endswith(b" "):  # that is no header
+                assert (status, answer["error"]["type"]) == (400, "invalid_request")
+                return
+            assert (status, answer["results"][0]["scores"]) == (200, [0.5])
+
+
+def test_where_it_is_not_seen_in_time_the_refusal_says_what_to_leave_out(server):
+    first = message("p", "a")
+    second = first.replace(b"\r\n\r\n", b"\r\n" + (UPGRADE % b"Upgrade") + b"\r\n", 1)
+    with Raw(server, first + second) as connection:  # it comes while the first one is served
+        told = b""
+        while part := connection.socket.recv(1 << 16):
+            told += part
+        assert told.startswith(b"HTTP/1.1 200 ")
+        assert told.count(b"HTTP/1.1 400 ") == 1
+        assert b"with the header Upgrade; leave that out" in told
+
+
 def test_who_says_nothing_or_too_little_is_not_waited_for():
     settings = Settings(body_timeout=1.0)
     with OnPort(ScriptedPRM(lambda problem, steps: 0.5), settings=settings) as server:

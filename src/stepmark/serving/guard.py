@@ -102,6 +102,13 @@ class Guard:
             try:
                 self.service.need()
                 body = await self._body(headers, receive)
+                if not body and b"upgrade" in headers and headers.get(b"content-length") != b"0":
+                    # Of a request that came in pieces; see `heads`.
+                    raise Refused(
+                        "invalid_request",
+                        "expected a request in HTTP/1.1, found one with the header Upgrade; leave that out (curl without --http2, "
+                        "Java's HttpClient with version(HTTP_1_1))",
+                    )
             except Refused as refused:
                 # The rest of the body is not read, so nothing else can come over this connection.
                 refused.headers = {**(refused.headers or {}), **_CLOSE}

@@ -2,11 +2,13 @@
 
 The parser below keeps the beginning of a line until its end comes, however much that is, and joins its pieces anew with each one that
 arrives: a header of a hundred megabytes keeps everybody waiting for half a minute. Nor does it mind a connection that never says anything.
+And where a client offers to speak HTTP/2 from here on (`Upgrade: h2c`, as Java's and `curl --http2` do), it passes over the body.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast, final
@@ -18,6 +20,10 @@ from stepmark.serving.refusals import MOST_HEADERS, Refused, headers_too_large
 if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
+
+
+_UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.I | re.M)
+"""A header that says what else the client would speak: an offer, which a server may leave aside (RFC 9110, section 7.8)."""
 
 
 def bounded(timeout: float) -> type[asyncio.Protocol]:
@@ -72,6 +78,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take bytes, unless too many have come to nothing."""
         if self._between and self._waiting is None:
             self._wait()
+        if self._between and not self._unused:
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"x-offered", head) + end + rest
         self._unused += len(data)
         super().data_received(data)
         if self._unused > MOST_HEADERS and not self.transport.is_closing():
