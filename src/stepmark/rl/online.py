@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, UsageError
+from stepmark.errors import CheckpointError, UsageError, said
 from stepmark.rl.actor import Actor, Padded, passes, rows_of
-from stepmark.rl.refusals import said
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

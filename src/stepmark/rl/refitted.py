@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.metrics.intervals import Difference
 from stepmark.models.prm import PRM, Ledger
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
-from stepmark.rl.refusals import said
 
 
 @final

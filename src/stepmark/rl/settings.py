@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from stepmark.errors import UsageError
-from stepmark.rl.refusals import said
+from stepmark.errors import UsageError, said
 
 LORA_RATE, FULL_RATE = 1e-5, 1e-6
 """Peak learning rates: GRPO's with all weights (Shao et al. 2024, section 4.2); ten times that with LoRA (Schulman et al. 2025, "LoRA without

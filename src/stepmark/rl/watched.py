@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
 from stepmark.rl.hacking import Cusum, Probe, Quadrants
 from stepmark.rl.promise import Baseline
-from stepmark.rl.refusals import said
 
 Cell = Literal["both", "lucky", "slipped", "neither"]
 CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")

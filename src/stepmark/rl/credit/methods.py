@@ -9,11 +9,10 @@ from typing import Literal, Protocol, get_args
 from torch import Tensor
 
 from stepmark.catalog import Catalog
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
-from stepmark.rl.refusals import said
 
 THRESHOLD = 0.5
 """Of `clip`, where nothing else is said."""
