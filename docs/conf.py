@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,10 +63,19 @@ def dashes(app: Sphinx, doctree: nodes.document, name: str) -> None:
             text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
 
 
+def words_that_look_like_addresses(app: Sphinx, doctree: nodes.document) -> None:
+    """What docutils took for an address in a docstring, and is none: "http://…", FILE:LINE."""
+    for link in list(doctree.findall(nodes.reference)):
+        address = link.get("refuri", "")
+        if address == link.astext() and not re.match(r"(https?://\w|mailto:)", address):
+            link.parent.replace(link, nodes.Text(link.astext()))
+
+
 def setup(app: Sphinx) -> None:
     """Add what is ours to Sphinx."""
     # Before napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", whole_sentences, priority=400)
+    app.connect("doctree-read", words_that_look_like_addresses)
     app.connect("doctree-resolved", dashes)
     app.add_source_suffix(".ipynb", "ipynb")
     app.add_source_parser(NotebookParser)

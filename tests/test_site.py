@@ -51,6 +51,21 @@ def test_a_price_is_no_mathematics(conf):
     assert not {"dollarmath", "amsmath"} & set(conf.myst_enable_extensions)
 
 
+def test_links_of_docstrings_lead_somewhere(conf):
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    doctree = publish_doctree(
+        "Asks `http://…` or http://… at FILE:LINE; see https://example.org/a and the mailto:a@example.org."
+    )
+    conf.words_that_look_like_addresses(None, doctree)
+    assert [one["refuri"] for one in doctree.findall(nodes.reference)] == [
+        "https://example.org/a",
+        "mailto:a@example.org",
+    ]
+    assert "or http://… at FILE:LINE; see" in doctree.astext()
+
+
 def test_every_public_name_is_in_the_reference():
     reference = (DOCS / "reference.md").read_text(encoding="utf-8")
     client = (DOCS / "client.md").read_text(encoding="utf-8")
