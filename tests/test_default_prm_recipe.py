@@ -128,7 +128,8 @@ def flags_of(script, command):
     return re.findall(r"--[a-z0-9-]+", line)
 
 
-def test_the_script_and_its_commands_know_the_same_flags(recipe, capsys):
+def test_the_script_and_its_commands_know_the_same_flags(recipe, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")  # in which no flag is broken
     script = ROOT / "recipes" / "default_prm.sh"
     assert main(["train", "--help"]) == 0
     known = capsys.readouterr().out
