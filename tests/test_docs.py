@@ -104,7 +104,7 @@ def test_no_page_has_the_name_of_one_that_sphinx_writes_itself() -> None:
 
 
 def test_every_way_into_a_catalog_is_real() -> None:
-    from stepmark.models.load import NAMES
+    from stepmark.models.places import NAMES
 
     assert isinstance(NAMES, Catalog)
     for name in NAMES:

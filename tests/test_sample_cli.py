@@ -127,7 +127,7 @@ def test_without_a_verifier_there_is_no_outcome(problems, tmp_path):
     ("more", "message"),
     [
         (["--in-flight", "0"], "in-flight"),
-        (["--n", "0"], "n must be"),
+        (["--n", "0"], "--n 0: expected 1 or more"),
         (["--temperature", "-1"], "temperature"),
     ],
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepmark.errors import UnknownNameError, UsageError
+from stepmark.errors import StepmarkError, UnknownNameError, UsageError, told
 
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """What "package.module:attribute" looks like."""
@@ -61,9 +61,52 @@ class Catalog(Mapping[str, str]):
         except AttributeError as error:
             raise UsageError(f"{self.what} {name!r}: {module} has no {attribute!r}") from error
 
+    def make(self, name: str, wanted: Sequence[str], *, article: str = "a") -> Any:
+        """What the call of a function or class of somebody's own gives.
+
+        Args:
+            name: a name here, or "package.module:factory".
+            wanted: attributes that it must have.
+            article: of `what`, in messages.
+
+        Raises:
+            UnknownNameError: no such name.
+            UsageError: nothing to call, a call or an import that raised what is no error of stepmark's, or something else made.
+        """
+        thing = f"{article} {self.what}"
+        try:
+            factory = self.load(name)
+        except StepmarkError:
+            raise  # it says itself what to do
+        except Exception as error:
+            raise _failed(name, "importing it", error) from error
+        if not callable(factory):
+            raise UsageError(
+                f"{name} is a {type(factory).__name__}; expected a function or class whose call gives {thing}"
+            )
+        try:
+            made = factory()
+        except StepmarkError:
+            raise
+        except Exception as error:
+            raise _failed(name, "its call", error) from error
+        lacking = [one for one in wanted if getattr(made, one, _ABSENT) is _ABSENT]
+        if lacking:
+            raise UsageError(
+                f"{name}: expected {thing} from its call, found a {type(made).__name__}, which has no {', '.join(lacking)}"
+            )
+        return made
+
     def unknown(self, name: str) -> UnknownNameError:
         """The error for a name that is not here."""
         return unknown_name(self.what, name, self)
+
+
+_ABSENT = object()
+
+
+def _failed(name: str, what: str, error: Exception) -> UsageError:
+    return UsageError(f"{name}: {what} failed: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)")
 
 
 def unknown_name(what: str, name: str, known: Mapping[str, Any] | tuple[str, ...]) -> UnknownNameError:

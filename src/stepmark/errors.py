@@ -118,12 +118,12 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if message else ''}{message}" + (f", at {place}" if place else "")
 
 
-def raised_at(error: BaseException, *, anywhere: bool = False) -> str | None:
-    """Where an error was raised, as "FILE:LINE": the innermost line that is neither stepmark's nor Python's own.
+def raised_at(error: BaseException, *, ours: bool = False) -> str | None:
+    """Where an error was raised, as "FILE:LINE": the innermost line that is neither stepmark's nor Python's own; None where there is none.
 
     Args:
         error: as it was caught.
-        anywhere: else the innermost line of all, instead of None.
+        ours: a line of stepmark's is meant too.
     """
     import sysconfig
     import traceback
@@ -136,14 +136,13 @@ def raised_at(error: BaseException, *, anywhere: bool = False) -> str | None:
     paths = sysconfig.get_paths()
     installed = (paths["purelib"], paths["platlib"])  # which may lie below Python's own folder
     pythons = (paths["stdlib"], paths["platstdlib"])
-    ours = Path(__file__).parent
 
-    def theirs(file: Path) -> bool:
-        if file.is_relative_to(ours):
-            return False
+    def meant(file: Path) -> bool:
+        if file.is_relative_to(Path(__file__).parent):
+            return ours
         return any(map(file.is_relative_to, installed)) or not any(map(file.is_relative_to, pythons))
 
-    found = [one for one in frames if theirs(Path(one.filename))] or (frames if anywhere else [])
+    found = [one for one in frames if meant(Path(one.filename))]
     return f"{_from_here(found[-1].filename)}:{found[-1].lineno}" if found else None
 
 

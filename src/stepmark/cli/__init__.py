@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepmark import __version__
 from stepmark.catalog import unknown_name
 from stepmark.errors import StepmarkError, raised_at
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
@@ -54,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after `stepmark`; None for this process's own.
     """
     tokens = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:
+        if sys.stderr is not None:
+            print(
+                "error: standard output is closed: send it somewhere, > FILE or > /dev/null", file=sys.stderr
+            )
+        return 2
+    _prepare_streams()
     debug = os.environ.get("STEPMARK_DEBUG", "") not in ("", "0")
     try:
         return _run(tokens)
@@ -71,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(error, debug)
         return 1
     except Exception as error:  # of a class or function that the caller named, or a mistake of ours
-        place = raised_at(error, anywhere=True)
+        place = raised_at(error, ours=True)
         error.add_note(
             f"raised at {place}; STEPMARK_DEBUG=1 shows how it came there. Where no code of your own is on the way, it is a mistake in "
             "stepmark: please report it"
@@ -80,11 +94,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _prepare_streams() -> None:
+    """Have every message said: where the locale has no é, as an escape; nowhere, where standard error is closed."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _run(tokens: list[str]) -> int:
     # Here and not by cyclopts, which imports every command to list them.
-    if tokens and tokens[0] not in (*COMMANDS, "--help", "-h", "--version"):
-        raise unknown_name("option" if tokens[0].startswith("-") else "command", tokens[0], COMMANDS)
-    from cyclopts import App, CycloptsError
+    own = ("--help", "-h", "--version")
+    if tokens and tokens[0] not in (*COMMANDS, *own):
+        option = tokens[0].startswith("-")
+        raise unknown_name(
+            "option" if option else "command", tokens[0], (*own, *COMMANDS) if option else COMMANDS
+        )
+    from cyclopts import App, CycloptsError, UnusedCliTokensError
 
     app = App(
         name="stepmark",
@@ -98,10 +125,18 @@ def _run(tokens: list[str]) -> int:
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        command = f"stepmark {tokens[0]}" if tokens and tokens[0] in COMMANDS else "stepmark"
-        print(f"error: {error}\nSee: {command} --help", file=sys.stderr)
+        said = str(error)
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            said = f"expected nothing more, found {' '.join(map(repr, error.unused_tokens))}"
+        print(f"error: {said}\nSee: {' '.join(_command(app, tokens))} --help", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _command(app: App, tokens: list[str]) -> list[str]:
+    """The command that was meant, with all its words."""
+    known, _, _ = app.parse_commands(tokens)
+    return ["stepmark", *known]
 
 
 def _complain(error: Exception, debug: bool, *, kind: str | None = None) -> None:

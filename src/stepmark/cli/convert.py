@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
+from stepmark.cli.label_exact import check_out
 from stepmark.cli.paths import FileOrDash, checked_input
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, fingerprint, is_stream, open_rows
@@ -91,6 +92,8 @@ def convert_command(file: FileOrDash, /, *, options: ConvertOptions) -> int:
     if options.from_ is not None:
         format_named(options.from_)
     first, rows = first_row(checked_input(file))
+    if options.out is not None:
+        check_out(options.out, file, streams=True)
     source = options.from_ or detect(first)
     losses = Losses()
     known = fingerprint(file) if not is_stream(options.out) else None

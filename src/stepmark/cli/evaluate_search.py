@@ -285,7 +285,7 @@ def _check(file: str, contest: ContestOptions, options: EvaluateOptions) -> None
         raise UsageError(f"--policy-memory-tokens {contest.policy_memory_tokens}: expected 0 or more")
     if contest.unit == "flops" and None in (contest.policy_parameters, contest.prm_parameters):
         raise UsageError("--unit flops needs --policy-parameters and --prm-parameters")
-    checked_input(file)
+    checked_input(file, again=True)
     check_readable(file)
 
 

@@ -173,6 +173,10 @@ def _check(file: str, options: GradeOptions) -> None:
     if options.aggregate is not None:
         check_aggregate(options.aggregate, "probability")
     check_way(options.split)
+    if options.marker is not None and options.split != "marker":
+        raise UsageError(
+            f"--marker {options.marker}: this is for --split marker, and --split is {options.split}"
+        )
     if options.split != "agent":
         split("-", options.split, marker=options.marker)
     options.check_device()

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import write_beside
-from stepmark.cli.paths import FileOrDash, checked_input
+from stepmark.cli.paths import FileOrDash, checked_input, with_hint
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.variants import ExactErrors, Variants, worked_of
 from stepmark.problems.gsm8k import Worked, worked_row
@@ -60,7 +60,7 @@ def exact_command(
     nowhere: Counter[str] = Counter()
     refused: list[dict[str, Any]] = []
     with closing(open_rows(options.out, _manifest(file, labeller, options), resumable=False)) as out:
-        for where, worked in _sources(file, labeller, options):
+        for where, worked in _hinted(_sources(file, labeller, options), options):
             try:
                 if isinstance(worked, Refusal):
                     raise worked.error
@@ -84,12 +84,19 @@ def exact_command(
     return 0
 
 
-def check_out(out: str, *inputs: str | None) -> None:
+def check_out(out: str, *inputs: str | None, streams: bool = False) -> None:
     """Refuse an output that cannot be written, or that is an input.
+
+    Args:
+        out: the output.
+        inputs: what is read.
+        streams: whether it may be a pipe or a device.
 
     Raises:
         UsageError: it says which.
     """
+    if streams and is_stream(out):
+        return
     if is_stream(out):
         raise UsageError(f"--out {out}: expected a file's name")
     check_writable(out)
@@ -97,9 +104,17 @@ def check_out(out: str, *inputs: str | None) -> None:
         raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
 
 
-def _sources(
-    file: str | None, labeller: ExactErrors, options: ExactOptions
-) -> Iterator[tuple[str, Worked | Refusal]]:
+_Sources = Iterator[tuple[str, Worked | Refusal]]
+
+
+def _hinted(sources: _Sources, options: ExactOptions) -> _Sources:
+    try:
+        yield from sources
+    except InputError as error:
+        raise with_hint(error, keep_going=options.keep_going) from error.__cause__
+
+
+def _sources(file: str | None, labeller: ExactErrors, options: ExactOptions) -> _Sources:
     """Right solutions, each with its name: NAME:LINE, or the world's own."""
     if file is None:
         from stepmark.problems.arithmetic import arithmetic_problems
@@ -109,7 +124,7 @@ def _sources(
         return
     if file == STDIO:
         raise UsageError("stepmark label exact reads its file more than once; give it a name, not -")
-    first = next(read_rows(checked_input(file), keep_going=options.keep_going))
+    first = next(read_rows(checked_input(file, again=True), keep_going=options.keep_going))
     gsm8k = not isinstance(first, Refusal) and {"question", "answer"} <= set(first.data)
     rows = _gsm8k(file, options) if gsm8k else _solutions(file, options)
     for where, worked in rows:
@@ -132,7 +147,7 @@ def _gsm8k(file: str, options: ExactOptions) -> Iterator[tuple[str, Worked | Ref
             yield row.where, worked_row(row)
         except InputError as error:
             if not options.keep_going:
-                raise _hinted(error) from None
+                raise
             yield row.where, Refusal(solution=None, error=error)
 
 
@@ -148,11 +163,6 @@ def _solutions(file: str, options: ExactOptions) -> Iterator[tuple[str, Worked |
         except InputError as error:
             # A solution that is not right is no broken row: it is left out and counted.
             yield row.where, Refusal(solution=row.solution, error=error)
-
-
-def _hinted(error: InputError) -> InputError:
-    error.add_note("--keep-going leaves out rows that are no solutions, and lists them")
-    return error
 
 
 def _rows(variants: Variants, where: str) -> Iterator[dict[str, Any]]:

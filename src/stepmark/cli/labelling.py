@@ -18,7 +18,7 @@ from stepmark.batching import Write
 from stepmark.cli.answering import RAY, answering, check_computing, check_ray
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
-from stepmark.cli.paths import checked_input
+from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
 from stepmark.store import (
@@ -118,7 +118,10 @@ def run_labeller(
             "expected --policy: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
     rows = read_solutions(file, how=options.split, keep_going=options.keep_going)
-    rows = chain([next(rows)], rows)
+    try:
+        rows = chain([next(rows)], rows)
+    except InputError as error:
+        raise with_hint(error, keep_going=options.keep_going) from error.__cause__
     known = fingerprint(file)
     assert known is not None
     work = Path(options.out + ".work")
@@ -161,6 +164,8 @@ def run_labeller(
                     tally.add(line, refused)
                     progress.advance(len(unit))
                     spent_out = _spent(tally, options)
+        except InputError as error:
+            raise with_hint(error, keep_going=options.keep_going) from error.__cause__
         except KeyboardInterrupt:
             done = tally.solutions + tally.refused
             raise KeyboardInterrupt(f"{done} solutions are kept; the same command continues") from None
@@ -296,7 +301,7 @@ def _check(file: str, options: LabelOptions) -> None:
     if file == STDIO:
         raise UsageError("stepmark label reads its file more than once; give it a name, not -")
     check_ray(options)
-    checked_input(file)
+    checked_input(file, again=True)
     if is_stream(options.out):
         raise UsageError(f"--out {options.out}: expected a file's name")
     check_writable(options.out)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from stepmark.store import check_readable
+from stepmark.errors import InputError, UsageError
+from stepmark.store import check_readable, is_stream
 
 
 def _only_a_dash(type_: object, value: str | None) -> None:
@@ -19,11 +21,32 @@ FileOrDash = Annotated[str, Parameter(allow_leading_hyphen=True, validator=_only
 """A file's name, or "-"."""
 
 
-def checked_input(file: str) -> str:
+def checked_input(file: str, *, again: bool = False) -> str:
     """The same name, once there is a file behind it that can be read, so that nothing is loaded for a typo.
+
+    Args:
+        file: as given.
+        again: it is read more than once, which a pipe is not.
 
     Raises:
         InputError: there is none; the message names the nearest.
+        UsageError: a pipe, where it is read more than once.
     """
     check_readable(file)
+    if again and is_stream(file):
+        raise UsageError(
+            f"{file}: expected a file, found a pipe or a device; it is read more than once, so write it to a file first"
+        )
     return file
+
+
+def with_hint(error: InputError, *, keep_going: bool) -> InputError:
+    """An error of one row, with what leaves such rows out, where that was not asked for; other errors as they are.
+
+    Args:
+        error: as it was caught.
+        keep_going: whether the flag was given.
+    """
+    if not keep_going and re.search(r":\d+( \(.*\))?$", error.where or ""):
+        error.add_note("with --keep-going, such rows are left out and listed")
+    return error

@@ -111,8 +111,8 @@ class PRMFlags:
 
     def _unread(self, also: Collection[str]) -> dict[str, Any]:
         """Those of `also` that this PRM does not read, each as if it had been left out."""
-        from stepmark.models.load import has_neutral_class
         from stepmark.models.named import UNSAID
+        from stepmark.models.places import has_neutral_class
 
         idle = set(self._idle())
         if "neutral" in also and self.neutral != UNSAID["neutral"] and "neutral" not in idle:

@@ -51,8 +51,15 @@ def arithmetic_command(
         solutions: write the true solutions too: {"problem", "steps", "answer", "id"} a line, which grading and labelling read.
     """
     from stepmark.problems.arithmetic import arithmetic_problems
-    from stepmark.store import atomic_rows
+    from stepmark.store import atomic_rows, check_writable
 
+    if count < 1:
+        raise UsageError(f"--count {count}: expected 1 or more")
+    if solutions is not None:
+        check_writable(solutions)
+        if Path(solutions).resolve() == out.resolve():
+            raise UsageError(f"--solutions {solutions} is --out too: it would be replaced; choose another")
+    check_writable(out)
     made = list(
         arithmetic_problems(
             count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
@@ -84,6 +91,8 @@ def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
 
     if not files:
         raise UsageError("expected files of problems")
+    if any(file.resolve() == out.resolve() for file in files):
+        raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
     found = [problem for file in files for problem in read_problems(file)]
     if limit is not None:
         if limit < 1:

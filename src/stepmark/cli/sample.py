@@ -193,15 +193,22 @@ def _sampling(options: SampleOptions) -> Any:
 
 
 def _check(file: str, out: str, options: SampleOptions) -> None:
-    checked_input(file)
+    checked_input(file, again=True)
     if is_stream(out):
         raise UsageError(f"--out {out}: expected a file's name")
     check_writable(out)
     if Path(out).resolve() == Path(file).resolve():
         raise UsageError(f"--out {out} is the input: it would be replaced; choose another")
     check_ray(options)
-    if options.in_flight < 1:
-        raise UsageError(f"--in-flight {options.in_flight}: expected 1 or more")
+    for name, fits, expected in (
+        ("n", options.n >= 1, "1 or more"),
+        ("temperature", 0 <= options.temperature < float("inf"), "0 or more"),
+        ("top_p", 0 < options.top_p <= 1, "above 0, and at most 1"),
+        ("max_tokens", options.max_tokens >= 1, "1 or more"),
+        ("in_flight", options.in_flight >= 1, "1 or more"),
+    ):
+        if not fits:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected {expected}")
 
 
 def _manifest(file: str, policy: str, options: SampleOptions) -> dict[str, Any]:

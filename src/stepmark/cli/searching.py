@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
 from stepmark.cli.answering import RAY, check_computing, check_ray
-from stepmark.cli.paths import checked_input
+from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
 from stepmark.cli.search_report import Tally, print_found, summary, write_page
@@ -164,6 +164,8 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
             for error in waiting:
                 if error is not None:
                     write(error)
+        except InputError as error:
+            raise with_hint(error, keep_going=options.keep_going) from error.__cause__
         except KeyboardInterrupt:
             done = tally.problems + len(tally.refused)
             raise KeyboardInterrupt(f"{done} problems are kept; the same command continues") from None
@@ -207,15 +209,17 @@ def _check(file: str | None, options: SearchOptions) -> None:
     check_ray(options)
     if options.in_flight < 1:
         raise UsageError(f"--in-flight {options.in_flight}: expected 1 or more")
-    if options.memory_tokens is not None and options.memory_tokens < 1:
-        raise UsageError(f"--memory-tokens {options.memory_tokens}: expected 1 or more")
+    for name, least in (("memory_tokens", 1), ("policy_memory_tokens", 0)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected {least} or more")
     Budget(tokens=options.budget, flops=options.budget_flops)
     if file is not None:
         if file == STDIO:
             raise UsageError("stepmark search reads its file more than once; give it a name, not -")
         if options.out is None:
             raise UsageError("expected --out: the file that what is found is written to")
-        checked_input(file)
+        checked_input(file, again=True)
     taken = set[Path]() if file is None else {Path(file).resolve()}
     for name in ("out", "trace", "report"):
         path = getattr(options, name)

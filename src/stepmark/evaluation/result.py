@@ -182,10 +182,14 @@ def read_result(path: str | Path) -> dict[str, Any]:
     Raises:
         InputError: it is none, or of another format.
     """
+    if Path(path, "result.json").is_file():
+        raise InputError(
+            f"expected a file, found a folder: name {Path(path, 'result.json')}", where=str(path)
+        )
     check_readable(path)
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"expected the result of stepmark evaluate as JSON: {error}", where=str(path)
         ) from None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError
 from stepmark.models.base import BASE_NAME, base_folder
 
@@ -53,14 +54,27 @@ _VARIANTS = (
 _WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
 
 
+def built_in(name: str) -> Path | None:
+    """The folder of a built-in checkpoint; None for any other name.
+
+    Raises:
+        UnknownNameError: a name as theirs that none of them has.
+    """
+    if name.startswith("stepmark:") and name not in BUILT_IN:
+        raise unknown_name("model that ships with stepmark", name, BUILT_IN)
+    return BUILT_IN[name]() if name in BUILT_IN else None
+
+
 def find_checkpoint(name: str) -> Path:
     """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
 
     Raises:
         CheckpointError: neither a folder nor to be had from the hub.
+        UnknownNameError: no built-in one has this name.
     """
-    if name in BUILT_IN:
-        return BUILT_IN[name]()
+    ours = built_in(name)
+    if ours is not None:
+        return ours
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.named import (
     idle_settings,
@@ -17,14 +16,12 @@ from stepmark.models.named import (
     refuse_idle,
     writes_critiques,
 )
+from stepmark.models.places import NAMES, folder_of
 from stepmark.models.prm import PRM
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
     from stepmark.models.spec import ScoringSpec
-
-NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
-"""PRMs with a short name: each gives the folder of its checkpoint."""
 
 
 def load_prm(
@@ -73,6 +70,10 @@ def load_prm(
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
+    if not name_or_path.strip():
+        raise UsageError(
+            "expected a PRM (default, a folder, a hub name, an address or package.module:factory), found an empty text"
+        )
     given = {
         "family": family,
         "reference": reference,
@@ -254,7 +255,7 @@ def _local(
     from stepmark.models.prm import Ledger
     from stepmark.models.spec import LogRatioHead
 
-    folder = NAMES.load(name)() if name in NAMES else find_checkpoint(name)
+    folder = folder_of(name)
     spec = spec_of(folder, name, family)
     _refuse_neutral(spec, name, neutral)
     if outcome:
@@ -358,25 +359,6 @@ def _device(device: str) -> str:
             )
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
-    """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here.
-
-    Args:
-        name: as `load_prm` takes it, of a PRM for which `models.named.idle_settings` has no `neutral`.
-        family: as given.
-        tokenizer: as given.
-
-    Raises:
-        CheckpointError: as `load_prm`.
-    """
-    from stepmark.models.checkpoint import find_checkpoint
-    from stepmark.models.detect import spec_of
-
-    place = name if tokenizer is None else tokenizer
-    folder = NAMES.load(place)() if place in NAMES else find_checkpoint(place)
-    return spec_of(folder, place, family).readout.neutral is not None
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepmark.catalog import Catalog
-from stepmark.errors import StepmarkError, UsageError, told
+from stepmark.errors import UsageError
 from stepmark.models.prm import PRM
 
 MEANT = {
@@ -152,26 +152,7 @@ def prm_of(name: str, names: Catalog) -> PRM:
         names: the catalog that imports it.
 
     Raises:
-        UsageError: there is none, it is nothing to call, or it raised what is no error of stepmark's.
+        UsageError: there is none, it is nothing to call, it raised what is no error of stepmark's, or it gave no PRM.
     """
-    try:
-        factory = names.load(name)
-    except StepmarkError:
-        raise  # it says itself what to do
-    except Exception as error:
-        raise _failed(name, "importing it", error) from error
-    if not callable(factory):
-        raise UsageError(
-            f"{name} is a {type(factory).__name__}; expected a function or class whose call gives a PRM"
-        )
-    try:
-        made: PRM = factory()
-    except StepmarkError:
-        raise
-    except Exception as error:
-        raise _failed(name, "its call", error) from error
+    made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     return made
-
-
-def _failed(name: str, what: str, error: Exception) -> UsageError:
-    return UsageError(f"{name}: {what} failed: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)")

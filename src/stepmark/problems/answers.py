@@ -83,13 +83,16 @@ def load_verifier(name: str, *, percent: Literal["distinct", "sign"] = "distinct
 
     Raises:
         UnknownNameError: no such name.
-        UsageError: `percent` for a verifier that does not have it.
+        UsageError: `percent` for a verifier that does not have it, or a class of one's own that failed or gives none.
         MissingExtraError: it needs a package that is not installed.
     """
-    make = VERIFIERS.load(name)
     if percent != "distinct" and name not in {"math", "number"}:
         raise UsageError(f"the verifier {name!r} has no setting for percent signs; math and number have")
-    verifier: Verifier = make() if percent == "distinct" else make(percent=percent)
+    verifier: Verifier
+    if percent == "distinct":
+        verifier = VERIFIERS.make(name, ("name", "verify"), article="an")
+    else:
+        verifier = VERIFIERS.load(name)(percent=percent)
     return verifier
 
 

@@ -88,6 +88,12 @@ def check_readable(path: str | Path) -> None:
     """
     if path == STDIO:
         return
+    if not str(path):
+        raise InputError("expected a file's name, found an empty text")
+    if str(path).startswith(("http://", "https://")):
+        raise InputError(
+            "expected a file of this machine, found an address: download it first", where=str(path)
+        )
     path = Path(path)
     if path.is_dir():
         raise InputError("expected a file, found a folder", where=str(path))
@@ -136,7 +142,12 @@ def read_lines(path: str | Path, name: str) -> Iterator[bytes]:
         else:
             with Path(path).open("rb") as handle:
                 yield from handle
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except gzip.BadGzipFile as error:
+        raise InputError(
+            f"the gzip file is damaged or cut off, or none at all: {error}. A file that is not packed needs a name without .gz",
+            where=name,
+        ) from None
+    except (EOFError, zlib.error) as error:
         raise InputError(f"the gzip file is damaged or cut off: {error}", where=name) from None
 
 

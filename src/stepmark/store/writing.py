@@ -110,6 +110,8 @@ def check_writable(path: str | Path) -> None:
     Raises:
         UsageError: it is a folder, or its folder does not exist or may not be written to.
     """
+    if not str(path):
+        raise UsageError("cannot write to a file without a name: expected one, found an empty text")
     target = Path(path)
     folder = target.resolve().parent
     if path == STDIO:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 
 
 class Policy(Protocol):
@@ -70,7 +70,7 @@ class Reading:
 
 
 POLICIES = Catalog(
-    "kind of policy",
+    "policy",
     {
         "scripted": "stepmark.models.policies.scripted:ScriptedPolicy",
         "local": "stepmark.models.policies.local:LocalPolicy",
@@ -122,8 +122,13 @@ def load_policy(
     Raises:
         CheckpointError: no such local model.
         BackendError: the server does not answer.
+        UsageError: an empty address, or a factory that failed or gave no policy.
         MissingExtraError: a local model, and torch or transformers is not installed.
     """
+    if not address.strip():
+        raise UsageError(
+            "expected a policy (a folder, a hub name, an address or package.module:factory), found an empty text"
+        )
     if address.startswith(("http://", "https://")):
         from stepmark.models.policies.openai import OpenAIPolicy
         from stepmark.models.policies.transport import key_variable
@@ -131,7 +136,7 @@ def load_policy(
         url, _, model = address.partition("#")
         return OpenAIPolicy(url, model or None, api_key_env=key_variable(), logprobs=counts)
     if not in_process(address):
-        policy: Policy = POLICIES.load(address)()
+        policy: Policy = POLICIES.make(address, ("name", "identity", "write"))
         return policy
     from stepmark.models.policies.local import LocalPolicy
 

@@ -16,7 +16,7 @@ try:
     import torch
 
     from stepmark.models.backbone import without_bars
-    from stepmark.models.checkpoint import BUILT_IN
+    from stepmark.models.checkpoint import built_in
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
@@ -54,7 +54,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = BUILT_IN[str(path)]() if str(path) in BUILT_IN else path
+    place = built_in(str(path)) or path
     try:
         # Its warnings are let through: nobody else would say that a weight is missing.
         with without_bars():
