@@ -49,7 +49,6 @@ from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
-from stepmark.rl.credit.methods import Needs
 from stepmark.rl.monitor import History, Monitor
 from stepmark.rl.online import Implicit, OnlineImplicit
 from stepmark.rl.refit import Refit
@@ -310,7 +309,7 @@ def figures_of(runs: Mapping[str, Mapping[int, Sequence[Point]]]) -> dict[str, f
                     share=share,
                 )
                 for name, seeds in runs.items()
-                if name in LEARNING and METHODS[name].credit.needs != Needs() and set(seeds) & set(base)
+                if name in LEARNING and METHODS[name].process and set(seeds) & set(base)
             }
             best = best_ratio(ratios)
             if best is None:

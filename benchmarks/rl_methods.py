@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepmark.rl.credit.methods import Credit, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO
+from stepmark.rl.credit.methods import (
+    PPO,
+    Credit,
+    MinForm,
+    Outcome,
+    Papo,
+    Prime,
+    Process,
+    Progress,
+    StepPPO,
+)
 from stepmark.rl.refitted import Refitting
 
 OUTCOME, HACKED = "outcome", "PRM alone, no KL"
@@ -22,6 +32,11 @@ class Method:
     refit: Refitting | None = None
     rate: float = 1.0
     """Times the learning rate of all."""
+
+    @property
+    def process(self) -> bool:
+        """Whether steps or tokens are rewarded, and not the outcome alone."""
+        return self.credit.needs.steps or self.credit.needs.tokens
 
 
 FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, rank=None, learning_rate=1e-3)
@@ -40,6 +55,7 @@ LEARNING: Mapping[str, Method] = {
     # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
     "prime": Method(credit=Prime(process_weight=0.2)),
     # At 0.5 the critic's gradient is seven times the policy's, and Adam divides both by it.
+    "ppo": Method(credit=PPO(), value_weight=0.05),
     "step-ppo": Method(credit=StepPPO(), value_weight=0.05),
 }
 """Compared by how fast they learn."""

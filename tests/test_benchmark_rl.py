@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the reposi
 
 from benchmarks import rl, rl_figures  # noqa: E402
 from benchmarks.rl_figures import Point, mean_curve, mean_interval, ratio, ratio_interval, rollouts_to  # noqa: E402
+from benchmarks.rl_methods import METHODS  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -111,6 +112,14 @@ def test_means_have_students_interval():
     assert (mean_interval([0.3]).low, mean_interval([0.3]).value) == (None, 0.3)
     with pytest.raises(ValueError, match="1 to 10"):
         mean_interval([])
+
+
+def test_the_outcome_alone_is_no_process_reward():
+    assert {name for name, method in METHODS.items() if not method.process} == {
+        "outcome",
+        "outcome, twice the rate",
+        "ppo",
+    }
 
 
 def test_the_best_ratio_is_none_where_there_is_none():
