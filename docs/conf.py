@@ -25,6 +25,8 @@ html_theme = "furo"
 html_title = "stepmark"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+# The one that furo takes by itself underlines the names of modules, as if they were links.
+pygments_dark_style = "github-dark"
 # Curly quotes, but never a dash for the two hyphens of a flag.
 smartquotes_action = "qe"
 exclude_patterns = ["_build"]
