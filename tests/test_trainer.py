@@ -500,7 +500,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_others(base, tmp_path)
 
 # What is learnt
 
-QUICK = {"token_budget": 1000, "epochs": 80, "learning_rate": 2e-2, "save_every": 1000}
+QUICK = {"token_budget": 1000, "epochs": 120, "learning_rate": 1e-2, "save_every": 1000}
 SHARES = {"w": 0, "x": 1, "y": 3, "z": 4}
 
 
