@@ -102,8 +102,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of a request."""
+        """All of a request, which may have been answered before: then the rest of it was no beginning of another one."""
         self._unused = 0
+        self._arrived()
         super().on_message_complete()
 
     @property
