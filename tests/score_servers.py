@@ -215,7 +215,7 @@ class OnPort:
         loaded = threading.Event()
         self.service.when_loaded = lambda task: loaded.set()
         self._thread.start()
-        assert loaded.wait(30)  # else its first client is told to come again in some seconds
+        assert loaded.wait(120)  # else its first client is told to come again in some seconds
         return self
 
     def __exit__(self, *_):

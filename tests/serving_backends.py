@@ -67,7 +67,7 @@ class Ruled:
         self.batches.append([text_of(work.ask) for work in works])
         self.entered.release()
         if self.gate is not None:
-            assert self.gate.acquire(timeout=20)
+            assert self.gate.acquire(timeout=60)
         if self.clock is not None:
             self.clock.now += self.seconds
         if any("!" in text_of(work.ask) for work in works):

@@ -392,12 +392,12 @@ def test_the_policy_writes_while_the_prm_scores():
 
     def write(requests, ready):
         writing.set()
-        assert scoring.wait(20)
+        assert scoring.wait(60)
         return [[Written(text="x", finish="end")] for _ in requests]
 
     def score(requests, ready):
         scoring.set()
-        assert writing.wait(20)
+        assert writing.wait(60)
         return [Graded(score=0.5) for _ in requests]
 
     def one(request):
