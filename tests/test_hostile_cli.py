@@ -19,6 +19,7 @@ GOOD = {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 4"], "answer": "4"}
 TESTS = Path(__file__).parent
 GRADE = ["grade", "good.jsonl", "--prm", "scripted_prms:arithmetic"]
 SAMPLE = ["sample", "good.jsonl", "--policy", "label_policies:program", "--out", "out.jsonl"]
+ROLLOUT = ["label", "rollout", "good.jsonl", "--policy", "label_policies:program", "--out", "out.jsonl"]
 SEARCH = ["search", "beam", "good.jsonl", "--policy", "search_models:policy", "--prm", "search_models:truth"]
 SEARCH += ["--out", "out.jsonl"]
 
@@ -79,6 +80,14 @@ def inside(folder):
         ([*SAMPLE, "--top-p", "2"], "--top-p 2.0: expected above 0, and at most 1"),
         ([*SAMPLE, "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
         ([*SEARCH, "--policy-memory-tokens", "-1"], "--policy-memory-tokens -1: expected 0 or more"),
+        ([*ROLLOUT, "--k", "0"], "--k must be at least 1, found 0"),
+        ([*ROLLOUT, "--temperature", "-1"], "--temperature must be 0 or more, found -1.0"),
+        ([*ROLLOUT, "--top-p", "0"], "--top-p (top_p) must be in (0, 1], found 0.0"),
+        ([*ROLLOUT, "--max-tokens", "0"], "--max-tokens (max_tokens) must be at least 1, found 0"),
+        (
+            ["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"],
+            "--wrong must be at least 1, found 0",
+        ),
         ([*GRADE, "--marker", "x"], "--marker x: this is for --split marker, and --split is auto"),
         # Names that are none.
         (

@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 
 from stepmark.batching import Method, together
-from stepmark.errors import UsageError
+from stepmark.errors import UsageError, said
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch, information
 from stepmark.labels.rollout import count_steps, labelled, own_answer
@@ -88,7 +88,7 @@ class BayesianSearch:
             ("sound", self.sound is None or 0 <= self.sound < 1, "None or in [0, 1)"),
         ):
             if not good:
-                raise UsageError(f"BayesianSearch: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
 
     def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
         """Find the first error.

@@ -159,9 +159,9 @@ class Consensus:
                 f"Consensus: expected one of the rules {', '.join(get_args(Rule))}, found {self.rule!r}"
             )
         if self.least < 1:
-            raise UsageError(f"Consensus: least must be at least 1, found {self.least}")
+            raise UsageError(f"--least must be at least 1, found {self.least}")
         if self.values is not None and not 0 <= self.values < 1:
-            raise UsageError(f"Consensus: values must be None or in [0, 1), found {self.values}")
+            raise UsageError(f"--values must be None or in [0, 1), found {self.values}")
         if len(set(self.sources)) < len(self.sources):
             raise UsageError(f"Consensus: a source is named twice in {self.sources!r}")
         for name, kind in (self.kinds or {}).items():

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepmark.batching import Message, Method, Request, Write, Written
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, UsageError, said
 from stepmark.labels.labelling import Cost, Critiques, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
@@ -147,7 +147,7 @@ class Judge:
             ("temperature", self.temperature >= 0, "0 or more"),
         ):
             if not good:
-                raise UsageError(f"Judge: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
         if self.temperature == 0 and self.votes > 1:
             raise UsageError(
                 f"Judge: at temperature 0 all {self.votes} votes are one; set a temperature or votes=1"

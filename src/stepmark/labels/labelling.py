@@ -7,12 +7,13 @@ many solutions' requests together and records every reply before it is used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from stepmark.batching import Message, Method, Verify, Write, Written
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError, said
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
 
@@ -103,6 +104,15 @@ class Rollouts:
     """Ask as the user's turn of a chat, or as plain text, for base models."""
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
     """Said after the problem; "" for nothing."""
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+        ):
+            if not good:
+                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
 
 
 CUT_OFF = "cut off by max_tokens before it named an answer of its own"

@@ -40,7 +40,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stepmark.batching import Method, Verify, together
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, UsageError, said
 from stepmark.labels.labelling import (
     Cost,
     Labelling,
@@ -94,9 +94,7 @@ class RolloutLabeller:
             ("least", 1 <= self.least <= self.k, f"in 1 … k ({self.k})"),
         ):
             if not good:
-                raise UsageError(
-                    f"{type(self).__name__}: {name} must be {wanted}, found {getattr(self, name)!r}"
-                )
+                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
 
     def known(self, found: Probe) -> bool:
         """Whether a probe says anything: a success, or enough verdicts without one."""

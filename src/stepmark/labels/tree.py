@@ -50,7 +50,7 @@ from math import sqrt
 from typing import Literal, final
 
 from stepmark.batching import Method
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, UsageError, said
 from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import first_bad_prefix
 from stepmark.labels.labelling import (
@@ -105,7 +105,7 @@ class RolloutTree(RolloutLabeller):
             ("length", self.length in ("tokens", "words"), "'tokens' or 'words'"),
         ):
             if not good:
-                raise UsageError(f"RolloutTree: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
         if self.split_rollouts is not None:
             check_way(self.split_rollouts)
             if self.split_rollouts in ("agent", "marker"):

@@ -59,7 +59,7 @@ class ExactErrors:
 
     def __post_init__(self) -> None:
         if self.wrong < 1:
-            raise UsageError(f"ExactErrors: wrong must be at least 1, found {self.wrong}")
+            raise UsageError(f"--wrong must be at least 1, found {self.wrong}")
         for kind in self.kinds:
             if kind not in KINDS:
                 raise UsageError(f"ExactErrors: expected kinds among {', '.join(KINDS)}, found {kind!r}")
