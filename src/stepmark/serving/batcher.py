@@ -128,7 +128,7 @@ class Batcher:
 
         Args:
             activation: probabilities; else logits.
-            special: texts get the tokenizer's own special tokens.
+            special: as `jobs.Reading` says.
 
         Raises:
             UsageError: the PRM has no rows to give (`Backend.pooling`).
@@ -136,12 +136,8 @@ class Batcher:
         """
         if not self.backend.pooling:
             raise UsageError(f"{self.backend.prm.name} gives no rows of token ids")
-        asks = [
-            Reading(
-                tokens=one if isinstance(one, str) else tuple(one), activation=activation, special=special
-            )
-            for one in sequences
-        ]
+        tokens = (one if isinstance(one, str) else tuple(one) for one in sequences)
+        asks = [Reading(tokens=one, activation=activation, special=special) for one in tokens]
         return cast("list[Rows | InputError]", await self._answer(asks, deadline))
 
     def release(self, grown: Iterable[Grown]) -> None:
