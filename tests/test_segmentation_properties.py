@@ -278,7 +278,7 @@ def test_a_long_text_of_one_kind_takes_linear_time(how, unit):
         return long < 8 * short + 0.3  # four times the text: linear work takes 4 times, quadratic work 16
 
     seconds(1000)
-    assert linear(1) or linear(3)  # once more where the machine may have been at fault
+    assert any(map(linear, (1, 3, 9)))  # again where the machine may have been at fault
 
 
 def test_deep_and_long_shapes_end():

@@ -33,7 +33,7 @@ def test_from_problems_to_a_prm_that_beats_the_vote(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
