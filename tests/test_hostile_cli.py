@@ -209,3 +209,38 @@ def test_closed_outputs(folder):
     done = process(" ".join(GRADE), "2>&-")
     assert (done.returncode, done.stdout.count(b"\n")) == (0, 2)
     assert all(json.loads(line)["scores"] for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rl", "good.jsonl", "--updates", "1.5"],
+        ["rl", "good.jsonl", "--updates=1.5"],
+        ["grade", "good.jsonl", "--show", ".5"],
+        ["label", "rollout", "good.jsonl", "--in-flight", "2.5"],
+        ["problems", "arithmetic", "10", "--steps", "3", "6.5"],
+        ["serve", "--port", "80.5"],
+    ],
+)
+def test_a_fraction_is_no_whole_number(words, capsys):
+    """cyclopts would round it, and say nothing."""
+    assert main(words) == 2
+    assert "expected a whole number" in capsys.readouterr().err
+
+
+def test_a_whole_number_may_have_a_point_and_a_fraction_be_one(capsys):
+    assert (
+        main(
+            [
+                "grade",
+                "good.jsonl",
+                "--prm",
+                "scripted_prms:arithmetic",
+                "--show",
+                "1.0",
+                "--threshold",
+                "0.5",
+            ]
+        )
+        == 0
+    )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
 from stepmark.catalog import unknown_name
-from stepmark.errors import StepmarkError, raised_at
+from stepmark.errors import StepmarkError, UsageError, raised_at
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -123,6 +124,7 @@ def _run(tokens: list[str]) -> int:
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     try:
+        _check_whole(app, tokens)
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         said = str(error)
@@ -137,6 +139,26 @@ def _command(app: App, tokens: list[str]) -> list[str]:
     """The command that was meant, with all its words."""
     known, _, _ = app.parse_commands(tokens)
     return ["stepmark", *known]
+
+
+def _check_whole(app: App, tokens: list[str]) -> None:
+    """Refuse a fraction where a whole number is meant, which cyclopts would round in silence."""
+    _, apps, rest = app.parse_commands(tokens)
+    if apps[-1].default_command is None or {"--help", "-h", "--version"} & set(tokens):
+        return
+    whole: set[str] = set()
+    for argument in apps[-1].assemble_argument_collection():
+        kinds = {argument.hint, *get_args(argument.hint)}
+        if int in kinds and float not in kinds:
+            whole.update(argument.names)
+    flag = ""
+    for token in rest:
+        if token.startswith("--"):
+            flag, _, value = token.partition("=")
+        else:
+            value = token
+        if flag in whole and re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)", value) and float(value) % 1:
+            raise UsageError(f"{flag} {value}: expected a whole number")
 
 
 def _complain(error: Exception, debug: bool, *, kind: str | None = None) -> None:
