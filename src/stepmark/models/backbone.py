@@ -15,6 +15,7 @@ import torch
 
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
+from stepmark.models.kernels import bound_kernels
 
 
 def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
@@ -27,6 +28,7 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
     from transformers import AutoModel
 
     attention.register()
+    bound_kernels()
     config = load_config(folder)
     try:
         with quiet_loading():

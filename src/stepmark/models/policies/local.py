@@ -17,6 +17,7 @@ try:
 
     from stepmark.models.backbone import without_bars
     from stepmark.models.checkpoint import built_in
+    from stepmark.models.kernels import bound_kernels
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
@@ -52,6 +53,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    bound_kernels()
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = built_in(str(path)) or path
