@@ -333,7 +333,7 @@ def test_a_labeller_takes_settings_too_those_of_its_rollouts_among_them(tmp_path
     for setting, said in (
         ("how=5", "how has settings of its own: how.temperature"),
         ("how.heat=1", "no setting of Rollouts 'how.heat'"),
-        ("k=0", "--method stepmark.labels.rollout:EveryStep: EveryStep: k must"),
+        ("k=0", "--method stepmark.labels.rollout:EveryStep: --k must"),
         ("kk=3", "no setting of EveryStep 'kk'"),
     ):
         assert main([*words, "stepmark.labels.rollout:EveryStep", "--set", setting]) == 2
