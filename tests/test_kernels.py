@@ -38,8 +38,8 @@ def test_shapes_that_do_not_come_again_are_not_kept():
         [sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    # Where torch computes bfloat16 with kernels that it compiles, 300 more shapes would be 100 MB; elsewhere nothing.
-    assert int(done.stdout) < 30 << 20
+    # Where torch computes bfloat16 with kernels that it compiles, 300 more shapes would be 200 MB, and are 6 to 17; elsewhere nothing.
+    assert int(done.stdout) < 80 << 20
 
 
 def test_what_is_set_already_stays(monkeypatch):
