@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
-from stepmark.cli.label_exact import check_out
-from stepmark.cli.paths import FileOrDash, checked_input
+from stepmark.cli.paths import FileOrDash, check_out, checked_input
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, fingerprint, is_stream, open_rows
 

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.label_exact import check_out
 from stepmark.cli.label_report import write_beside
-from stepmark.cli.paths import checked_input
+from stepmark.cli.paths import check_out, checked_input
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.consensus import VIEW, Consensus, View, side_by_side, tally
 from stepmark.records import LabelledSolution

@@ -14,12 +14,12 @@ from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import write_beside
-from stepmark.cli.paths import FileOrDash, checked_input, with_hint
+from stepmark.cli.paths import FileOrDash, check_out, checked_input, with_hint
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.variants import ExactErrors, Variants, worked_of
 from stepmark.problems.gsm8k import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal
-from stepmark.store import STDIO, check_writable, fingerprint, is_stream, open_rows, read_rows
+from stepmark.store import STDIO, fingerprint, open_rows, read_rows
 
 ExactFlags = Annotated[ExactErrors, Parameter(name="*")]
 _EXACT = ExactErrors()
@@ -82,26 +82,6 @@ def exact_command(
     beside = write_beside(options.out, "refused", refused)
     print(_said(made, nowhere, refused, beside, options.out), file=sys.stderr)
     return 0
-
-
-def check_out(out: str, *inputs: str | None, streams: bool = False) -> None:
-    """Refuse an output that cannot be written, or that is an input.
-
-    Args:
-        out: the output.
-        inputs: what is read.
-        streams: whether it may be a pipe or a device.
-
-    Raises:
-        UsageError: it says which.
-    """
-    if streams and is_stream(out):
-        return
-    if is_stream(out):
-        raise UsageError(f"--out {out}: expected a file's name")
-    check_writable(out)
-    if any(one not in (None, STDIO) and Path(one or "").resolve() == Path(out).resolve() for one in inputs):
-        raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
 
 
 _Sources = Iterator[tuple[str, Worked | Refusal]]

@@ -1,14 +1,15 @@
-"""How commands take files: a name, or "-" for standard input or output."""
+"""How commands take files: a name, or "-" for standard input or output; what they refuse to read, and to write over."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from stepmark.errors import InputError, UsageError
-from stepmark.store import check_readable, is_stream
+from stepmark.store import STDIO, check_readable, check_writable, is_stream
 
 
 def _only_a_dash(type_: object, value: str | None) -> None:
@@ -38,6 +39,26 @@ def checked_input(file: str, *, again: bool = False) -> str:
             f"{file}: expected a file, found a pipe or a device; it is read more than once, so write it to a file first"
         )
     return file
+
+
+def check_out(out: str, *inputs: str | None, streams: bool = False) -> None:
+    """Refuse an output that cannot be written, or that is an input.
+
+    Args:
+        out: the output.
+        inputs: what is read.
+        streams: whether it may be a pipe or a device.
+
+    Raises:
+        UsageError: it says which.
+    """
+    if streams and is_stream(out):
+        return
+    if is_stream(out):
+        raise UsageError(f"--out {out}: expected a file's name")
+    check_writable(out)
+    if any(one not in (None, STDIO) and Path(one or "").resolve() == Path(out).resolve() for one in inputs):
+        raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
 
 
 def with_hint(error: InputError, *, keep_going: bool) -> InputError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
+from stepmark.cli.paths import check_out
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
 
     if not files:
         raise UsageError("expected files of problems")
-    if any(file.resolve() == out.resolve() for file in files):
-        raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
+    check_out(str(out), *map(str, files), streams=True)
     found = [problem for file in files for problem in read_problems(file)]
     if limit is not None:
         if limit < 1:
