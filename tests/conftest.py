@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 
 from ordering import begun_first
+from skips import closing_line
 
 # A crowded machine must not fail a test: how long an example takes is asserted nowhere. The examples are the same in every run, so that one in a thousand
 # does not stop a change that has nothing to do with it; `make fuzz` draws others.
@@ -34,3 +35,14 @@ def zoo(tmp_path_factory):
 
     torch.set_num_threads(1)
     return Zoo(tmp_path_factory.mktemp("zoo"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [
+        report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        for report in skipped
+    ]
+    line = closing_line(reasons)
+    if line is not None:
+        terminalreporter.write_line(line)
