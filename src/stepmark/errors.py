@@ -7,6 +7,7 @@
         + MarkerInTextError   a PRM's marker or control token stands inside a problem or a step
         + TooLongError        a solution has more tokens than the model reads
       x UsageError            a setting or a name is wrong
+        + SettingError        a value that a setting does not take
         + UnknownNameError    no such PRM, family, aggregate, way to split; names the nearest
         + ScoreKindError      an operation that has no meaning for this kind of score
       x CheckpointError       a model is missing, corrupt, or not what it says
@@ -65,6 +66,20 @@ class UsageError(StepmarkError, ValueError):
     """A setting that cannot work."""
 
     exit_code = 2
+
+
+class SettingError(UsageError):
+    """A setting whose value is not one of those that it takes.
+
+    `setting` is its name, `value` what was given, `expected` the values that it takes, in words. The command line prints the same with
+    the flag's name.
+    """
+
+    def __init__(self, setting: str, value: object, expected: str) -> None:
+        self.setting = setting
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{setting}={value!r}: expected {expected}")
 
 
 class UnknownNameError(UsageError):
