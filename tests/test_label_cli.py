@@ -362,7 +362,7 @@ def test_a_code_verifier_says_how_programs_are_isolated(tmp_path, monkeypatch, c
 
 
 def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("stepmark.cli.progress.EVERY", 0.0)
+    monkeypatch.setattr("stepmark.show.progress.EVERY", 0.0)
     file, _ = world(tmp_path, count=6)
     out = tmp_path / "labels.jsonl"
     words = [

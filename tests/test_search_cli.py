@@ -17,7 +17,7 @@ import pytest
 
 from stepmark.batching import Written
 from stepmark.cli import main
-from stepmark.cli.progress import Progress
+from stepmark.show.progress import Progress
 from stepmark.cli.search import app
 from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
 from stepmark.cli.prm_flags import PRMFlags
-from stepmark.cli.progress import Progress
 from stepmark.errors import BackendError, UsageError
+from stepmark.show.progress import Progress
 from stepmark.store import check_readable, fingerprint
 
 if TYPE_CHECKING:

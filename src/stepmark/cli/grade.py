@@ -18,8 +18,8 @@ from stepmark.cli.flags import Flag
 from stepmark.cli.grading import Run, summary
 from stepmark.cli.paths import FileOrDash
 from stepmark.cli.prm_flags import PRMFlags
-from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.show.progress import Progress
 from stepmark.store import STDIO, Fingerprint, RowWriter, check_writable, fingerprint, is_stream, open_rows
 
 if TYPE_CHECKING:

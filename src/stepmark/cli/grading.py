@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.show.progress import Progress
 from stepmark.store import STDIO, RowWriter
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from stepmark.cli.answering import RAY, answering, check_computing, check_ray
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input, with_hint
-from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
+from stepmark.show.progress import Progress
 from stepmark.store import (
     STDIO,
     atomic_rows,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepmark.cli.progress import EVERY
+from stepmark.show.progress import EVERY
 from stepmark.show.tables import ABSENT
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from stepmark.cli.answering import RAY, answering, check_computing, check_ray
 from stepmark.cli.paths import checked_input
-from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
+from stepmark.show.progress import Progress
 from stepmark.store import atomic_rows, atomic_write, check_writable, fingerprint, is_stream
 
 if TYPE_CHECKING:

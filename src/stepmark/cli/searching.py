@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from stepmark.batching import Answerer, Write
 from stepmark.cli.answering import RAY, check_computing, check_ray
 from stepmark.cli.paths import checked_input, with_hint
-from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
 from stepmark.cli.search_report import Tally, print_found, summary, write_page
 from stepmark.errors import InputError, UsageError
@@ -24,6 +23,7 @@ from stepmark.search.searching import (
     Budget,
     Found,
 )
+from stepmark.show.progress import Progress
 from stepmark.store import (
     STDIO,
     atomic_rows,

@@ -76,7 +76,8 @@ class Progress:
             self._bar.update(self._bar.task_ids[0], completed=self._done, description=self.line())
         elif self._clock() - self._told >= EVERY:
             self._told = self._clock()
-            print(self.line(), file=sys.stderr, flush=True)
+            sys.stderr.write(f"{self.line()}\n")
+            sys.stderr.flush()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -1,0 +1,249 @@
+"""A command from a function of the public API: its keyword arguments are the flags, its docstring is the help.
+
+Nothing about a setting stands twice: types, defaults, constraints and descriptions come from the function (or from the dataclass that one
+of its arguments is), and a flag that loads a model from the function that loads it (`load_prm`, `load_policy`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from cyclopts import Group, Parameter
+
+from stepmark.cli.paths import FileOrDash
+from stepmark.errors import UsageError
+from stepmark.models.lazy import Lazy
+
+COMMON = Group("Common", sort_key=1)
+DATA = Group("Data", sort_key=2)
+MODEL = Group("Model", sort_key=3)
+METHOD = Group("Method", sort_key=4)
+OUTPUT = Group("Output", sort_key=5)
+MACHINE = Group("Machine", sort_key=6)
+
+_PANELS: Mapping[str, Group] = {
+    **dict.fromkeys(("columns", "split", "marker", "limit", "keep_going", "data", "scores", "format"), DATA),
+    **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
+    **dict.fromkeys(
+        ("ray", "ray_workers", "ray_cpus", "ray_gpus", "in_flight", "dtype", "device", "token_budget"),
+        MACHINE,
+    ),
+}
+"""Which panel of the help a setting stands in; a method's settings by default."""
+
+_HINT = 60
+"""Characters of a default that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A model that a command loads."""
+
+    load: Callable[..., Any]
+    """Its first argument is the model's name; its other arguments are flags."""
+    check: Callable[..., None] | None = None
+    """Refuses arguments of `load` that cannot work, before anything is read; called with the same arguments."""
+    drop: Sequence[str] = ()
+    """Arguments of `load` that are no flags here."""
+    optional: bool = False
+    """Whether the command runs without it; its name is then None by default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A command line, read: the arguments of the API function."""
+
+    inputs: Sequence[str]
+    """What stands before the flags: names of files."""
+    models: Mapping[str, Lazy[Any] | None]
+    """By the names of the function's arguments; not loaded yet."""
+    settings: Mapping[str, Any]
+    """The other keyword arguments."""
+
+
+def command(
+    function: Callable[..., Any],
+    run: Callable[[Call], int],
+    *,
+    models: Mapping[str, Model] | None = None,
+    common: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    methods: Mapping[str, type] | None = None,
+    file: str | None = "a file of rows",
+    many: bool = False,
+    required: bool = True,
+    also: Callable[..., Any] | None = None,
+) -> Callable[..., int]:
+    """The command of a function.
+
+    Args:
+        function: of the public API. Its positional arguments are the command's file and models.
+        run: what the command does with what was typed; its result is the exit code.
+        models: arguments of the function that are models, by name.
+        common: settings in the first panel of the help, in this order.
+        drop: keyword arguments of the function that are no flags.
+        methods: arguments of the function that are a method: its class, whose fields become flags.
+        file: the description of the positional argument; None where there is none.
+        many: whether several files may be given.
+        required: whether a file must be given.
+        also: a function whose keyword-only arguments are flags of the command alone, which `run` finds in `Call.settings`.
+    """
+    models, methods = models or {}, methods or {}
+    parameters: dict[str, inspect.Parameter] = {}
+    owners: dict[str, str] = {}  # flag: the model that it loads
+
+    def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
+        group = COMMON if name in common else (panel or _PANELS.get(name, METHOD))
+        annotation, options = _flag(annotation, default)
+        parameters[name] = inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[annotation, Parameter(help=help_, group=group, **options)],
+        )
+
+    for source in (function, *([] if also is None else [also])):
+        hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
+        for parameter in inspect.signature(source).parameters.values():
+            name = parameter.name
+            if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
+                continue
+            if name in methods:
+                kind = methods[name]
+                parameters[name] = inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=kind(),
+                    annotation=Annotated[kind, Parameter(name="*", group=METHOD)],
+                )
+                continue
+            add(name, hints[name], parameter.default, texts.get(name, ""))
+    for name, model in models.items():
+        hints, texts = get_type_hints(model.load, include_extras=True), _argument_texts(model.load)
+        first, *rest = inspect.signature(model.load).parameters.values()
+        default = None if model.optional else first.default
+        annotation: Any = str | None if model.optional else str
+        add(name, annotation, default, texts.get(first.name, ""), MODEL)
+        for parameter in rest:
+            if parameter.name in model.drop:
+                continue
+            owners.setdefault(parameter.name, name)
+            if parameter.name not in parameters:
+                panel = _PANELS.get(parameter.name, MODEL)
+                add(
+                    parameter.name,
+                    hints[parameter.name],
+                    parameter.default,
+                    texts.get(parameter.name, ""),
+                    panel,
+                )
+
+    def call(*files: str, **values: Any) -> int:
+        loaded: dict[str, Lazy[Any] | None] = {}
+        for name, model in models.items():
+            given = values.pop(name)
+            arguments = {key: values[key] for key, owner in owners.items() if owner == name and key in values}
+            if given is None:
+                loaded[name] = None
+                continue
+            check = None if model.check is None else partial(model.check, given, **arguments)
+            loaded[name] = Lazy(partial(model.load, given, **arguments), name=given, check=check)
+        own = inspect.signature(function).parameters
+        extra = () if also is None else inspect.signature(also).parameters
+        settings = {key: value for key, value in values.items() if key in own or key in extra}
+        return run(Call(inputs=files, models=loaded, settings=settings))
+
+    call.__name__ = function.__name__
+    call.__doc__ = _summary(function)
+    ordered = sorted(
+        parameters.values(), key=lambda one: common.index(one.name) if one.name in common else len(common)
+    )
+    if file is not None:
+        place = inspect.Parameter.VAR_POSITIONAL if many else inspect.Parameter.POSITIONAL_ONLY
+        default = inspect.Parameter.empty if required or many else None
+        typed: Any = FileOrDash if required or many else FileOrDash | None
+        ordered.insert(
+            0,
+            inspect.Parameter(
+                "file", place, default=default, annotation=Annotated[typed, Parameter(help=file)]
+            ),
+        )
+    call.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in ordered}
+    return call
+
+
+def flag_words(message: str, names: Sequence[str]) -> str:
+    """A message of the library as the command line prints it: settings in backticks become the flags of the command.
+
+    Args:
+        message: names settings as `` `keep_going` ``.
+        names: the settings that are flags of this command.
+    """
+    return re.sub(
+        r"`([a-z][a-z_]*)`",
+        lambda match: f"--{match[1].replace('_', '-')}" if match[1] in names else match[0],
+        message,
+    )
+
+
+def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
+    """The annotation of a flag, and what cyclopts must know of it."""
+    plain = _without_metadata(annotation)
+    if plain is bool:
+        return bool, {"negative": "", "show_default": False}
+    parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
+    if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
+        return tuple[str, ...], {"negative": "", "show_default": False, "converter": _pairs, "n_tokens": 1}
+    if any(get_origin(part) is tuple or get_origin(part) is Sequence for part in parts):
+        return annotation, {"negative": "", "consume_multiple": True}
+    return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
+
+
+def _pairs(type_: object, tokens: Sequence[Any]) -> dict[str, str]:
+    """`problem=question,solution=response` as a mapping."""
+    pairs: dict[str, str] = {}
+    for part in ",".join(token.value for token in tokens).split(","):
+        name, separator, value = part.partition("=")
+        if not separator or not name.strip() or not value.strip():
+            raise UsageError(
+                f"expected name=column pairs, as problem=question,solution=response, found {part!r}"
+            )
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _without_metadata(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    from docstring_parser import parse
+
+    parsed = parse(inspect.getdoc(function) or "")
+    return "\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)
+
+
+def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    from docstring_parser import parse
+
+    texts = {
+        one.arg_name: (one.description or "").replace("\n", " ")
+        for one in parse(inspect.getdoc(function) or "").params
+    }
+    return {name: re.sub(r"`{1,2}", "", text) for name, text in texts.items()}
+
+
+def settings_of(kind: type) -> list[str]:
+    """The names of the settings of a method, those of its nested settings too."""
+    names: list[str] = []
+    for field in fields(kind):
+        nested = field.type if isinstance(field.type, type) and is_dataclass(field.type) else None
+        names += settings_of(nested) if nested is not None else [field.name]
+    return names
