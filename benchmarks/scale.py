@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.common import finish, seconds
 from stepmark.batching import Method, Write, Written, run
+from stepmark.models.grading import grade, to_row
 from stepmark.models.policies import answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies, ReplyFile
@@ -27,7 +28,6 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.arithmetic_policy import wrong_solutions
 from stepmark.records import ScoredSolution, Solution, Verdict
-from stepmark.scoring.grade import grade, to_row
 from stepmark.solutions.formats import read_solutions
 from stepmark.store import atomic_rows
 

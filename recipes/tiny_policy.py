@@ -37,7 +37,7 @@ def measure(name: str, *, problems: int, temperature: float) -> None:
     from stepmark.models.policies import load_policy
     from stepmark.problems.answers import load_verifier
     from stepmark.problems.arithmetic import arithmetic_problems
-    from stepmark.solutions.sampling import Sampling, sample
+    from stepmark.sampling import Sampling, sample
 
     torch.set_num_threads(1)
     policy = load_policy(name)

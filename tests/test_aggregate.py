@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, ScoreKindError, UnknownNameError
-from stepmark.scoring.aggregate import AGGREGATES, aggregate, allowed, lightman_strategies
+from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, lightman_strategies
 
 probabilities = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40)
 moderate = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40)

@@ -22,7 +22,7 @@ from stepmark.problems.arithmetic_solver import Solver, SolverSettings
 from stepmark.problems.arithmetic_steps import true_labels
 from stepmark.problems.arithmetic_text import read_number, write_number
 from stepmark.problems.arithmetic_value import next_steps, true_value, true_values
-from stepmark.solutions.sampling import Sampling, sample
+from stepmark.sampling import Sampling, sample
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "

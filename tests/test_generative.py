@@ -570,7 +570,7 @@ def test_the_ledger_counts_what_was_written_and_not_what_was_replayed(tmp_path):
 
 
 def test_families_are_listed_and_named():
-    from stepmark.scoring.aggregate import aggregate
+    from stepmark.metrics.aggregate import aggregate
 
     assert set(GENERATIVE) == {"thinkprm", "genprm", "r-prm"}
     for name, family in GENERATIVE.items():

@@ -17,10 +17,10 @@ from stepmark.errors import (
     UnknownNameError,
     UsageError,
 )
+from stepmark.models.grading import Grade, first_error, from_row, grade, graded, to_row
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
-from stepmark.scoring.grade import Grade, first_error, from_row, grade, graded, to_row
 from stepmark.solutions.formats import GRADED_KEYS, read_solution
 
 TABLE = {"good": 0.9, "fair": 0.5, "bad": 0.1}

@@ -27,10 +27,10 @@ from stepmark import aggregate, grade, load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
+from stepmark.models.grading import Grade
 from stepmark.models.heads import build_head
 from stepmark.models.spec import PieceLayout
 from stepmark.records import Refusal, Solution
-from stepmark.scoring.grade import Grade
 
 ASK = "A box holds 12 pens. How many are in 3 boxes?"
 

@@ -13,7 +13,7 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
 from stepmark.problems.sources import problems_or_errors, read_problems
 from stepmark.records import Problem
-from stepmark.solutions.sampling import Sampling, prompt_of, sample
+from stepmark.sampling import Sampling, prompt_of, sample
 
 PROBLEMS = [
     Problem(id="a", text="What is 2 + 3?", answer="5"),

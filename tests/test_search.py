@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from search_worlds import PROBLEM, World, full_tree, state_of
 from stepmark.batching import Written
 from stepmark.errors import ScoreKindError, UsageError
+from stepmark.metrics.aggregate import aggregate
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.records import Problem
-from stepmark.scoring.aggregate import aggregate
 from stepmark.search.adaptive import Adaptive, samples_needed
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote

@@ -17,7 +17,6 @@ import pytest
 
 from stepmark.batching import Written
 from stepmark.cli import main
-from stepmark.show.progress import Progress
 from stepmark.cli.search import app
 from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers
@@ -30,6 +29,7 @@ from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.run import run as search_run
 from stepmark.search.searching import Grading, Steps
+from stepmark.show.progress import Progress
 
 TESTS = Path(__file__).parent
 DATA = TESTS.parents[1] / "shared" / "data" / "best_of_n"

@@ -70,7 +70,7 @@ def test_answers_equal_those_of_stepmark_grade(zoo, tmp_path, name):
         rows = [json.loads(line) for line in graded.read_text(encoding="utf-8").splitlines()]
     model = load_prm(str(zoo[name].folder), dtype="float32", device="cpu", **more)
     if rows is None:
-        from stepmark.scoring.grade import grade, to_row
+        from stepmark.models.grading import grade, to_row
         from stepmark.solutions.formats import read_solution
 
         solutions = [read_solution(row).solution for row in ROWS]

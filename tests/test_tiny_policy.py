@@ -24,7 +24,7 @@ from stepmark.problems.arithmetic_student import (
     student_solution,
     student_solutions,
 )
-from stepmark.solutions.sampling import Sampling, sample
+from stepmark.sampling import Sampling, sample
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

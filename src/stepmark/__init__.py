@@ -16,6 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepmark.metrics.aggregate import aggregate as aggregate
+    from stepmark.models.grading import grade as grade
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
-    from stepmark.scoring.aggregate import aggregate as aggregate
-    from stepmark.scoring.grade import grade as grade
     from stepmark.solutions.segmentation import split as split
 
 __version__ = "0.2.0"
@@ -46,8 +46,8 @@ _HOME = {
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
-    "aggregate": "stepmark.scoring.aggregate",
-    "grade": "stepmark.scoring.grade",
+    "aggregate": "stepmark.metrics.aggregate",
+    "grade": "stepmark.models.grading",
     "load_prm": "stepmark.models.load",
     "split": "stepmark.solutions.segmentation",
 }

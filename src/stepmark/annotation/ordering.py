@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stepmark.annotation.items import Item
 from stepmark.errors import UsageError
-from stepmark.scoring.aggregate import aggregate
+from stepmark.metrics.aggregate import aggregate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

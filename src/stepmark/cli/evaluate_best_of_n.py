@@ -31,7 +31,7 @@ from stepmark.store import open_rows
 
 if TYPE_CHECKING:
     from stepmark.problems.answers import Verifier
-    from stepmark.solutions.sampling import Sampled
+    from stepmark.sampling import Sampled
 
 
 @Parameter(name="*")
@@ -141,7 +141,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
     from stepmark.models.replies import ReplyFile
     from stepmark.problems.answers import load_verifier
     from stepmark.problems.sources import read_problems
-    from stepmark.solutions.sampling import Sampling, sample
+    from stepmark.sampling import Sampling, sample
 
     if choices.problems is None or choices.policy is None:
         raise UsageError("--policy needs --problems: a file with a question and its reference answer a row")

@@ -88,7 +88,7 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
         file: JSON lines, packed if it ends in .gz; "-" for standard input.
         options: the flags.
     """
-    from stepmark.scoring.grade import Grade
+    from stepmark.models.grading import Grade
     from stepmark.solutions.formats import read_solutions
 
     _check(file, options)
@@ -167,7 +167,7 @@ def _on_cluster(options: GradeOptions, stack: ExitStack, *, left: int | None) ->
 
 def _check(file: str, options: GradeOptions) -> None:
     """Everything that can be known to be wrong before a file is read or a model loaded."""
-    from stepmark.scoring.aggregate import check_aggregate
+    from stepmark.metrics.aggregate import check_aggregate
     from stepmark.solutions.segmentation import check_way, split
 
     if options.aggregate is not None:

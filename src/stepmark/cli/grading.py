@@ -15,8 +15,8 @@ from stepmark.store import STDIO, RowWriter
 
 if TYPE_CHECKING:
     from stepmark.cli.grade import GradeOptions
+    from stepmark.models.grading import Grade
     from stepmark.models.prm import PRM
-    from stepmark.scoring.grade import Grade
     from stepmark.solutions.formats import SolutionRow
 
 
@@ -102,7 +102,7 @@ class Run:
 
     def earlier(self) -> Iterator[ScoredSolution]:
         """What an interrupted run did already."""
-        from stepmark.scoring.grade import from_row
+        from stepmark.models.grading import from_row
 
         for result, row in zip(self.out.earlier(), self.rows, strict=False):
             if isinstance(result, InputError):
@@ -115,7 +115,7 @@ class Run:
 
     def fresh(self) -> Iterator[ScoredSolution]:
         """What is left to do."""
-        from stepmark.scoring.grade import grade, to_row
+        from stepmark.models.grading import grade, to_row
 
         waiting: deque[SolutionRow | Refusal] = deque()
 

@@ -20,7 +20,7 @@ from stepmark.store import atomic_rows, atomic_write, check_writable, fingerprin
 
 if TYPE_CHECKING:
     from stepmark.records import Problem
-    from stepmark.solutions.sampling import Judged
+    from stepmark.sampling import Judged
 
 
 @Parameter(name="*")
@@ -80,7 +80,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     from stepmark.batching import run
     from stepmark.models.replies import ReplyFile
     from stepmark.problems.sources import read_problems
-    from stepmark.solutions.sampling import sample_and_judge
+    from stepmark.sampling import sample_and_judge
 
     _check(file, out, options)
     check_computing(options, policy=policy)
@@ -177,7 +177,7 @@ def _rows(problem: Problem, judged: Judged, policy: str, tally: _Tally) -> Itera
 
 
 def _sampling(options: SampleOptions) -> Any:
-    from stepmark.solutions.sampling import Sampling
+    from stepmark.sampling import Sampling
 
     default = Sampling()
     return Sampling(

@@ -144,7 +144,7 @@ def checked(options: ServeOptions) -> Settings:
     Raises:
         UsageError: a flag that cannot work.
     """
-    from stepmark.scoring.aggregate import check_aggregate
+    from stepmark.metrics.aggregate import check_aggregate
     from stepmark.serving.service import Settings
 
     if options.aggregate is not None:

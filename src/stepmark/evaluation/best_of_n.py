@@ -53,9 +53,9 @@ from stepmark.evaluation.subsets import (
     subsets,
     vote,
 )
+from stepmark.metrics.aggregate import AGGREGATES, allowed
 from stepmark.metrics.intervals import Floats, shares
 from stepmark.records import ScoreKind
-from stepmark.scoring.aggregate import AGGREGATES, allowed
 
 Item = dict[str, Any]
 

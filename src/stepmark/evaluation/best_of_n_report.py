@@ -24,11 +24,11 @@ from stepmark.evaluation.examples import SHOWN, card, problem
 from stepmark.evaluation.policies import policy_statistic
 from stepmark.evaluation.result import Figure, Item, Result, measured
 from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.aggregate import allowed
 from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Floats, Statistic
 from stepmark.problems.answers import NumberVerifier, Verifier, answer_groups
 from stepmark.problems.extraction import find_answer
-from stepmark.scoring.aggregate import allowed
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.views import ProblemView
 

@@ -9,9 +9,9 @@ from typing import Any
 from stepmark.evaluation.best_of_n import method_names, summary, vote_refusal
 from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
 from stepmark.evaluation.result import Figure
+from stepmark.metrics.aggregate import AGGREGATES
 from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
-from stepmark.scoring.aggregate import AGGREGATES
 from stepmark.show.plots import Lines, Series
 from stepmark.show.tables import ABSENT, Align, Table, interval_text
 

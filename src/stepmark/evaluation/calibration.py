@@ -19,9 +19,9 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, step_labels
 from stepmark.evaluation.result import Item
 from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import bin_of, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.scoring.aggregate import aggregate, check_aggregate
 
 NAME = "calibration"
 

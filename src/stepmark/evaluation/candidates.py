@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepmark.errors import InputError
+from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.metrics.intervals import Floats
 from stepmark.records import ScoreKind, StepScores
-from stepmark.scoring.aggregate import aggregate, check_score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepmark.evaluation.scores import CaseScores
+from stepmark.metrics.aggregate import aggregate, allowed
 from stepmark.records import StepScores
-from stepmark.scoring.aggregate import aggregate, allowed
 from stepmark.scoring.report import step_views
 from stepmark.show import colour
 from stepmark.show.views import CardView, ProblemView

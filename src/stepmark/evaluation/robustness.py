@@ -25,9 +25,9 @@ from stepmark.evaluation.perturbations import (
     perturbed_solutions,
 )
 from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
+from stepmark.models.grading import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
-from stepmark.scoring.aggregate import aggregate, check_aggregate, check_score
-from stepmark.scoring.grade import first_error as first_under
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""
@@ -42,7 +42,7 @@ class Robustness:
     """How a change of score is judged."""
 
     aggregate: str | None = None
-    """One of `scoring.aggregate.AGGREGATES`; None for the PRM's own."""
+    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
     threshold: float | None = None
     """A step strictly under it is an error; None for the PRM's own."""
     margin: float | None = None

@@ -10,7 +10,7 @@ from stepmark.evaluation.perturbations import perturbation
 from stepmark.evaluation.result import Item
 from stepmark.evaluation.robustness import Robustness, Trial
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.scoring.grade import first_error
+from stepmark.models.grading import first_error
 from stepmark.show.evaluation import Examples
 from stepmark.show.views import ProblemView
 

@@ -3,7 +3,7 @@
 Definitions, for a margin m and a threshold t:
 
 - **change** = aggregate after - aggregate before. **raised**, **lowered**: it differs from 0 by more than `NOISE`.
-- **verdict**: good when no step is under t (`scoring.grade.first_error` is -1), whatever the aggregate is.
+- **verdict**: good when no step is under t (`models.grading.first_error` is -1), whatever the aggregate is.
 - **attack success**, of a change that keeps the meaning: the verdict turns from bad to good, or the score rises by
   more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). The definition is ours, and so is
   the default m of 0.05 for probabilities: EST-PRM (arXiv 2606.00437) reports a "score inflation rate" whose margin its

@@ -15,9 +15,9 @@ from typing import Any, cast, get_args
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
+from stepmark.metrics.aggregate import AGGREGATES, check_score
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
-from stepmark.scoring.aggregate import AGGREGATES, check_score
 from stepmark.store import Row, json_type, open_rows, read_rows
 
 _R_PRM = "step_level_validity_scores"
@@ -141,8 +141,8 @@ def grade_cases(
 
 
 def _checked(prm: PRM, solutions: Iterator[Solution]) -> Iterator[StepScores | Refusal]:
-    """The raw scores, checked as `scoring.grade` checks them."""
-    from stepmark.scoring.grade import checked_scores
+    """The raw scores, checked as `models.grading` checks them."""
+    from stepmark.models.grading import checked_scores
 
     for _, result in checked_scores(solutions, prm, keep_going=True):
         yield result

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
+from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.scoring.aggregate import aggregate
 from stepmark.search.searching import Grading
 
 Judged = tuple[bool, tuple[float, ...]]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.aggregate import check_score
 from stepmark.metrics.first_error import best_threshold, found_error
 from stepmark.records import StepScores
-from stepmark.scoring.aggregate import check_score
 
 _MIDDLES = {"probability": 0.5, "margin": 0.0, "log-ratio": 0.0}
 """Where the two classes of a binary PRM are equally likely."""

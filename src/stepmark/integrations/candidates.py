@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, final
 
 from stepmark.errors import InputError
+from stepmark.models.grading import Grade, grade
 from stepmark.models.prm import PRM
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem, Refusal, ScoredSolution, Solution
-from stepmark.scoring.grade import Grade, grade
 from stepmark.solutions.segmentation import split as split_text
 
 

@@ -23,8 +23,8 @@ from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from stepmark.errors import InputError
+from stepmark.metrics.aggregate import check_score
 from stepmark.records import LabelledSolution, Problem, ScoredSolution, Solution, Step, read_record
-from stepmark.scoring.aggregate import check_score
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.store import json_type
 

@@ -28,9 +28,9 @@ from stepmark.integrations.candidates import (
     grade_texts,
     loaded,
 )
+from stepmark.models.grading import Grade
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
-from stepmark.scoring.grade import Grade
 from stepmark.search.picking import check_pick, pick
 from stepmark.solutions.interchange import inspect_logs
 from stepmark.solutions.interchange.rows import Losses, Reading

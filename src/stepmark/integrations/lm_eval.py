@@ -31,8 +31,8 @@ from lm_eval.api.registry import register_filter
 from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import Cutting, Grader, grade_texts, loaded
 from stepmark.integrations.documents import problem_of, tell
+from stepmark.models.grading import Grade
 from stepmark.problems.answers import load_verifier
-from stepmark.scoring.grade import Grade
 from stepmark.search.picking import check_pick, pick
 
 

@@ -50,7 +50,7 @@ class PRM(Protocol):
 
     @property
     def default_aggregate(self) -> str:
-        """How its authors make one number of the step scores (`scoring/aggregate.py`)."""
+        """How its authors make one number of the step scores (`metrics/aggregate.py`)."""
 
     @property
     def default_threshold(self) -> float | None:

@@ -37,8 +37,8 @@ from stepmark.rl.refitted import Refitted, RefittedPRM, Refitting
 from stepmark.rl.rewarding import judge
 from stepmark.rl.settings import RL
 from stepmark.rl.trainer import Evaluation, Update
+from stepmark.sampling import Sampling, prompt_of
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.solutions.sampling import Sampling, prompt_of
 from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.recipe import Recipe, train
 

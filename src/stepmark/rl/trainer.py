@@ -30,7 +30,7 @@ from stepmark.rl.credit.methods import Credit, check_kind
 from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import RL
-from stepmark.solutions.sampling import Sampling, prompt_of
+from stepmark.sampling import Sampling, prompt_of
 
 
 class TokenRewards(Protocol):

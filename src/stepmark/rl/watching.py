@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepmark.errors import UsageError
+from stepmark.metrics.aggregate import aggregate, check_aggregate
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
 from stepmark.metrics.quantiles import weighted_quantiles
@@ -23,7 +24,6 @@ from stepmark.records import Refusal, ScoreKind, Solution
 from stepmark.rl.hacking import PROBES, Probe, Quadrants, probe, quadrants, repetition
 from stepmark.rl.promise import Baseline
 from stepmark.rl.watched import CELLS, LEVELS, Cell, Kept, Probed, Watch, Watched
-from stepmark.scoring.aggregate import aggregate, check_aggregate
 
 if TYPE_CHECKING:
     from stepmark.rl.rewarding import Rated

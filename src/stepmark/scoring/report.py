@@ -299,7 +299,7 @@ def _after_fences(text: str, state: str | None) -> str | None:
 
 
 def _aggregates(one: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
-    from stepmark.scoring.aggregate import aggregate, allowed
+    from stepmark.metrics.aggregate import aggregate, allowed
 
     scores, kind = one.steps.scores, one.steps.kind
     values: dict[str, float | None] = {}

@@ -11,9 +11,9 @@ from typing import Any, final
 
 from stepmark.batching import Graded, Release, Request, Score, Write, Written
 from stepmark.errors import BackendError, InputError
+from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
-from stepmark.scoring.aggregate import aggregate, check_score
 from stepmark.search.nodes import Node, Nodes, added, value_of
 from stepmark.search.searching import Candidate, Found, Searching, Stopped, Trace
 from stepmark.search.spending import Spending

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, Protocol
 
 from stepmark.batching import Message, Method, Prompt
 from stepmark.errors import UsageError
+from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
-from stepmark.scoring.aggregate import check_aggregate
 
 State = Literal["kept", "pruned", "finished", "chosen"]
 """`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
@@ -84,7 +84,7 @@ class Grading:
     """
 
     aggregate: str = "min"
-    """One of `scoring.aggregate.AGGREGATES`, of the steps so far."""
+    """One of `metrics.aggregate.AGGREGATES`, of the steps so far."""
     kind: ScoreKind = "probability"
     """What the PRM's scores are."""
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
+from stepmark.models.grading import checked_scores
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scorer import remote_of, scorer_of, why_whole_prefixes
 from stepmark.records import StepScores
-from stepmark.scoring.grade import checked_scores
 from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Rows, Whole, refused
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Between what is asked over the network and what the PRM reads: solutions in, verdicts out, as `stepmark grade` reads and writes them.
 
-The same functions do it (`solutions.formats.read_solution`, `scoring.grade.graded`), so an answer differs from a graded file only where the PRM's
+The same functions do it (`solutions.formats.read_solution`, `models.grading.graded`), so an answer differs from a graded file only where the PRM's
 own arithmetic does.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
+from stepmark.models.grading import Grade, graded, to_row
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.scoring.grade import Grade, graded, to_row
 from stepmark.serving.refusals import Refused, input_error_data
 from stepmark.serving.wire import CandidateFields, SolutionToScore
 from stepmark.solutions.formats import read_solution

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, final
 
 from stepmark import __version__
 from stepmark.errors import UsageError
+from stepmark.models.grading import Grade
 from stepmark.models.prm import PRM
 from stepmark.models.scorer import prm_identity
-from stepmark.scoring.grade import Grade
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
 from stepmark.serving.figures import Traffic

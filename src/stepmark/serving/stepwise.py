@@ -19,11 +19,11 @@ from typing import Any, final
 
 from stepmark.batching import Answerer, Graded, Message, Prompt, Ready, Release, Score, Verify, Write, Written
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+from stepmark.models.grading import first_error
 from stepmark.models.policies import Policy
 from stepmark.models.scorer import prm_identity
 from stepmark.problems import answers
 from stepmark.records import Problem
-from stepmark.scoring.grade import first_error
 from stepmark.search.beam import BeamSearch
 from stepmark.search.dvts import DiverseTrees
 from stepmark.search.mcts import MCTS

@@ -45,7 +45,7 @@ GRADED_KEYS = (
     "outcome",
     "outcome_model",
 )
-"""What grading adds to a row (`scoring.grade.to_row`); no input row may have them."""
+"""What grading adds to a row (`models.grading.to_row`); no input row may have them."""
 
 _COMMON = ("id", "answer", "source", "meta")
 _SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

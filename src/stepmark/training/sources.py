@@ -56,7 +56,7 @@ def _read(file: str, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
 
 
 def _as_given(row: Row) -> Row:
-    """A row that was graded with critiques, without what grading added (`scoring.grade.to_row`) and with them under `meta`."""
+    """A row that was graded with critiques, without what grading added (`models.grading.to_row`) and with them under `meta`."""
     data = row.data
     if not {"critiques", "scores", "prm"} <= data.keys():
         return row

@@ -30,7 +30,7 @@ from stepmark.models.backbone import quiet_loading
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
 from stepmark.problems.arithmetic_solver import SolverSettings
 from stepmark.problems.arithmetic_student import StudentSettings, student_solutions
-from stepmark.solutions.sampling import Sampling
+from stepmark.sampling import Sampling
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")
 """Padding, the beginning and the end of a turn, and the marker that a PRM made from it has (`training.layouts`); the first
@@ -158,7 +158,7 @@ def world_tokenizer(texts: Sequence[str]) -> Any:
 def prompts_and_solutions(
     rows: Iterator[tuple[ArithmeticProblem, Sequence[str]]], *, seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Texts to learn from: prompts in the shapes in which `solutions.sampling` and `labels.labelling` ask, and what follows."""
+    """Texts to learn from: prompts in the shapes in which `sampling` and `labels.labelling` ask, and what follows."""
     instruction = Sampling().instruction
     for number, (problem, lines) in enumerate(rows):
         dice = random.Random(f"shape of the prompt/{seed}/{number}")

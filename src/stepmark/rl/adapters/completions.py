@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
+from stepmark.metrics.aggregate import aggregate as aggregated
+from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.policies.rows import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution
 from stepmark.rl.credit.methods import Credit
 from stepmark.rl.rewarding import Rated, batch_of, scored
 from stepmark.rl.spans import step_spans, token_offsets
-from stepmark.scoring.aggregate import aggregate as aggregated
-from stepmark.scoring.aggregate import check_aggregate
 from stepmark.solutions.segmentation import split as cut
 
 

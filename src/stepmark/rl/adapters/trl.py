@@ -133,7 +133,7 @@ def prm_reward(
 
     Args:
         prm, split, problem: as `ProcessGRPOTrainer`'s.
-        aggregate: how one number is made of the step scores (`scoring.aggregate`); None for the PRM's own way.
+        aggregate: how one number is made of the step scores (`metrics.aggregate`); None for the PRM's own way.
     """
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:

@@ -4,7 +4,7 @@ Requests are read strictly (`read_body`): a wrong type, a key that is not known 
 error names one field. Answers are written by the routes as plain data; their models here say what is in them, for the OpenAPI document and
 for whoever reads one.
 
-The words are those of the rows of `stepmark grade` (`scoring.grade.to_row`): `scores`, `score`, `aggregate`, `first_error`, `threshold`,
+The words are those of the rows of `stepmark grade` (`models.grading.to_row`): `scores`, `score`, `aggregate`, `first_error`, `threshold`,
 `score_kind`, `classes`, `class_names`, `critiques`, `steps`.
 """
 

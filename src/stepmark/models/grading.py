@@ -9,10 +9,10 @@ from itertools import tee
 from typing import Any
 
 from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
 from stepmark.metrics.first_error import found_error
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
-from stepmark.scoring.aggregate import aggregate, check_aggregate, check_score
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -22,7 +22,7 @@ class Grade:
     """How step scores become a verdict."""
 
     aggregate: str | None = None
-    """One of `scoring.aggregate.AGGREGATES`; None for the PRM's own."""
+    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
     threshold: float | None = None
     """A step strictly under it is an error, in the unit of the scores; None for the PRM's own."""
 
