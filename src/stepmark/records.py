@@ -88,7 +88,16 @@ class Solution:
 
     @classmethod
     def of(cls, problem: str, steps: list[str] | tuple[str, ...], *, id: str | None = None) -> Solution:
-        """A solution from plain strings."""
+        """A solution from plain strings.
+
+        Raises:
+            InputError: `steps` is one text, which would become one step a letter.
+        """
+        if isinstance(steps, str):
+            raise InputError(
+                "expected a list of step texts, found a text: stepmark.split(text) gives its steps",
+                field="steps",
+            )
         return cls(problem=Problem(text=problem), steps=tuple(Step(text=s) for s in steps), id=id)
 
     def _repr_html_(self) -> str:
@@ -192,6 +201,8 @@ class ScoredSolution:
     """One verdict on the whole solution by an outcome reward model, where one was asked."""
     outcome_model: str | None = None
     """That model's name."""
+    index: int | None = None
+    """Its place among the solutions that were ranked together, 0-based; None where it was not ranked."""
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import solution_fragment

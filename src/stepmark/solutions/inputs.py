@@ -1,0 +1,125 @@
+"""A solution as a caller has it: a text, step texts, a segmentation, a conversation or a record; always a `Solution` in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from stepmark.errors import InputError
+from stepmark.records import Problem, Solution, Step
+from stepmark.solutions.segmentation import Segmentation, split
+from stepmark.solutions.traces import read_messages
+
+ProblemLike: TypeAlias = str | Problem
+"""A problem's text, or the record."""
+
+SolutionLike: TypeAlias = (
+    str | Sequence[str] | Sequence[Step] | Segmentation | Solution | Sequence[Mapping[str, Any]]
+)
+"""A text (split into steps), step texts, steps, a `Segmentation`, a `Solution`, or a list of chat messages."""
+
+
+def problem_of(problem: ProblemLike) -> Problem:
+    """The record of a problem.
+
+    Raises:
+        InputError: neither a text nor a `Problem`, or a blank one.
+    """
+    if isinstance(problem, Problem):
+        return problem
+    if not isinstance(problem, str):
+        raise InputError(
+            f"expected a problem as a text or a Problem, found {_kind(problem)}", field="problem"
+        )
+    if not problem.strip():
+        raise InputError("expected a problem, found a blank text", field="problem")
+    return Problem(text=problem)
+
+
+def solution_of(
+    problem: ProblemLike | None,
+    solution: SolutionLike,
+    *,
+    split_by: str = "auto",
+    marker: str | None = None,
+    id: str | None = None,
+) -> Solution:
+    """The record of a solution.
+
+    Args:
+        problem: its problem. None where the solution says it: a `Solution`, or chat messages that begin with it.
+        solution: see `SolutionLike`. Steps that are given are taken as they are; a text is split.
+        split_by: how a text is split (`stepmark.split`).
+        marker: the text that ends each step, for `split_by` "marker".
+        id: its name; None keeps that of a `Solution`.
+
+    Raises:
+        InputError: something else, no steps, a blank step, a `Solution` of another problem.
+        UnknownNameError: no such way to split.
+    """
+    if isinstance(solution, Solution):
+        if problem is not None and problem_of(problem).text != solution.problem.text:
+            raise InputError(
+                f"expected a solution of the problem {problem_of(problem).text[:60]!r}, found one of {solution.problem.text[:60]!r}; "
+                "give None as the problem to take the solution's own",
+                field="problem",
+            )
+        return solution if id is None else replace(solution, id=id)
+    if isinstance(solution, str):
+        segmentation = split(solution, split_by, marker=marker)
+        return Solution(problem=_needed(problem), steps=segmentation.steps, id=id, split=segmentation.how)
+    if isinstance(solution, Segmentation):
+        return Solution(problem=_needed(problem), steps=solution.steps, id=id, split=solution.how)
+    if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
+        raise InputError(
+            f"expected {_EXPECTED}, found {_kind(solution)}{_dict_hint(solution)}", field="solution"
+        )
+    if not solution:
+        raise InputError(f"expected {_EXPECTED}, found an empty list", field="solution")
+    messages = [part for part in solution if isinstance(part, Mapping)]
+    if len(messages) == len(solution):
+        first, segmentation = read_messages(messages, how=split_by, marker=marker)
+        return Solution(
+            problem=first if problem is None else problem_of(problem),
+            steps=segmentation.steps,
+            id=id,
+            split=segmentation.how,
+        )
+    return Solution(problem=_needed(problem), steps=tuple(map(_step, range(len(solution)), solution)), id=id)
+
+
+_EXPECTED = (
+    "a solution as a text, a list of step texts, a Segmentation, a Solution, or a list of chat messages"
+)
+
+
+def _needed(problem: ProblemLike | None) -> Problem:
+    if problem is None:
+        raise InputError(
+            "expected a problem, found None: only a Solution or chat messages say their own", field="problem"
+        )
+    return problem_of(problem)
+
+
+def _step(index: int, part: object) -> Step:
+    if isinstance(part, Step):
+        return part
+    if not isinstance(part, str):
+        raise InputError(f"step {index + 1}: expected a text, found {_kind(part)}", field="solution")
+    if not part.strip():
+        raise InputError(
+            f"step {index + 1}: expected a text, found {'only white space' if part else 'an empty text'}",
+            field="solution",
+        )
+    return Step(text=part)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _dict_hint(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " (a row of a file goes to stepmark.grade([row], prm))"
+    return ""
