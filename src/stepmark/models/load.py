@@ -209,9 +209,9 @@ def _served(
     outcome: bool,
 ) -> PRM:
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
+    from stepmark.models.places import find_checkpoint
     from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
@@ -246,12 +246,12 @@ def _local(
     import torch
 
     from stepmark.models.backbone import token_limit
-    from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
     from stepmark.models.engine import Engine
     from stepmark.models.heads import build_head, output_rows
     from stepmark.models.local import HeadPRM, ImplicitPRM
+    from stepmark.models.places import find_checkpoint
     from stepmark.models.prm import Ledger
     from stepmark.models.spec import LogRatioHead
 
@@ -320,13 +320,8 @@ def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
 def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
-    from stepmark.models.checkpoint import (
-        BUILT_IN_BASE,
-        Tensors,
-        adapter_config,
-        find_checkpoint,
-        merge_adapter,
-    )
+    from stepmark.models.checkpoint import Tensors, adapter_config, merge_adapter
+    from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 
     adapter = folder / "adapter_config.json"
     base, wants_bfloat16 = folder, False

@@ -16,8 +16,8 @@ try:
     import torch
 
     from stepmark.models.backbone import without_bars
-    from stepmark.models.checkpoint import built_in
     from stepmark.models.kernels import bound_kernels
+    from stepmark.models.places import built_in
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
@@ -43,7 +43,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     """A causal language model on its device, and its tokenizer; no code from the checkpoint is run.
 
     Args:
-        path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
+        path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
         dtype: "auto" (as saved), "float32", "bfloat16", "float16".
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
 
@@ -141,7 +141,7 @@ class LocalPolicy:
         """Load a folder, a hub name, or a model that ships with stepmark; no code from the checkpoint is run.
 
         Args:
-            path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
+            path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
             dtype: "auto" (as saved), "float32", "bfloat16", "float16".
             device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
             batch_size, memory_tokens: as for the class.
