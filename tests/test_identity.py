@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.errors import CheckpointError
-from stepmark.models import identity
-from stepmark.models.identity import CheckpointFiles, checkpoint_fingerprint
+from stepmark.batching import Score
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.models import identity, scorer
+from stepmark.models.generative import GENERATIVE, generative_prm
+from stepmark.models.identity import CheckpointFiles, checkpoint_fingerprint, identity_of
+from stepmark.models.load import load_prm, prm_identity
+from stepmark.models.policies import load_policy, policy_identity
+from stepmark.models.scripted import ScriptedPRM
 
 WEIGHTS = bytes(range(256)) * 64
 
@@ -167,3 +173,117 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == [checkpoint_fingerprint(tmp_path / "a"), "False"]
+
+
+# --- the identity of a PRM
+
+CPU = {"dtype": "float32", "device": "cpu"}
+
+
+def altered(built_folder: Path, to: Path, *, file: str = "model.safetensors") -> Path:
+    """A copy of a checkpoint with one bit of its last weight flipped."""
+    shutil.copytree(built_folder, to)
+    content = bytearray((to / file).read_bytes())
+    content[-2] ^= 1
+    (to / file).write_bytes(bytes(content))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("qwen-prm", None), ("math-shepherd", "math-shepherd"), ("versaprm-adapter", "versaprm")],
+)
+def test_a_prm_is_named_without_reading_its_weights_as_it_is_with(zoo, name: str, family: str | None) -> None:
+    folder = str(zoo[name].folder)
+    prm = load_prm(folder, family=family, **CPU)
+    assert prm.identity == prm_identity(folder, CPU | {"family": family})
+    assert prm.identity.startswith(f"{folder}#")
+
+
+def test_every_setting_that_decides_a_score_decides_the_identity(zoo, tmp_path: Path) -> None:
+    folder = str(zoo["token-classification"].folder)
+    settings = [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16"},
+        {"dtype": "float32", "truncate": True},
+        {"dtype": "float32", "outcome": True},
+        {"dtype": "float32", "family": "pure"},
+    ]
+    names = {prm_identity(folder, {"device": "cpu", **one}) for one in settings}
+    assert len(names) == len(settings)
+    # And what decides none does not.
+    assert prm_identity(folder, CPU | {"token_budget": 64}) == prm_identity(folder, CPU)
+    three = str(zoo["three-class"].folder)
+    read = CPU | {"family": "three-class"}
+    assert prm_identity(three, read | {"neutral": "negative"}) != prm_identity(three, read)
+
+
+def test_weights_replaced_in_one_folder_are_another_prm(zoo, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(zoo["token-classification"].folder, folder)
+    first = load_prm(str(folder), **CPU).identity
+    other = altered(folder, tmp_path / "other")
+    size = (folder / "model.safetensors").stat().st_size
+    shutil.rmtree(folder)
+    other.rename(folder)
+    assert (folder / "model.safetensors").stat().st_size == size
+    assert load_prm(str(folder), **CPU).identity != first
+
+
+def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(zoo["token-classification"].folder, folder)
+    prm = load_prm(str(folder), **CPU)
+    time.sleep(0.02)
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while"):
+        _ = prm.identity
+
+
+def test_the_reference_of_an_implicit_prm_is_a_part_of_it(zoo, tmp_path: Path) -> None:
+    built = zoo["implicit"]
+    assert built.reference is not None
+    other = altered(built.reference.folder, tmp_path / "reference")
+    names = [
+        prm_identity(str(built.folder), CPU | {"family": "implicit", "reference": str(folder)})
+        for folder in (built.reference.folder, other)
+    ]
+    assert names[0] != names[1]
+    prm = load_prm(str(built.folder), family="implicit", reference=str(other), **CPU)
+    assert prm.identity == names[1]
+
+
+def test_a_generative_prm_is_its_policy_and_its_settings() -> None:
+    policy = load_policy("stepmark:arithmetic", device="cpu")
+    assert policy.identity == policy_identity("stepmark:arithmetic", device="cpu")
+    names = {
+        generative_prm(family, policy, samples=samples, seed=seed).identity
+        for family in GENERATIVE
+        for samples in (1, 2)
+        for seed in (0, 1)
+    }
+    assert len(names) == 4 * len(GENERATIVE)
+    assert all(name.startswith(f"{policy.identity}#") for name in names)
+
+
+def test_a_prm_of_ones_own_names_itself_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_identities.py").write_text(
+        "from stepmark.models.scripted import ScriptedPRM\n"
+        "def named(): return ScriptedPRM({'a': 0.5}, name='rules 1')\n"
+        "class Nameless:\n"
+        "    name, score_kind, default_aggregate = 'own', 'probability', 'min'\n"
+        "    def score_many(self, solutions, *, keep_going=False): return iter(())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert prm_identity("own_identities:named", {}) == "rules 1"
+    with pytest.raises(UsageError, match=r"own: a Nameless has no identity.*Add the property `identity`"):
+        load_prm("own_identities:Nameless")
+
+
+def test_scores_are_recorded_under_the_identity() -> None:
+    prm = ScriptedPRM({"a": 0.5}, name="by hand")
+    assert identity_of(prm) == "by hand"
+    assert {one.identity for one in scorer.answerers(prm).values()} == {"by hand"}
+    assert scorer.answerers(prm)[Score].identity == "by hand"

@@ -11,18 +11,21 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.base import cache_folder
 from stepmark.models.places import find_checkpoint
 from stepmark.store import atomic_write
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import PRM
 
 _DECIDING = (
     "config.json",
@@ -69,16 +72,18 @@ class CheckpointFiles:
 
     Args:
         folder: in the Hugging Face layout.
+        weights: False for a folder of which only the tokenizer and the spec are read, because the model computes elsewhere.
 
     Raises:
         CheckpointError: no weights there, or an adapter whose base cannot be found.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, weights: bool = True) -> None:
         self.folder = Path(folder)
+        self._weights = weights
         self._seen = time.time_ns()
-        self._states = {file: _state(file) for file in _deciding(self.folder)}
-        base = _base_of(self.folder)
+        self._states = {file: _state(file) for file in _deciding(self.folder, weights)}
+        base = _base_of(self.folder) if weights else None
         self._base = None if base is None else CheckpointFiles(base)
         self._fingerprint: str | None = None
 
@@ -99,13 +104,57 @@ class CheckpointFiles:
         return self._fingerprint
 
     def _check_unchanged(self) -> None:
-        now = {file: _state(file) for file in _deciding(self.folder)}
+        now = {file: _state(file) for file in _deciding(self.folder, self._weights)}
         differing = [file for file in {**self._states, **now} if self._states.get(file) != now.get(file)]
         if differing:
             raise CheckpointError(
                 f"{differing[0]} was changed while the checkpoint was being read, so that nobody knows which weights are in "
                 "use; run again when the checkpoint is finished"
             )
+
+
+def named(name: str, *decisive: object) -> str:
+    """`NAME#DIGEST`: a name, and 12 digits of a digest of all else that decides what a model gives.
+
+    Args:
+        name: the model's, for people.
+        decisive: fingerprints and settings, as values whose `repr` shows all that counts.
+    """
+    digest = hashlib.sha256()
+    for one in decisive:
+        digest.update(f"{one!r}\n".encode())
+    return f"{name}#{digest.hexdigest()[:12]}"
+
+
+def identity_of(prm: PRM) -> str:
+    """The identity of a PRM.
+
+    Raises:
+        UsageError: a PRM of one's own that has none.
+    """
+    identity = getattr(prm, "identity", None)
+    if not isinstance(identity, str) or not identity:
+        raise UsageError(
+            f"{prm.name}: a {type(prm).__name__} has no identity, a text that changes whenever its scores would, so that scores of "
+            "two models never come under one name. Add the property `identity`; a PRM of fixed rules may return its name "
+            "(docs/add-prm.md)"
+        )
+    return identity
+
+
+def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
+    """The fingerprint of a model in memory, for one that was read from no folder: every byte of its tensors.
+
+    Args:
+        tensors: torch tensors by name, in any order.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda one: one[0]):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
@@ -117,18 +166,18 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
     return CheckpointFiles(folder).fingerprint()
 
 
-def _deciding(folder: Path) -> Iterator[Path]:
+def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
     """The files that decide, in the order of their names."""
     files = sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
-    weights = [file for file in files if file.suffix == ".safetensors"] or [
+    tensors = [file for file in files if file.suffix == ".safetensors"] or [
         file
         for file in files
         if fnmatch(file.name, "pytorch_model*.bin") or fnmatch(file.name, "adapter_model*.bin")
     ]
-    if not weights:
+    if weights and not tensors:
         raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
     beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in _DECIDING))
-    yield from sorted({*weights, *beside})
+    yield from sorted({*beside, *(tensors if weights else ())})
 
 
 def _base_of(folder: Path) -> Path | None:
