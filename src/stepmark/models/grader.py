@@ -20,7 +20,12 @@ class Grader:
     __slots__ = ()
 
     def score(
-        self: PRM, problem: ProblemLike, solution: SolutionLike, *, split: str = "auto", marker: str | None = None
+        self: PRM,
+        problem: ProblemLike,
+        solution: SolutionLike,
+        *,
+        split: str = "auto",
+        marker: str | None = None,
     ) -> list[float | None]:
         """Score every step of one solution.
 
@@ -107,7 +112,9 @@ class Grader:
         from stepmark.models.grading import Grade, grade
 
         if isinstance(solutions, str):
-            raise InputError("expected a list of solutions, found one text; grade it with grade()", field="solutions")
+            raise InputError(
+                "expected a list of solutions, found one text; grade it with grade()", field="solutions"
+            )
         shared = problem_of(problem)
         records = []
         for index, solution in enumerate(solutions):
@@ -118,7 +125,9 @@ class Grader:
         if not records:
             raise InputError("expected at least one solution to rank, found none", field="solutions")
         results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold))
-        scored = [replace(one, index=index) for index, one in enumerate(results) if isinstance(one, ScoredSolution)]
+        scored = [
+            replace(one, index=index) for index, one in enumerate(results) if isinstance(one, ScoredSolution)
+        ]
         return sorted(scored, key=lambda one: (one.score is None, -(one.score or 0.0)))
 
     def __repr__(self: PRM) -> str:
