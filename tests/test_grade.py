@@ -319,6 +319,7 @@ def test_the_row_is_the_input_and_exactly_what_grading_adds():
         "score": 0.1,
         "aggregate": "min",
         "first_error": 1,
+        "first_error_step": 2,
         "threshold": 0.5,
         "prm": "mine",
         "score_kind": "probability",

@@ -72,7 +72,8 @@ def refused(read, path, said, *, line=1):
     """The message, once its place is where the bad row stands."""
     with pytest.raises(InputError) as caught:
         read([path])
-    assert caught.value.where == (path if line is None else f"{path}:{line}")
+    place = line if isinstance(line, str) else "" if line is None else f":{line}"
+    assert caught.value.where == f"{path}{place}"
     assert said in str(caught.value)
     return str(caught.value)
 
@@ -110,7 +111,7 @@ def test_without_a_hyphen_the_subset_is_the_file(write):
 
 def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
     as_list = write(json.dumps([WRONG, RIGHT], indent=2), name="gsm8k.json")
-    assert [case.where for case in read_processbench([as_list])] == [f"{as_list}:1", f"{as_list}:2"]
+    assert [case.where for case in read_processbench([as_list])] == [f"{as_list}, row 1", f"{as_list}, row 2"]
     as_lines = write(WRONG, RIGHT, name="lines.json")
     marked = tmp_path / "marked.json"
     marked.write_bytes(b"\xef\xbb\xbf" + json.dumps([WRONG, RIGHT]).encode())
@@ -169,11 +170,11 @@ def test_an_id_twice(write):
         ("e.json", "", "the file is empty", None),
         ("e.jsonl", "\n\n", "there are no rows", None),
         ("e.json", "[]", "there are no rows: the list is empty", None),
-        ("e.json", json.dumps([3, WRONG]), "expected an object, found a number", 1),
+        ("e.json", json.dumps([3, WRONG]), "expected an object, found a number", ", row 1"),
         ("e.json", "[\n" + json.dumps(WRONG) + ",\n{", "expected a JSON list of objects", 3),
-        ("e.json", '[{"id": NaN}]', "found NaN, which is not JSON", None),
-        ("e.json", '[{"id": "a-1", "id": "a-2"}]', "the key stands twice", None),
-        ("e.jsonl", json.dumps([WRONG]), "a JSON list is rewritten so by: jq -c '.[]'", 1),
+        ("e.json", '[{"id": NaN}]', "found NaN, which is not JSON", ", row 1"),
+        ("e.json", '[{"id": "a-1", "id": "a-2"}]', "the key stands twice", ", row 1"),
+        ("e.jsonl", json.dumps([WRONG]), "a file that holds a JSON list needs a name that ends in .json", 1),
         ("e.jsonl", '{"id": NaN}', "found NaN", 1),
     ],
 )
@@ -185,7 +186,7 @@ def test_files_that_hold_no_rows(write, read, name, text, said, line):
 def test_bytes_that_are_no_text(tmp_path):
     path = tmp_path / "e.json"
     path.write_bytes(b'["\xff"]')
-    refused(read_processbench, str(path), "utf-8", line=None)
+    refused(read_processbench, str(path), "not UTF-8: byte 0xff", line=1)
 
 
 @pytest.mark.parametrize("name", ["nothing.jsonl", "nothing.json"])

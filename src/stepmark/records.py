@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
@@ -204,6 +204,11 @@ class ScoredSolution:
     index: int | None = None
     """Its place among the solutions that were ranked together, 0-based; None where it was not ranked."""
 
+    @property
+    def first_error_step(self) -> int | None:
+        """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
+        return None if self.first_error is None or self.first_error < 0 else self.first_error + 1
+
     def _repr_html_(self) -> str:
         from stepmark.show.html import solution_fragment
 
@@ -248,7 +253,10 @@ class Refusal:
     error: InputError
 
 
-Record = TypeVar("Record")
+Record = Problem | Solution | LabelledSolution | ScoredSolution
+"""The records that stand in files and in lists of rows."""
+
+Read = TypeVar("Read")
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
@@ -262,7 +270,7 @@ def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
     return _ADAPTERS[type_]
 
 
-def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | None = None) -> Record:
+def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None = None) -> Read:
     """Read a record strictly from plain data (as JSON gives it).
 
     Raises:
@@ -272,7 +280,7 @@ def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | No
 
     try:
         # Through JSON: strict mode then takes a list for a tuple field and still refuses "3" for 3.
-        record: Record = _adapter(type_).validate_json(json.dumps(data))
+        record: Read = _adapter(type_).validate_json(json.dumps(data))
         return record
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -285,3 +293,72 @@ def read_record(type_: type[Record], data: Mapping[str, Any], *, where: str | No
 def to_data(record: Any) -> dict[str, Any]:
     """A record as plain data, ready for JSON; `read_record` reads it back."""
     return asdict(record)
+
+
+def compact(record: Any) -> Any:
+    """A record as plain data, without the fields that have their default."""
+    if isinstance(record, tuple):
+        return [compact(one) for one in record]
+    if not is_dataclass(record):
+        return record
+    values = [(field, getattr(record, field.name)) for field in fields(record)]
+    return {
+        field.name: compact(value)
+        for field, value in values
+        if field.default is MISSING or value != field.default
+    }
+
+
+def record_row(record: Record) -> dict[str, Any]:
+    """A record as the row that files hold: of problems, of solutions, of `stepmark-labels`, of `stepmark grade`."""
+    if isinstance(record, LabelledSolution):
+        row: dict[str, Any] = compact(record)
+        return row
+    if isinstance(record, ScoredSolution):
+        return {**record_row(record.solution), **scored_keys(record)}
+    if isinstance(record, Problem):
+        known: dict[str, Any] = {
+            "problem": record.text,
+            "answer": record.answer,
+            "id": record.id,
+            "source": record.source,
+        }
+    else:
+        problem = record.problem
+        known = {
+            "problem": problem.text,
+            "steps": list(record.texts),
+            "answer": problem.answer,
+            "id": record.id,
+            "source": record.source,
+            "problem_id": problem.id,
+            "problem_source": problem.source,
+        }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def scored_keys(scored: ScoredSolution) -> dict[str, Any]:
+    """What grading adds to a row.
+
+    Always `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`; where there are any,
+    `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`.
+    """
+    steps = scored.steps
+    keys: dict[str, Any] = {
+        "scores": list(steps.scores),
+        "score": scored.score,
+        "aggregate": scored.aggregate,
+        "first_error": scored.first_error,
+        "first_error_step": scored.first_error_step,
+        "threshold": scored.threshold,
+        "prm": scored.prm,
+        "score_kind": steps.kind,
+    }
+    if steps.classes is not None:
+        keys["classes"] = [None if row is None else list(row) for row in steps.classes]
+        keys["class_names"] = None if steps.class_names is None else list(steps.class_names)
+    if steps.critiques is not None:
+        keys["critiques"] = [list(written) for written in steps.critiques]
+    if scored.outcome_model is not None:
+        keys |= {"outcome": scored.outcome, "outcome_model": scored.outcome_model}
+    return keys

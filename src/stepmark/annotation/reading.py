@@ -30,11 +30,10 @@ from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato_items import STEPS_KEYS, Keys, Shown, shown
 from stepmark.solutions.interchange.rows import origin, outcome_told, place
-from stepmark.store import Row
+from stepmark.store import Row, read_rows
 
 Role = Literal["work", "gold", "screening"]
 
@@ -91,7 +90,7 @@ def items_of_file(
     Raises:
         InputError: as `read_items`, but for ids.
     """
-    rows = rows_of(str(file))
+    rows = read_rows(file)
     first = next(rows)
     # Gold for traces may be of another format, and tell what it is itself.
     format = _format(

@@ -16,9 +16,9 @@ from stepmark.annotation.marks import Change, Folding, Rating, marks_of_ratings
 from stepmark.annotation.project import Project
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.potato import AI, read_with
 from stepmark.solutions.interchange.potato_items import Shown
+from stepmark.store import read_rows
 
 _NAMES = ("user_state.json", "annotations.jsonl", "prm_training_data.jsonl")
 
@@ -57,7 +57,7 @@ def resumed(
     reading = Reading(zero="neutral" if project.allow_neutral else "unjudged")
     found: dict[tuple[str, str], Resumed] = {}
     for file in files:
-        for row in rows_of(str(file)):
+        for row in read_rows(file):
             for labelled in read_with(row, shown, reading, counted, "the project"):
                 one = _resumed(labelled, project, counted)
                 if one is not None:

@@ -154,9 +154,9 @@ def _cases(files: Sequence[str], options: EvaluateOptions) -> list[Case]:
     """The cases of the data. Of two PRMBench rows with one id, the one that the scores are of, as `evaluate prmbench` has it."""
     from stepmark.evaluation.scores import score_lengths
     from stepmark.evaluation.sources import read_cases, read_prmbench
-    from stepmark.solutions.interchange.files import rows_of
+    from stepmark.store import read_rows
 
-    if options.scores is not None and all("modified_process" in next(rows_of(file)).data for file in files):
+    if options.scores is not None and all("modified_process" in next(read_rows(file)).data for file in files):
         return read_prmbench(files, lengths=score_lengths(options.scores, model=options.model_name))
     return read_cases(files)
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from stepmark.evaluation.cases import Case, unique
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.solutions.interchange import labels, math_shepherd, openr
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
+from stepmark.store import read_rows
 
 JUDGE = openr.JUDGE
 """Who judged, in the judgements of these cases."""
@@ -35,7 +35,7 @@ def read_openr(files: Sequence[str], *, trials: int | None = None) -> list[Case]
     return unique(
         _case(row, group="openr")
         for file in files
-        for raw in rows_of(file)
+        for raw in read_rows(file)
         for row in openr.read(raw, settings, losses)
     )
 
@@ -50,7 +50,7 @@ def read_math_shepherd(files: Sequence[str]) -> list[Case]:
     return unique(
         _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
         for file in files
-        for raw in rows_of(file)
+        for raw in read_rows(file)
         for row in math_shepherd.read(raw, settings, losses)
     )
 
@@ -61,7 +61,7 @@ def read_labels(files: Sequence[str]) -> list[Case]:
     Raises:
         InputError: with `FILE:LINE`, as `stepmark.solutions.interchange.labels` says.
     """
-    rows = (labels.from_row(raw) for file in files for raw in rows_of(file))
+    rows = (labels.from_row(raw) for file in files for raw in read_rows(file))
     return unique(
         Case(
             id=row.solution.id or row.where,

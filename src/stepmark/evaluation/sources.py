@@ -29,10 +29,9 @@ from stepmark.solutions.interchange.benchmarks import (
     prmbench_labelled,
     unnumbered,
 )
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.rows import need, text_of
 from stepmark.solutions.segmentation import split
-from stepmark.store import Row, json_type
+from stepmark.store import Row, json_type, read_rows
 
 HUB_FILES = {
     "processbench": (
@@ -97,7 +96,7 @@ def read_processbench(files: Sequence[str]) -> list[Case]:
     Raises:
         InputError: with `FILE:LINE`: another format, a label outside -1 … steps - 1, a blank step, an id twice.
     """
-    return unique(_processbench(row) for file in files for row in rows_of(file))
+    return unique(_processbench(row) for file in files for row in read_rows(file))
 
 
 def _processbench(row: Row) -> Case:
@@ -154,7 +153,7 @@ def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = N
     lengths = lengths or {}
     kept: dict[str, Case] = {}
     for file in files:
-        for row in rows_of(file):
+        for row in read_rows(file):
             case = _prmbench(row)
             before = kept.setdefault(case.id, case)
             wanted = lengths.get(case.id)
@@ -182,7 +181,7 @@ def read_candidates(files: Sequence[str], *, how: str = "auto") -> list[Case]:
     Raises:
         InputError: with `FILE:LINE`: another format, a candidate without text, an id twice.
     """
-    return unique(case for file in files for row in rows_of(file) for case in _candidates(row, how))
+    return unique(case for file in files for row in read_rows(file) for case in _candidates(row, how))
 
 
 def _candidates(row: Row, how: str) -> Iterator[Case]:
@@ -261,7 +260,7 @@ def read_trl(files: Sequence[str]) -> list[Case]:
         InputError: with `FILE:LINE`: another format, no labels, not one label a completion, a share (how many rollouts it is
             of is not known).
     """
-    return unique(_trl(row) for file in files for row in rows_of(file))
+    return unique(_trl(row) for file in files for row in read_rows(file))
 
 
 def _trl(row: Row) -> Case:
@@ -323,7 +322,7 @@ def read_cases(files: Sequence[str]) -> list[Case]:
     """
     cases: list[Case] = []
     for file in files:
-        first = next(rows_of(file))
+        first = next(read_rows(file))
         shape = next((s for s, (keys, _) in _SHAPES.items() if all(key in first.data for key in keys)), None)
         if shape is None:
             known = "; ".join(f"{name} ({', '.join(keys)})" for name, (keys, _) in _SHAPES.items())

@@ -12,9 +12,18 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
 from stepmark.metrics.first_error import found_error
 from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
+from stepmark.records import Refusal, ScoredSolution, Solution, StepScores, scored_keys
 
-_ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
+_ALWAYS = (
+    "scores",
+    "score",
+    "aggregate",
+    "first_error",
+    "first_error_step",
+    "threshold",
+    "prm",
+    "score_kind",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,9 +199,8 @@ def first_error(scores: tuple[float | None, ...], threshold: float | None) -> in
 def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
     """The graded row: the row as it was read, then what grading adds.
 
-    Added always: `scores`, `score`, `aggregate`, `first_error`, `threshold`, `prm`, `score_kind`. Added where
-    there are any: `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`. Where the row's
-    text was cut here, `steps` holds the pieces, so that the scores have something to stand beside.
+    `records.scored_keys` says what. Where the row's text was cut here, `steps` holds the pieces, so that the scores have something to
+    stand beside.
 
     Raises:
         InputError: the score is infinite (a sum of logits at a probability of exactly 0 or 1); JSON has no
@@ -205,24 +213,8 @@ def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
             f"the {scored.aggregate} is {scored.score}, because step {at} (0-based) has a probability of exactly "
             f"{steps.scores[at]:g}; a file cannot hold that. Score in float32, or take another aggregate"
         )
-    added: dict[str, Any] = {
-        "scores": list(steps.scores),
-        "score": scored.score,
-        "aggregate": scored.aggregate,
-        "first_error": scored.first_error,
-        "threshold": scored.threshold,
-        "prm": scored.prm,
-        "score_kind": steps.kind,
-    }
-    if steps.classes is not None:
-        added["classes"] = [None if row is None else list(row) for row in steps.classes]
-        added["class_names"] = None if steps.class_names is None else list(steps.class_names)
-    if steps.critiques is not None:
-        added["critiques"] = [list(written) for written in steps.critiques]
-    if scored.outcome_model is not None:
-        added |= {"outcome": scored.outcome, "outcome_model": scored.outcome_model}
     given = "steps" in row or "completions" in row
-    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **added}
+    return {**row, **({} if given else {"steps": list(scored.solution.texts)}), **scored_keys(scored)}
 
 
 def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
@@ -248,7 +240,7 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
     for step, score in enumerate(steps.scores):
         if score is not None:
             check_score(score, steps.kind, step=step)
-    return ScoredSolution(
+    scored = ScoredSolution(
         solution=solution,
         steps=steps,
         score=row["score"],
@@ -259,3 +251,10 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
         outcome=row.get("outcome"),
         outcome_model=row.get("outcome_model"),
     )
+    if row["first_error_step"] != scored.first_error_step:
+        raise InputError(
+            f"expected {scored.first_error_step}, the number from 1 of the step that first_error ({scored.first_error}) counts from 0, "
+            f"found {row['first_error_step']!r}",
+            field="first_error_step",
+        )
+    return scored

@@ -36,6 +36,7 @@ GRADED_KEYS = (
     "score",
     "aggregate",
     "first_error",
+    "first_error_step",
     "threshold",
     "prm",
     "score_kind",

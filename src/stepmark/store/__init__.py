@@ -6,7 +6,9 @@ they were made with; a second run with the same manifest continues after the las
 `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
 """
 
-from stepmark.store.reading import STDIO, Row, check_readable, json_type, parse_row, read_rows
+from stepmark.store.columns import Columns, parse_columns
+from stepmark.store.json_rows import json_type, parse_row
+from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
 from stepmark.store.writing import (
     Fingerprint,
     ResumableRows,
@@ -23,10 +25,12 @@ from stepmark.store.writing import (
 
 __all__ = [
     "STDIO",
+    "Columns",
     "Fingerprint",
     "ResumableRows",
     "Row",
     "RowWriter",
+    "Source",
     "StreamedRows",
     "atomic_rows",
     "atomic_write",
@@ -37,6 +41,7 @@ __all__ = [
     "is_stream",
     "json_type",
     "open_rows",
+    "parse_columns",
     "parse_row",
     "read_rows",
 ]

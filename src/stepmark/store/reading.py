@@ -1,83 +1,108 @@
-"""Reading JSON lines: strict, as a stream, with the place of whatever is wrong."""
+"""Rows from files and from Python: strict, as a stream, with the place of whatever is wrong."""
 
 from __future__ import annotations
 
 import difflib
 import gzip
-import json
-import math
 import os
-import re
 import sys
+import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from stepmark.errors import InputError
-from stepmark.records import Refusal
+from stepmark.records import Record, Refusal, record_row
+from stepmark.store.columns import Columns, check_columns, under_our_names
+from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
+from stepmark.store.objects import EXPECTED, check_source, object_rows
+from stepmark.store.tabular import delimited_rows, parquet_rows
 
 STDIO = "-"
 """The name of standard input and of standard output."""
 
-_BOM = b"\xef\xbb\xbf"
-_MISTAKEN = (
-    (b"\x1f\x8b", "This is a gzip file: give it a name that ends in .gz, or unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "This is a zstandard file: unpack it first (zstd -d)"),
-    (b"PAR1", "This is a Parquet file: write its rows as JSON lines first"),
-    (b"\xff\xfe", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
-    (b"\xfe\xff", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
-)
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+Source = str | Path | Iterable[Any]
+"""What rows are read from: a file's name, or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One JSON object of a JSON lines file, and where it stands."""
+    """One row of a file or of a Python object, and where it stands."""
 
     data: dict[str, Any]
-    """The object, as JSON gives it; no key twice, no NaN, no infinity."""
-    file: str
-    """The file's name as the caller gave it; "stdin" for standard input."""
+    """The row as JSON has it, with its columns under the names that the caller gave them; no key twice, no NaN, no infinity."""
+    file: str = ""
+    """The file's name as the caller gave it; "stdin" for standard input; "" for Python objects."""
     line: int
-    """1-based line number."""
+    """1-based number of the line where the row begins, or of the row itself where a source has no lines (`by_line`)."""
+    by_line: bool = True
+    """Whether `line` counts lines: of JSON lines, CSV and TSV. Rows of a JSON list, a Parquet file or a Python object are counted."""
+    original: dict[str, Any] | None = None
+    """The row under the names that it came with, where the caller gave others; None where they are those of `data`."""
+    record: Record | None = None
+    """The record that stood in the place of this row."""
 
     @property
     def where(self) -> str:
-        """`FILE:LINE`, as every error about this row says it."""
-        return f"{self.file}:{self.line}"
+        """`FILE:LINE`, "FILE, row 3" or "row 3", as every error about this row says it."""
+        if self.by_line:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}, row {self.line}" if self.file else f"row {self.line}"
 
+    @property
+    def place(self) -> str:
+        """`NAME:LINE`, without the folder: provenance, and an id, that is the same wherever the file lies."""
+        return f"{Path(self.file).name or 'row'}:{self.line}"
 
-def json_type(value: object) -> str:
-    """JSON's word for what a value is, with its article, for error messages."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    for type_, word in ((str, "a string"), (int | float, "a number"), (list, "a list"), (dict, "an object")):
-        if isinstance(value, type_):
-            return word
-    return f"a {type(value).__name__}"
+    @property
+    def as_read(self) -> dict[str, Any]:
+        """The row under the names that it came with."""
+        return self.data if self.original is None else self.original
 
 
 @overload
-def read_rows(path: str | Path, *, keep_going: Literal[False] = False) -> Iterator[Row]: ...
+def read_rows(
+    source: Source, *, columns: Columns | None = None, keep_going: Literal[False] = False
+) -> Iterator[Row]: ...
 @overload
-def read_rows(path: str | Path, *, keep_going: bool) -> Iterator[Row | Refusal]: ...
-def read_rows(path: str | Path, *, keep_going: bool = False) -> Iterator[Row | Refusal]:
-    """Read a file of JSON lines as a stream: one JSON object a line, UTF-8, blank lines skipped.
+def read_rows(
+    source: Source, *, columns: Columns | None = None, keep_going: bool
+) -> Iterator[Row | Refusal]: ...
+def read_rows(
+    source: Source, *, columns: Columns | None = None, keep_going: bool = False
+) -> Iterator[Row | Refusal]:
+    """Read rows as a stream.
+
+    The end of a file's name says what it holds, also before ".gz": ".csv" and ".tsv" a table whose first line names the columns,
+    ".parquet" a table, ".json" one JSON list of objects, one object, or JSON lines, ".eval" a log of inspect_ai, whose samples are the
+    rows. Any other file, and standard input, holds JSON lines: one object a line, UTF-8, blank lines skipped.
 
     Args:
-        path: a file; gzip when its name ends in ".gz"; "-" for standard input.
-        keep_going: yield a `Refusal` in the place of a line that cannot be read, instead of raising. A file
-            that is missing, empty or a damaged gzip raises all the same.
+        source: a file's name, "-" for standard input; or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame.
+        columns: our name to the source's column, where they differ: {"problem": "question"}. Tables are checked by their header, other
+            sources by their first row.
+        keep_going: yield a `Refusal` in the place of a row that cannot be read, instead of raising. A source that is missing, empty
+            or damaged raises all the same.
 
     Raises:
-        InputError: with `FILE:LINE`: a byte that is not UTF-8, not JSON (with the column), not an object, a key
-            twice, NaN or an infinity, half of a surrogate pair. With `FILE`: missing (at the call, before
-            anything is read), a directory, not readable, no rows at all.
+        InputError: with the place (`Row.where`): a byte that is not UTF-8, not JSON (with the column), not an object, a key
+            twice, NaN or an infinity, half of a surrogate pair; a row with other cells than its header, a cell that should hold JSON and
+            does not. With the file's name: missing (at the call, before anything is read), a folder, not readable, no rows at all.
+            A text that is no file's name, or an object that holds no rows: at the call.
+        MissingExtraError: a Parquet file, and pyarrow is not installed.
     """
-    check_readable(path)
-    return _read_rows(path, keep_going)
+    if isinstance(source, str | Path):
+        check_readable(source)
+        name = "stdin" if source == STDIO else str(source)
+        by_line, entries = _of_file(source, name, columns or {})
+    else:
+        check_source(source)
+        name, by_line = "", False
+        entries = object_rows(source, columns or {})
+    return _rows(name, by_line, entries, columns or {}, keep_going)
 
 
 def check_readable(path: str | Path) -> None:
@@ -94,6 +119,8 @@ def check_readable(path: str | Path) -> None:
         raise InputError(
             "expected a file of this machine, found an address: download it first", where=str(path)
         )
+    if _is_prose(path):
+        raise InputError(f"expected {EXPECTED}; found the text {str(path)[:60]!r}, and there is no such file")
     path = Path(path)
     if path.is_dir():
         raise InputError("expected a file, found a folder", where=str(path))
@@ -108,22 +135,133 @@ def check_readable(path: str | Path) -> None:
         raise InputError("the file is empty: expected one JSON object a line", where=str(path))
 
 
-def _read_rows(path: str | Path, keep_going: bool) -> Iterator[Row | Refusal]:
-    name = "stdin" if path == STDIO else str(path)
-    offset, found = 0, False
-    for line, raw in enumerate(read_lines(path, name), 1):
-        text = raw.removeprefix(_BOM) if line == 1 else raw
-        if text.strip():
-            found = True
+def _is_prose(path: str | Path) -> bool:
+    """Whether a text was meant as data and not as a file's name."""
+    text = str(path)
+    if isinstance(path, Path) or "\0" not in text:
+        try:
+            if Path(text).exists():
+                return False
+        except OSError:  # longer than any name
+            return True
+    return (
+        any(mark in text for mark in "\n\0{")
+        or (" " in text and not Path(text).suffix.isalpha())
+        or len(text) > 255
+    )
+
+
+def _of_file(source: str | Path, name: str, columns: Columns) -> tuple[bool, Entries]:
+    """Whether the rows of a file are numbered by lines, and its rows."""
+    if source == STDIO:
+        return True, _checked(json_lines(read_lines(source, name)), columns, by_line=True)
+    ending = Path(name.removesuffix(".gz")).suffix.lower()
+    if ending in (".csv", ".tsv"):
+        return True, delimited_rows(read_lines(source, name), tab=ending == ".tsv", columns=columns)
+    if ending == ".parquet":
+        return False, parquet_rows(source, columns)
+    if ending == ".eval":
+        return False, _samples(name)
+    if ending == ".json" and Path(source).is_file():
+        lines = read_lines(source, name)
+        head = _first_line(lines)
+        if starts_document(b"".join(head)):
+            document = json_document(b"".join(chain(head, lines)))
+            return False, _checked(document, columns, by_line=False)
+        return True, _checked(json_lines(chain(head, lines)), columns, by_line=True)
+    return True, _checked(json_lines(read_lines(source, name)), columns, by_line=True)
+
+
+def _checked(entries: Entries, columns: Columns, *, by_line: bool) -> Entries:
+    """The same, once the first row has all columns that the caller named."""
+    unchecked = bool(columns)
+    for number, data in entries:
+        if unchecked and isinstance(data, dict):
             try:
-                yield Row(data=parse_row(text, offset + len(raw) - len(text)), file=name, line=line)
+                check_columns(columns, data)
             except InputError as error:
-                if not keep_going:
-                    raise error.at(f"{name}:{line}") from None
-                yield Refusal(solution=None, error=error.at(f"{name}:{line}"))
-        offset += len(raw)
-    if not found:
-        raise InputError("there are no rows: expected one JSON object a line", where=name)
+                raise error.at(f":{number}" if by_line else f", row {number}") from None
+            unchecked = False
+        yield number, data
+
+
+def _rows(
+    name: str, by_line: bool, entries: Entries, columns: Columns, keep_going: bool
+) -> Iterator[Row | Refusal]:
+    """Rows under the names that the caller gave, with their places; errors are raised, or become refusals."""
+    count = 0
+    for number, data in _placed(entries, name):
+        count += 1
+        row = Row(data={}, file=name, line=number, by_line=by_line)
+        try:
+            if isinstance(data, InputError):
+                raise data
+            if isinstance(data, dict):
+                original = data
+            else:
+                row, original = replace(row, record=data), record_row(data)
+            renamed = under_our_names(original, columns)
+        except InputError as error:
+            problem = _located(error, name) if error.where else error.at(row.where)
+            if not keep_going:
+                raise problem from None
+            yield Refusal(solution=None, error=problem)
+            continue
+        yield replace(row, data=renamed, original=original if columns else None)
+    if not count:
+        raise InputError(f"there are no rows: expected {_EXPECTED_ROWS}", where=name or None)
+
+
+_EXPECTED_ROWS = "one JSON object a line, or a table's rows under its header"
+
+
+def _placed(entries: Entries, name: str) -> Entries:
+    """The same; what ends the reading names the file."""
+    try:
+        yield from entries
+    except InputError as error:
+        raise _located(error, name) from None
+
+
+def _located(error: InputError, name: str) -> InputError:
+    """An error with the file's name before the place in it (":3", ", row 3") that its reader gave."""
+    where = error.where or ""
+    if where and where[0] not in ":,":
+        return error
+    return type(error)(error.message, where=f"{name}{where}" or None, field=error.field)
+
+
+def _first_line(lines: Iterator[bytes]) -> list[bytes]:
+    """The lines up to the first that is not blank."""
+    head = []
+    for line in lines:
+        head.append(line)
+        if line.removeprefix(BOM).strip():
+            break
+    return head
+
+
+def _samples(file: str) -> Entries:
+    """The samples of a log of inspect_ai, which is a zip."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [
+                name for name in archive.namelist() if name.startswith("samples/") and name.endswith(".json")
+            ]
+            if not names:
+                raise InputError("expected samples/*.json in the log, found none")
+            for number, name in enumerate(names, start=1):
+                try:
+                    yield number, parse_row(archive.read(name))
+                except InputError as error:
+                    yield number, error
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InputError(f"expected a log of inspect_ai (a zip): {error}") from None
+    except NotImplementedError as error:  # a compression that this Python does not know
+        raise InputError(
+            f"the log is packed in a way that cannot be read here ({error}); write it as JSON: inspect log convert "
+            "--to json"
+        ) from None
 
 
 def read_lines(path: str | Path, name: str) -> Iterator[bytes]:
@@ -149,76 +287,3 @@ def read_lines(path: str | Path, name: str) -> Iterator[bytes]:
         ) from None
     except (EOFError, zlib.error) as error:
         raise InputError(f"the gzip file is damaged or cut off: {error}", where=name) from None
-
-
-def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
-    """One JSON object of one line, read strictly; `offset` is where the line begins in its file.
-
-    Raises:
-        InputError: as `read_rows`, without the place.
-    """
-    try:
-        text = raw.decode("utf-8").rstrip("\r\n")  # else an error at the end is in column 1 of line 2
-    except UnicodeDecodeError as error:
-        hint = next((hint for magic, hint in _MISTAKEN if offset == 0 and raw.startswith(magic)), None)
-        raise InputError(
-            f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} of the text "
-            f"({error.reason}). {hint or 'Write the file as UTF-8'}"
-        ) from None
-    try:
-        data = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        rest = text[error.pos : error.pos + 20].strip()
-        found = f"found {rest!r}" if rest else "where the line ends"
-        raise InputError(
-            f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
-        ) from None
-    except RecursionError:
-        raise InputError("not readable: the JSON is nested too deeply") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not readable: {error}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
-    if _SURROGATE.search(text):
-        try:
-            json.dumps(data, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            half = ord(error.object[error.start])
-            raise InputError(
-                f"half of a surrogate pair (\\u{half:04x}) in a string: that is no character; the text was cut in "
-                "the middle of one"
-            ) from None
-    return data
-
-
-def _expected(text: str, offset: int) -> str:
-    start = text.strip()
-    if start.startswith("["):
-        return "Expected one JSON object a line; a JSON list is rewritten so by: jq -c '.[]'"
-    if start == "{" and offset <= len(_BOM):
-        return "Expected one JSON object a line; JSON over several lines is rewritten so by: jq -c ."
-    return "Expected one JSON object a line"
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError("the key stands twice in one object; expected once", field=twice)
-    return data
-
-
-def _no_constant(word: str) -> float:
-    raise InputError(f"found {word}, which is not JSON and no number; write null where there is none")
-
-
-def _finite(digits: str) -> float:
-    if not math.isfinite(value := float(digits)):
-        raise InputError(f"the number {digits} is too large for a float")
-    return value
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
-from stepmark.store.reading import STDIO, parse_row, read_lines
+from stepmark.store.json_rows import parse_row
+from stepmark.store.reading import STDIO, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:

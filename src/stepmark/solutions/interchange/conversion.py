@@ -9,10 +9,9 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Refusal
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.formats import detect, format_named
 from stepmark.solutions.interchange.rows import Item, LabelledRow, Losses, Reading, Writing
-from stepmark.store import Row
+from stepmark.store import Row, read_rows
 
 _READING = Reading()
 _WRITING = Writing()
@@ -22,9 +21,9 @@ def first_row(file: str) -> tuple[Row, Iterator[Row]]:
     """The first row of a file, and all of them.
 
     Raises:
-        InputError: as `files.rows_of`.
+        InputError: as `store.read_rows`.
     """
-    rows = rows_of(file)
+    rows = read_rows(file)
     first = next(rows)
     return first, chain([first], rows)
 

@@ -19,11 +19,10 @@ Fields that have their default are left out when written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelledSolution, read_record
+from stepmark.records import Judgement, LabelledSolution, compact, read_record
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing, need
 from stepmark.store import Row, json_type
 
@@ -41,11 +40,11 @@ def to_row(
 ) -> dict[str, Any]:
     """A labelled solution as a row of this format, ready for `store.encode_row`."""
     row: dict[str, Any] = {
-        "solution": _compact(labelled.solution),
-        "judgements": [[_compact(judgement) for judgement in step] for step in labelled.judgements],
+        "solution": compact(labelled.solution),
+        "judgements": [[compact(judgement) for judgement in step] for step in labelled.judgements],
     }
     if labelled.root:
-        row["root"] = [_compact(judgement) for judgement in labelled.root]
+        row["root"] = [compact(judgement) for judgement in labelled.root]
     if outcome is not None:
         row["outcome"] = outcome
     if repeated:
@@ -53,19 +52,6 @@ def to_row(
     if meta:
         row["meta"] = dict(meta)
     return row
-
-
-def _compact(record: Any) -> Any:
-    if isinstance(record, tuple):
-        return [_compact(one) for one in record]
-    if not is_dataclass(record):
-        return record
-    values = [(field, getattr(record, field.name)) for field in fields(record)]
-    return {
-        field.name: _compact(value)
-        for field, value in values
-        if field.default is MISSING or value != field.default
-    }
 
 
 def from_row(row: Row) -> LabelledRow:

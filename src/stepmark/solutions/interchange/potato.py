@@ -34,10 +34,9 @@ from typing import Any, Literal
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.solutions.interchange.files import rows_of
 from stepmark.solutions.interchange.potato_items import Keys, Shown, shown, word
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
-from stepmark.store import Row, check_readable, json_type
+from stepmark.store import Row, check_readable, json_type, read_rows
 
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
@@ -266,7 +265,7 @@ def _said(mark: _Mark, person: str, zero: str) -> Iterator[Judgement]:
 def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
     """The data file by id, read again when it has changed; it is held in memory, since labels come in another order."""
     items: dict[str, Shown] = {}
-    for row in rows_of(file):
+    for row in read_rows(file):
         item = shown(row, Keys())
         id_ = str(item.solution.id)
         if id_ in items:

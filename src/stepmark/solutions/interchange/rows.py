@@ -164,7 +164,7 @@ def each(write: OneWriter) -> Writer:
 
 def place(row: Row) -> str:
     """NAME:LINE, without the folder: provenance that is the same wherever the file lies."""
-    return f"{Path(row.file).name}:{row.line}"
+    return row.place
 
 
 def _short(where: str) -> str:

@@ -1,0 +1,278 @@
+"""Tables in files: CSV and TSV, whose cells are texts, and Parquet, whose cells have types.
+
+The first line of a CSV or TSV file names the columns. A cell is a text, but for columns of known names: lists (`steps`, `solutions`,
+`labels`, `messages`, ...) and `meta` hold JSON, and `label`, `rating`, `correct` and the like a number or true or false where they read so. An
+empty cell is absent. A .csv file whose first line has semicolons (or tabs) and no comma is separated by those, as spreadsheets of many
+countries write it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from stepmark.errors import InputError, MissingExtraError
+from stepmark.store.columns import Columns, check_columns
+from stepmark.store.json_rows import BOM, Entries, json_type, mistaken, parse_value
+from stepmark.store.objects import plain_row
+
+LISTS = frozenset(
+    [
+        "steps",
+        "solutions",
+        "candidates",
+        "responses",
+        "completions",
+        "labels",
+        "messages",
+        "conversations",
+        "conversation",
+        "judgements",
+        "root",
+        "scores",
+        "classes",
+        "class_names",
+        "critiques",
+        "modified_process",
+        "original_process",
+        "error_steps",
+    ]
+)
+"""Columns whose cells hold JSON lists."""
+
+OBJECTS = frozenset({"meta"})
+"""Columns whose cells hold JSON objects."""
+
+SCALARS = frozenset(
+    [
+        "label",
+        "rating",
+        "correct",
+        "equal",
+        "greedy",
+        "outcome",
+        "final_answer_correct",
+        "is_human_response",
+        "is_solution",
+        "is_preferred_response",
+        "score",
+        "first_error",
+        "first_error_step",
+        "threshold",
+        "tokens",
+    ]
+)
+"""Columns whose cells hold a number, true or false, or else a text."""
+
+_LONGEST_NAME = 100
+_LONGEST_CELL = 1 << 30
+
+
+def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> Entries:
+    """The rows of a CSV or TSV file; the number of each is the line on which it begins.
+
+    Args:
+        lines: of the file, with their ends.
+        tab: cells are parted by tabs, else by commas (see above).
+        columns: what the caller calls them, which decides how cells are read.
+
+    Raises:
+        InputError: the header is missing, blank, has a name twice, or lacks one of `columns`; `where` is ":LINE".
+    """
+    # A solution may be longer than the 131,072 characters that Python's reader takes by default.
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    broken: dict[int, str] = {}
+    texts = _texts(lines, broken)
+    first: list[str] = []
+    for text in texts:
+        first.append(text)
+        if text.strip():
+            break
+    kind, separator = ("TSV", "\t") if tab else ("CSV", _separator(first))
+    reader = csv.reader(chain(first, texts), delimiter=separator, strict=True)
+    header: list[str] | None = None
+    while True:
+        start = reader.line_num + 1
+        try:
+            cells = next(reader)
+            _check_lines(broken, start, reader.line_num)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = InputError(_why(error, kind))
+        except InputError as error:
+            problem = error
+        else:
+            if not cells:
+                continue
+            if header is None:
+                header = _header(cells, kind, start)
+                try:
+                    check_columns(columns, header)
+                except InputError as error:
+                    raise error.at(f":{start}") from None
+                named = {column: name for name, column in columns.items()}
+                continue
+            try:
+                yield start, _row(header, cells, named, kind)
+            except InputError as error:
+                yield start, error
+            continue
+        if header is None:
+            raise problem.at(f":{start}")
+        yield start, problem
+
+
+def _texts(lines: Iterable[bytes], broken: dict[int, str]) -> Iterator[str]:
+    """Lines as text; what is wrong with one is noted, so that the rows after it can still be read."""
+    for number, line in enumerate(lines, 1):
+        raw = line
+        if number == 1:
+            if (hint := mistaken(raw)) is not None:
+                raise InputError(hint, where=":1")
+            raw = raw.removeprefix(BOM)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            broken[number] = (
+                f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason}). Save the file as "
+                "CSV UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8"
+            )
+            text = raw.decode("utf-8", errors="replace")
+        if "\0" in text:
+            broken[number] = (
+                "found a NUL byte, which is no text. Is the file UTF-16 or damaged? Write it as UTF-8"
+            )
+            text = text.replace("\0", " ")
+        yield text
+
+
+def _check_lines(broken: dict[int, str], start: int, end: int) -> None:
+    for line in range(start, end + 1):
+        if line in broken:
+            raise InputError(broken[line], where=None if line == start else f":{line}")
+
+
+def _separator(first: list[str]) -> str:
+    head = "".join(first)
+    if "," in head:
+        return ","
+    return next((other for other in (";", "\t") if other in head), ",")
+
+
+def _why(error: csv.Error, kind: str) -> str:
+    said = str(error)
+    if "end of data" in said:
+        return 'a quote (") is opened in this row and never closed; a quote inside a quoted cell is written twice ("")'
+    if "expected after" in said:
+        return (
+            f'not {kind}: expected the end of the cell after its closing quote ("); a quote inside a quoted cell is '
+            'written twice ("")'
+        )
+    if "new-line" in said:
+        return f"not {kind}: found a carriage return outside quotes; a cell that holds one stands in quotes"
+    return f"not {kind}: {said}"
+
+
+def _header(cells: list[str], kind: str, line: int) -> list[str]:
+    where, rule = f":{line}", f"the first line of a {kind} file names its columns"
+    names = [cell.strip() for cell in cells]
+    if not names[0] and "index" not in names and len(names) > 1:
+        names[0] = "index"  # as pandas writes its row numbers
+    for number, name in enumerate(names, 1):
+        if not name:
+            raise InputError(f"column {number} has no name: {rule}", where=where)
+        if len(name) > _LONGEST_NAME or "\n" in name:
+            raise InputError(f"expected the name of a column, found {name[:60]!r}...: {rule}", where=where)
+        if names.index(name) < number - 1:
+            raise InputError("the column stands twice in the header; expected once", where=where, field=name)
+    return names
+
+
+def _row(header: list[str], cells: list[str], named: dict[str, str], kind: str) -> dict[str, Any]:
+    if len(cells) != len(header):
+        advice = (
+            "a cell that holds the separator, a quote or a line break stands in quotes"
+            if len(cells) > len(header)
+            else "is the file cut off?"
+        )
+        raise InputError(f"expected {len(header)} cells, as the header has, found {len(cells)}: {advice}")
+    return {
+        column: _value(cell, column, named.get(column, column))
+        for column, cell in zip(header, cells, strict=True)
+        if cell.strip()
+    }
+
+
+def _value(cell: str, column: str, name: str) -> Any:
+    if name in LISTS or name in OBJECTS:
+        return _json(cell, column, name)
+    if name in SCALARS:
+        try:
+            value = json.loads(cell.lower() if cell in ("True", "False") else cell)
+        except ValueError:
+            return cell
+        return value if isinstance(value, bool | int | float) else cell
+    return cell
+
+
+def _json(cell: str, column: str, name: str) -> Any:
+    expected, type_ = ('a JSON list, as ["...", "..."],', list) if name in LISTS else ("a JSON object", dict)
+    try:
+        value = parse_value(cell)
+        if isinstance(value, type_):
+            return value
+        found = json_type(value)
+    except InputError as error:
+        found = f"{cell[:60]!r} ({error.message})"
+    hint = (
+        f"A column of whole texts is named with columns: solution={column}. pandas' to_csv writes lists as Python's: use to_parquet, or "
+        'to_json(orient="records", lines=True)'
+        if name in LISTS
+        else "Write it with json.dumps"
+    )
+    raise InputError(f"expected {expected} in this cell, found {found}. {hint}", field=column)
+
+
+def parquet_rows(path: str | Path, columns: Columns) -> Entries:
+    """The rows of a Parquet file, numbered from 1; a null is absent.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        InputError: the file is damaged or none at all, or lacks one of `columns`.
+    """
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            f'{path} is a Parquet file, which needs pyarrow: pip install "stepmark[hub]" (or pip install pyarrow)'
+        ) from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_columns(columns, file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    try:
+                        yield number, plain_row(row, absent=True)
+                    except InputError as error:
+                        yield number, error
+    except (ArrowException, OSError) as error:
+        raise InputError(f"the Parquet file is damaged, or none at all: {error}") from None
+
+
+def parquet_length(path: str | Path) -> int | None:
+    """How many rows a Parquet file has; None where it cannot be read."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        return None
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (ArrowException, OSError):
+        return None
