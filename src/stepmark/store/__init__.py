@@ -9,6 +9,7 @@ they were made with; a second run with the same manifest continues after the las
 from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
+from stepmark.store.results import Results
 from stepmark.store.writing import (
     Fingerprint,
     ResumableRows,
@@ -28,6 +29,7 @@ __all__ = [
     "Columns",
     "Fingerprint",
     "ResumableRows",
+    "Results",
     "Row",
     "RowWriter",
     "Source",

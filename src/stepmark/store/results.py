@@ -1,0 +1,81 @@
+"""What a run of the Python API gives: its records, where they were written, what was left out, what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar, final, overload
+
+R_co = TypeVar("R_co", covariant=True)
+
+_SHOWN = 5
+"""Records shown in a notebook."""
+
+
+@final
+class Results(Sequence[R_co], Generic[R_co]):
+    """The records of a run, in the order of its input: a sequence.
+
+    Records that were written to a file are read from it when they are asked for, so that a large run needs no memory.
+
+    Args:
+        read: gives the records anew at each call.
+        count: how many there are.
+        out: the file that they were written to; None where they are only here.
+        refused: why rows were left out, one message each.
+        manifest: what the run was made with: input, models, settings; what stands beside `out`.
+        summary: a few lines for people.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterator[R_co]],
+        count: int,
+        *,
+        out: Path | None = None,
+        refused: Sequence[str] = (),
+        manifest: Mapping[str, Any] | None = None,
+        summary: str = "",
+    ) -> None:
+        self._read = read
+        self._count = count
+        self.out = out
+        """The file that the records were written to; None where they are only here."""
+        self.refused = tuple(refused)
+        """Why rows were left out (`keep_going`), one message each."""
+        self.manifest = dict(manifest or {})
+        """Input, models and settings of the run."""
+        self.summary = summary
+        """What the command prints at its end."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[R_co]:
+        return self._read()
+
+    @overload
+    def __getitem__(self, index: int) -> R_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[R_co]: ...
+    def __getitem__(self, index: int | slice) -> R_co | Sequence[R_co]:
+        if isinstance(index, slice):
+            return list(self._read())[index]
+        place = index + self._count if index < 0 else index
+        if not 0 <= place < self._count:
+            raise IndexError(f"there are {self._count} records, found index {index}")
+        return next(islice(self._read(), place, None))
+
+    def __repr__(self) -> str:
+        kind = type(self[0]).__name__ if self._count else "record"
+        where = "" if self.out is None else f", in {self.out}"
+        left_out = f", {len(self.refused):,} rows left out" if self.refused else ""
+        return f"<{self._count:,} {kind}{'' if self._count == 1 else 's'}{left_out}{where}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        shown = [record._repr_html_() for record in islice(self._read(), _SHOWN)]  # type: ignore[attr-defined]
+        more = f"<p>{self._count - _SHOWN:,} more</p>" if self._count > _SHOWN else ""
+        return f"{''.join(shown)}{more}<p>{html.escape(repr(self))}</p>"
