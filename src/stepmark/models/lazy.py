@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar, final
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
 
@@ -13,25 +13,35 @@ class Lazy(Generic[T]):
     """A model that is not loaded yet.
 
     Args:
-        load: loads it.
-        name: as the caller wrote it.
-        check: refuses settings that cannot work for this model, without loading it; None where there is nothing to check.
+        function: loads it: `load_prm`, `load_policy`.
+        name: its first argument, as the caller wrote it.
+        arguments: its other arguments.
+        check: refuses arguments that cannot work for this model, without loading it; None where there is nothing to check.
     """
 
-    def __init__(self, load: Callable[[], T], *, name: str, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., T],
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        check: Callable[[str, Mapping[str, Any]], None] | None = None,
+    ) -> None:
         self.name = name
         """As the caller wrote it."""
-        self._load = load
+        self.arguments = dict(arguments or {})
+        """What it is loaded with."""
+        self._function = function
         self._check = check
 
     def check(self) -> None:
-        """Refuse settings that cannot work for this model.
+        """Refuse arguments that cannot work for this model.
 
         Raises:
             UsageError: what `load` would refuse, as far as the name tells.
         """
         if self._check is not None:
-            self._check()
+            self._check(self.name, self.arguments)
 
     def load(self) -> T:
         """The model; loaded anew at each call.
@@ -39,7 +49,7 @@ class Lazy(Generic[T]):
         Raises:
             StepmarkError: whatever loading raises.
         """
-        return self._load()
+        return self._function(self.name, **self.arguments)
 
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"

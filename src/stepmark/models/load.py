@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.identity import CheckpointFiles, identity_of, named
+from stepmark.models.lazy import Lazy
 from stepmark.models.named import (
     idle_settings,
     is_factory,
@@ -88,6 +89,23 @@ def load_prm(
             seed=seed,
         )
     ).load()
+
+
+def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
+    """The PRM that `load_prm` would give, loaded when it is needed.
+
+    Args:
+        name_or_path: as `load_prm` takes it.
+        arguments: the other arguments of `load_prm`.
+    """
+    return Lazy(load_prm, name_or_path, arguments, check=_check_arguments)
+
+
+def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a device that is none, and settings that mean nothing for the PRM, as far as its name tells."""
+    check_device(arguments.get("device", "auto"))
+    idle = idle_settings(name, family=arguments.get("family"), tokenizer=arguments.get("tokenizer"))
+    refuse_idle(arguments, idle)
 
 
 def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ class Progress:
         verb: what is done to solutions.
         facts: gives what else is told, a few words each.
         noun: what is counted, in the singular.
+        shown: whether anything is printed.
         clock: seconds, for tests.
     """
 
@@ -37,6 +38,7 @@ class Progress:
         verb: str = "graded",
         facts: Callable[[], Sequence[str]] = tuple,
         noun: str = "solution",
+        shown: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
@@ -45,12 +47,13 @@ class Progress:
         self._verb = verb
         self._facts = facts
         self._noun = noun
+        self._shown = shown
         self._clock = clock
         self._start = self._told = clock()
         self._bar: Bar | None = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        if self._shown and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
@@ -74,7 +77,7 @@ class Progress:
         """Tell how far it is, where that is due: also between solutions, which may take long."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done, description=self.line())
-        elif self._clock() - self._told >= EVERY:
+        elif self._shown and self._clock() - self._told >= EVERY:
             self._told = self._clock()
             sys.stderr.write(f"{self.line()}\n")
             sys.stderr.flush()

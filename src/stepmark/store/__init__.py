@@ -7,6 +7,7 @@ line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest l
 """
 
 from stepmark.store.columns import Columns, parse_columns
+from stepmark.store.inputs import RunInput, run_input
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
 from stepmark.store.results import Results
@@ -17,6 +18,7 @@ from stepmark.store.writing import (
     StreamedRows,
     atomic_rows,
     atomic_write,
+    check_outputs,
     check_writable,
     encode_row,
     fingerprint,
@@ -33,10 +35,12 @@ __all__ = [
     "ResumableRows",
     "Row",
     "RowWriter",
+    "RunInput",
     "Source",
     "StreamedRows",
     "atomic_rows",
     "atomic_write",
+    "check_outputs",
     "check_readable",
     "check_writable",
     "encode_row",
@@ -48,4 +52,5 @@ __all__ = [
     "parse_columns",
     "parse_row",
     "read_rows",
+    "run_input",
 ]

@@ -168,6 +168,37 @@ def check_writable(path: str | Path) -> None:
         raise UsageError(f"cannot write {path}: permission denied")
 
 
+def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> None:
+    """Refuse, before any work is done, outputs that cannot be written, that are an input, or that are one file.
+
+    Args:
+        outputs: name of the setting: path; None where it is left out. A pipe or a device may be written to; so may "-" for `out`.
+        inputs: what is read; only names of files count.
+
+    Raises:
+        UsageError: it says which setting and what to do.
+    """
+    taken = {
+        Path(source).resolve(): "the input"
+        for source in inputs
+        if isinstance(source, str | Path) and source != STDIO
+    }
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        if path == STDIO:
+            if name != "out":
+                raise UsageError(f"`{name}` -: expected a file's name")
+            continue
+        check_writable(path)
+        if is_stream(path):
+            continue
+        place = Path(path).resolve()
+        if place in taken:
+            raise UsageError(f"`{name}` {path} is {taken[place]} too: it would be replaced; choose another")
+        taken[place] = f"`{name}`"
+
+
 def is_stream(path: str | Path | None) -> bool:
     """Whether a name stands for something that is written through and not replaced: a pipe, a device."""
     if path is None or path == STDIO:

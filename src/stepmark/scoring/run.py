@@ -1,0 +1,427 @@
+"""`stepmark.grade`: rows of solutions in; scores, verdicts and a summary out, written as they come and resumed where they stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.metrics.aggregate import check_aggregate
+from stepmark.models.grading import Grade, from_row, to_row
+from stepmark.models.grading import grade as grade_stream
+from stepmark.models.identity import identity_of
+from stepmark.models.lazy import Lazy
+from stepmark.models.load import lazy_prm
+from stepmark.models.prm import PRM
+from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.settings import checked
+from stepmark.show.progress import Progress
+from stepmark.solutions.formats import SolutionRow, read_solution, read_solutions
+from stepmark.solutions.segmentation import check_way, split
+from stepmark.store import (
+    Results,
+    RowWriter,
+    RunInput,
+    Source,
+    check_outputs,
+    is_stream,
+    open_rows,
+    read_rows,
+    run_input,
+)
+
+PRMLike = PRM | str | Lazy[PRM]
+"""A PRM, or the name that `load_prm` takes."""
+
+
+@checked
+def grade(
+    rows: Source,
+    prm: PRMLike = "default",
+    *,
+    out: str | Path | None = None,
+    report: str | Path | None = None,
+    aggregate: str | None = None,
+    threshold: float | None = None,
+    orm: PRMLike | None = None,
+    split: str = "auto",
+    marker: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+    cluster: Cluster | None = None,
+    progress: bool = True,
+    on_result: Callable[[ScoredSolution, str], None] | None = None,
+) -> Results[ScoredSolution]:
+    """Grade solutions step by step with a PRM.
+
+    A row is a problem and its steps, {"problem": "…", "steps": ["…", "…"]}, or a problem and a text that is split into steps,
+    {"problem": "…", "solution": "…"}. Chat messages, TRL rows, ProcessBench rows and rows with a list of candidates are read too. A run
+    with `out` that is interrupted continues when the same call is made again.
+
+    Args:
+        rows: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
+        out: write the graded rows to this file, packed if its name ends in .gz; "-" for standard output.
+        report: write an HTML report, which needs no network, to this file.
+        aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
+        threshold: a step whose score is under this is an error. Default: the PRM's own.
+        orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
+        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token.
+        marker: the text that ends each step, for `split` marker.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        keep_going: leave out rows that cannot be graded, and list them at the end.
+        cluster: spread the work over a Ray cluster.
+        progress: show how far the run is, on standard error.
+        on_result: called with each graded solution and the place of its row, in order.
+
+    Returns:
+        The graded solutions, in the order of the rows. With `out` they are read from that file when they are asked for.
+
+    Raises:
+        InputError: a row that cannot be graded (unless `keep_going`), or no rows.
+        UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
+        CheckpointError: the PRM cannot be loaded.
+        BackendError: a server failed; what was graded so far is kept beside `out`.
+    """
+    source = run_input(rows, hashed=out is not None and not is_stream(out))
+    grader = prm if not isinstance(prm, str) else lazy_prm(prm)
+    outcome = orm if not isinstance(orm, str) else lazy_prm(orm, outcome=True)
+    _check(source, grader, outcome, {"out": out, "report": report}, aggregate, split, marker, cluster)
+    read = read_solutions(source.source, columns=columns, how=split, marker=marker, keep_going=keep_going)
+    # The first row before the model: a file of something else is refused at once.
+    read = chain([next(read)], read)
+    settings = {
+        "aggregate": aggregate,
+        "threshold": threshold,
+        "split": split,
+        "marker": marker,
+        "columns": columns,
+    }
+    with ExitStack() as stack:
+        manifest = {"command": "grade", "input": source.manifest, "settings": settings}
+        writer = open_rows(
+            os.devnull if out is None else out, manifest, resumable=source.manifest is not None
+        )
+        stack.enter_context(closing(writer))
+        expected = None if source.rows is None else max(1, source.rows - writer.done)
+        scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
+        models = {"prm": identity_of(scorer)} | ({} if verdicts is None else {"orm": identity_of(verdicts)})
+        writer.identify(models)
+        run = _Run(
+            source=source,
+            rows=read,
+            out=writer,
+            prm=scorer,
+            orm=verdicts,
+            settings=Grade(aggregate=aggregate, threshold=threshold).of(scorer),
+            keep_going=keep_going,
+            on_result=on_result,
+            progress=Progress(
+                source.rows, done=writer.done, tokens=lambda: scorer.ledger.tokens_computed, shown=progress
+            ),
+            collect=out is None,
+        )
+        try:
+            with run.progress:
+                run.all(report, {**settings, "prm": scorer.name})
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_kept(writer) or "nothing was kept") from None
+        except StepmarkError as error:
+            for note in (_kept(writer), _way_out(error, keep_going)):
+                if note is not None:
+                    error.add_note(note)
+            raise
+    graded = Path(out) if out is not None and not is_stream(out) else None
+    written = [str(path) for path in (graded, report) if path is not None]
+    records = run.records
+    return Results(
+        (lambda: iter(records)) if graded is None else lambda: read_graded(graded),
+        len(records) if graded is None else run.tally.solutions,
+        out=graded,
+        refused=run.tally.refused,
+        manifest={**manifest, "models": models},
+        summary=_summary(run, split, written),
+    )
+
+
+def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
+    """The graded solutions of a file that `grade` wrote.
+
+    Raises:
+        InputError: a row that is no graded one.
+    """
+    for row in read_rows(path):
+        if isinstance(row.record, ScoredSolution):
+            yield row.record
+            continue
+        plain = {key: value for key, value in row.data.items() if key not in scored_keys()}
+        try:
+            yield from_row(read_solution(plain, where=row.where).solution, row.data)
+        except InputError as error:
+            raise error.at(row.where) from None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """What the summary counts."""
+
+    solutions: int = 0
+    steps: int = 0
+    unread: int = 0
+    wrong: int = 0
+    right: int = 0
+    unknown: int = 0
+    refused: list[str] = field(default_factory=list)
+    ways: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def read(self, row: SolutionRow) -> None:
+        """Count how a row's text was split."""
+        if row.solution.split is not None:
+            self.ways[row.solution.split] += 1
+            # What a way reports of a text stands after the reason for it.
+            note = (row.why or "").partition("; ")[2]
+            self.notes.update([note] if note else [])
+
+    def graded(self, scored: ScoredSolution) -> None:
+        """Count a graded solution."""
+        self.solutions += 1
+        self.steps += len(scored.steps.scores)
+        self.unread += scored.steps.scores.count(None)
+        self.unknown += scored.first_error is None
+        self.right += scored.first_error == -1
+        self.wrong += scored.first_error is not None and scored.first_error >= 0
+
+
+@dataclass(kw_only=True, slots=True)
+class _Run:
+    """Rows on their way through the models to the output."""
+
+    source: RunInput
+    rows: Iterator[SolutionRow | Refusal]
+    out: RowWriter
+    prm: PRM
+    orm: PRM | None
+    settings: Grade
+    keep_going: bool
+    on_result: Callable[[ScoredSolution, str], None] | None
+    progress: Progress
+    collect: bool
+    """Whether the records are kept in memory."""
+    records: list[ScoredSolution] = field(default_factory=list)
+    tally: _Tally = field(default_factory=_Tally)
+
+    def all(self, report: str | Path | None, settings: Mapping[str, Any]) -> None:
+        """Grade every row, write the report, finish the output: last, so that a run that is killed before has its part to resume from."""
+        if report is None:
+            for _ in self.results():
+                pass
+        else:
+            from stepmark.scoring.report import write_report
+
+            shown = {name: str(value) for name, value in settings.items() if value not in (None, False)}
+            write_report(
+                report,
+                self.results(),
+                title=Path(self.source.name).name,
+                settings={"file": self.source.name, **shown},
+            )
+        facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
+        self.out.finish(facts | ({"orm": self.orm.name} if self.orm else {}))
+
+    def results(self) -> Iterator[ScoredSolution]:
+        """Every graded solution, as it is written to the part.
+
+        Raises:
+            InputError: there is none, and nothing is left behind.
+        """
+        yield from self.earlier()
+        yield from self.fresh()
+        if self.tally.solutions == 0:
+            self.out.discard()
+            refused = self.tally.refused
+            raise InputError(
+                f"nothing could be graded: all {len(refused)} rows were left out:\n" + "\n".join(refused),
+                where=self.source.name,
+            )
+
+    def earlier(self) -> Iterator[ScoredSolution]:
+        """What an interrupted run did already."""
+        for result, row in zip(self.out.earlier(), self.rows, strict=False):
+            if isinstance(result, InputError):
+                self.leave_out(result, recorded=True)
+            elif isinstance(row, Refusal):
+                raise UsageError("the unfinished output does not fit the input; delete it to start again")
+            else:
+                self.tally.read(row)
+                yield self.counted(from_row(row.solution, result), row)
+
+    def fresh(self) -> Iterator[ScoredSolution]:
+        """What is left to do."""
+        waiting: deque[SolutionRow | Refusal] = deque()
+
+        def solutions() -> Iterator[Solution]:
+            for row in self.rows:
+                waiting.append(row)
+                if not isinstance(row, Refusal):
+                    yield row.solution
+
+        # Always keep_going: a refusal then comes with the row that it is about, and so with its line.
+        for result in grade_stream(solutions(), self.prm, self.settings, orm=self.orm, keep_going=True):
+            self.progress.advance()
+            while isinstance(row := waiting.popleft(), Refusal):
+                self.leave_out(row.error)
+                self.progress.advance()
+            try:
+                if isinstance(result, Refusal):
+                    raise result.error
+                graded = to_row(result, row.row)
+            except InputError as error:
+                self.leave_out(_placed(error, row.where))
+                continue
+            self.out.write(graded)
+            self.tally.read(row)
+            yield self.counted(result, row)
+        for rest in waiting:
+            if isinstance(rest, Refusal):
+                self.leave_out(rest.error)
+
+    def leave_out(self, error: InputError, *, recorded: bool = False) -> None:
+        """Note a row that has no result, or stop because of it.
+
+        Raises:
+            InputError: that error, unless the run keeps going.
+        """
+        if not self.keep_going:
+            raise error
+        self.tally.refused.append(str(error))
+        if not recorded:
+            self.out.refuse(error)
+
+    def counted(self, scored: ScoredSolution, row: SolutionRow) -> ScoredSolution:
+        """The same, counted, kept where the caller wants records, and passed on."""
+        if self.on_result is not None:
+            with self.progress.paused():
+                self.on_result(scored, row.where)
+        if self.collect:
+            self.records.append(scored)
+        self.tally.graded(scored)
+        return scored
+
+
+def _load(
+    prm: PRM | Lazy[PRM],
+    orm: PRM | Lazy[PRM] | None,
+    cluster: Cluster | None,
+    stack: ExitStack,
+    expected: int | None,
+) -> tuple[PRM, PRM | None]:
+    """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
+    if cluster is None or cluster.ray is None:
+        return (
+            prm.load() if isinstance(prm, Lazy) else prm,
+            orm.load() if isinstance(orm, Lazy) else orm,
+        )
+    from stepmark.batching.cluster import Build
+    from stepmark.scoring.workers import BUILD, SpreadPRM
+
+    assert isinstance(prm, Lazy)
+    assert orm is None or isinstance(orm, Lazy)
+    settings = {**prm.arguments, "prm": prm.name, **({} if orm is None else {"orm": orm.name})}
+    workers = stack.enter_context(
+        cluster.start(Build(function=BUILD, settings=settings), most=min(expected or MOST, MOST))
+    )
+    verdicts = None if orm is None else SpreadPRM(workers, which="orm", expected=expected)
+    return SpreadPRM(workers, expected=expected), verdicts
+
+
+MOST = 1024
+"""Workers on a cluster, where no setting says how many."""
+
+
+def _check(
+    source: RunInput,
+    prm: PRM | Lazy[PRM],
+    orm: PRM | Lazy[PRM] | None,
+    outputs: Mapping[str, str | Path | None],
+    aggregate: str | None,
+    split_by: str,
+    marker: str | None,
+    cluster: Cluster | None,
+) -> None:
+    """Everything that can be known to be wrong before a row is read or a model loaded."""
+    if aggregate is not None:
+        check_aggregate(aggregate, "probability")
+    check_way(split_by)
+    if marker is not None and split_by != "marker":
+        raise UsageError(f"`marker` {marker}: this is for `split` marker, and `split` is {split_by}")
+    if split_by != "agent":
+        split("-", split_by, marker=marker)
+    for model in (prm, orm):
+        if isinstance(model, Lazy):
+            model.check()
+        elif model is not None and cluster is not None and cluster.ray is not None:
+            raise UsageError(
+                "`ray`: expected the PRM as a name, which every worker loads, found a PRM of this process"
+            )
+    check_outputs(outputs, source.source)
+
+
+def _placed(error: InputError, where: str) -> InputError:
+    """The error of a model, which knows at most the solution's id, with the row's place."""
+    place = where if error.where is None else f"{where} ({error.where})"
+    return type(error)(error.message, where=place, field=error.field)
+
+
+def _kept(out: RowWriter) -> str | None:
+    """What an unfinished run leaves, in words."""
+    if out.part is None or not out.written:
+        return None
+    return f"{out.written} rows are kept in {out.part}; the same command continues from there"
+
+
+def _way_out(error: StepmarkError, keep_going: bool) -> str | None:
+    of_a_row = isinstance(error, InputError) and re.search(r"(:|row )\d+( \(.*\))?$", error.where or "")
+    if of_a_row and not keep_going:
+        return "with `keep_going`, rows that cannot be graded are left out and listed"
+    return None
+
+
+def _summary(run: _Run, split_by: str, written: list[str]) -> str:
+    """What was graded, what it cost, what was left out, what was written."""
+    tally = run.tally
+    lines = []
+    if split_by == "auto" and tally.ways:
+        ways = ", ".join(f"{count:,} by {way!r}" for way, count in tally.ways.most_common())
+        lines.append(f"texts cut into steps: {ways}")
+    elif split_by != "auto" and not tally.ways:
+        lines.append(f"`split` {split_by} had nothing to cut: every row came with its steps")
+    lines += [f"{count:,} texts: {note}" for note, count in tally.notes.most_common()]
+    under = "" if run.settings.threshold is None else f" (a step under {run.settings.threshold:g})"
+    verdicts = [f"{tally.wrong:,} with an error{under}", f"{tally.right:,} without"]
+    if tally.unknown:
+        verdicts.append(f"{tally.unknown:,} where that is not known")
+    unread = f" ({tally.unread:,} of them not read)" if tally.unread else ""
+    lines.append(f"{tally.solutions:,} solutions, {tally.steps:,} steps{unread}: {', '.join(verdicts)}")
+    ledger = run.prm.ledger
+    wrote = f"{ledger.tokens_written:,} written; " if ledger.tokens_written else ""
+    rate = f"{ledger.solutions / max(run.progress.seconds, 1e-9):,.1f} solutions/s"
+    lines.append(
+        f"{ledger.tokens_in:,} tokens read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
+        f"{ledger.cache_hits:,} from shared prefixes; {wrote}{run.progress.seconds:,.1f} s, {rate}"
+    )
+    if run.out.done:
+        lines.append(f"continued after the {run.out.done:,} rows of an interrupted run")
+    if tally.refused:
+        lines += [f"left out {len(tally.refused):,} rows:", *(f"  {error}" for error in tally.refused)]
+    if written:
+        lines.append(f"wrote {' and '.join(written)}")
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""The input of a run: rows that can be read again, and what a manifest says of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepmark.errors import UsageError
+from stepmark.store.reading import Source, check_readable, read_rows
+from stepmark.store.writing import encode_row, fingerprint, is_stream
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInput:
+    """Rows that a run reads."""
+
+    source: Source
+    """What `read_rows` reads."""
+    name: str
+    """For people: the file's name as given, or "rows"."""
+    rows: int | None
+    """How many there are, about: lines of a file. None where that is not known before they are read."""
+    manifest: dict[str, Any] | None
+    """Name, size and hash; None of a pipe, which can be read only once, so that a run cannot be resumed."""
+
+
+def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> RunInput:
+    """The input of a run.
+
+    Args:
+        source: a file's name or rows in Python; an iterator is read into a list where it is hashed.
+        again: whether it is read more than once, which a pipe is not.
+        hashed: whether the run can be resumed, so that its manifest names the rows by their hash.
+
+    Raises:
+        InputError: there is no such file, or no rows.
+        UsageError: a pipe, where it is read more than once.
+    """
+    if isinstance(source, str | Path):
+        check_readable(source)
+        if again and is_stream(source):
+            raise UsageError(
+                f"{source}: expected a file, found a pipe or a device; it is read more than once, so write it to a file first"
+            )
+        known = fingerprint(source) if hashed else None
+        return RunInput(
+            source=source,
+            name=str(source),
+            rows=None if known is None else known.lines,
+            manifest=None
+            if known is None
+            else {"name": Path(source).name, "bytes": known.bytes, "sha256": known.sha256},
+        )
+    rows: Iterable[Any] = list(source) if isinstance(source, Iterator) else source
+    digest = hashlib.sha256()
+    count = 0
+    if hashed:
+        for count, row in enumerate(read_rows(rows), 1):
+            digest.update(encode_row(row.as_read))
+    manifest = {"rows": count, "sha256": digest.hexdigest()} if hashed else None
+    return RunInput(source=rows, name="rows", rows=count if hashed else None, manifest=manifest)
