@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.files import ADAPTER_FILE, local_folder, present
 from stepmark.models.named import (
     idle_settings,
     is_factory,
@@ -139,7 +140,8 @@ def _own_critic(name: str, seed: int) -> Settings:
     """The critic that a checkpoint of our own says it is."""
     from stepmark.models.generative import critic_spec_of
 
-    found = critic_spec_of(Path(name).expanduser())
+    folder = local_folder(name)
+    found = None if folder is None else critic_spec_of(folder)
     assert found is not None
     return replace(found.settings, seed=seed)
 
@@ -245,7 +247,7 @@ def _local(
 ) -> PRM:
     import torch
 
-    from stepmark.models.backbone import token_limit
+    from stepmark.models.backbone import compute_device, token_limit
     from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
@@ -255,6 +257,7 @@ def _local(
     from stepmark.models.prm import Ledger
     from stepmark.models.spec import LogRatioHead
 
+    place = compute_device(device)
     folder = folder_of(name)
     spec = spec_of(folder, name, family)
     _refuse_neutral(spec, name, neutral)
@@ -267,9 +270,8 @@ def _local(
         spec = replace(spec, outcome_only=True, aggregate="last")
     if reference is not None and not isinstance(spec.readout.head, LogRatioHead):
         raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
-    place = _device(device)
     budget = token_budget or (2048 if place == "cpu" else 16384)
-    backbone, tokens, source, extra = _assemble(folder, dtype, place)
+    backbone, tokens, source, extra = _assemble(folder, dtype, place, spec)
     encoder = Encoder(
         tokens,
         spec.layout,
@@ -286,7 +288,7 @@ def _local(
         # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
         same = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[backbone.dtype]
         their_backbone, their_tokens, their_source, their_extra = _assemble(
-            find_checkpoint(other), same, place
+            find_checkpoint(other), same, place, spec
         )
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
@@ -317,48 +319,39 @@ def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
         refuse_idle({"neutral": neutral}, {"neutral": why})
 
 
-def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
+def _assemble(
+    folder: Path, dtype: str, device: str, spec: ScoringSpec
+) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
-    from stepmark.models.checkpoint import (
-        BUILT_IN_BASE,
-        Tensors,
-        adapter_config,
-        find_checkpoint,
-        merge_adapter,
-    )
+    from stepmark.models.checkpoint import BUILT_IN_BASE, Tensors, adapter_base, adapter_head, merge_adapter
+    from stepmark.models.heads import check_head
 
-    adapter = folder / "adapter_config.json"
+    adapted = present(folder / ADAPTER_FILE)
     base, wants_bfloat16 = folder, False
-    if adapter.is_file():
-        named = adapter_config(folder).get("base_model_name_or_path")
-        if not isinstance(named, str):
-            raise CheckpointError(f"{adapter} names no base_model_name_or_path")
-        base = find_checkpoint(named)
+    if adapted:
+        named, base = adapter_base(folder)
         # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
         wants_bfloat16 = named == BUILT_IN_BASE
     config = read_config(base)
+    facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
+    hidden = config.get("hidden_size")
+    check_head(
+        spec.readout.head,
+        facts,
+        folder=folder,
+        hidden=hidden if isinstance(hidden, int) else None,
+        classes=spec.readout.classes,
+    )
     stored = config.get("dtype") or config.get("torch_dtype")
     backbone = load_backbone(
         base, dtype=_dtype(dtype, device, wants_bfloat16 or stored == "bfloat16"), device=device
     )
     source = Tensors(base)
-    extra = merge_adapter(backbone, folder) if adapter.is_file() else {}
-    has_own = (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
+    extra = merge_adapter(backbone, folder) if adapted else {}
+    has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
     return backbone, tokenizer, source, extra
-
-
-def _device(device: str) -> str:
-    import torch
-
-    if device != "auto":
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise UsageError(
-                "--device cuda: this machine or this build of torch has no CUDA; use --device cpu"
-            )
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
@@ -373,5 +366,5 @@ def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
         return torch.bfloat16 if native and bfloat16_checkpoint else torch.float32
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in known:
-        raise UsageError(f"--dtype is float32, bfloat16 or auto, found {dtype!r}")
+        raise UsageError(f"dtype should be float32, bfloat16 or auto, found {dtype!r}")
     return known[dtype]

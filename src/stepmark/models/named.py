@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
+from stepmark.models.files import local_folder
 from stepmark.models.prm import PRM
 
 MEANT = {
@@ -69,8 +69,8 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
     if family is not None:
         return family in GENERATIVE
     # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
-    folder = Path(name if tokenizer is None else tokenizer).expanduser()
-    return folder.is_dir() and critic_spec_of(folder) is not None
+    folder = local_folder(name if tokenizer is None else tokenizer)
+    return folder is not None and critic_spec_of(folder) is not None
 
 
 def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:

@@ -74,6 +74,9 @@ class PoolingPRM(WindowedPRM):
         self._neutral, self._batch, self._pause = neutral, batch, pause
         self._model = model or self._only_model()
 
+    def _place(self) -> dict[str, object]:
+        return {"model": self._model}
+
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
         self._finalizer()

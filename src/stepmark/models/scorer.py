@@ -17,6 +17,7 @@ from stepmark.batching import Answerer, Graded, Ready, Release, Score
 from stepmark.errors import BackendError, InputError, TooLongError
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
+from stepmark.models.spec import spec_key
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def prm_identity(prm: PRM) -> str:
 
     if not isinstance(prm, HeadPRM | ImplicitPRM):
         return prm.name
-    digest = hashlib.sha256(repr(prm.spec).encode())
+    digest = hashlib.sha256(spec_key(prm.spec).encode())
     engines = [prm.engine] if isinstance(prm, HeadPRM) else [prm.policy[0], prm.reference[0]]
     for engine in engines:
         for name, weight in sorted(engine.backbone.named_parameters()):
