@@ -247,12 +247,12 @@ SPOILED = {
     "a layer gone": (
         "qwen-prm",
         drop("model.layers.1.mlp.up_proj.weight"),
-        "do not fill the network; missing .*layers.1.mlp.up_proj",
+        "do not fill the network .*missing: layers.1.mlp.up_proj",
     ),
     "a layer of another shape": (
         "qwen-prm",
         put("model.layers.0.mlp.up_proj.weight", 4, 4),
-        "do not fill the network.*wrong shape .*layers.0.mlp.up_proj",
+        "do not fill the network.*of another shape: .*layers.0.mlp.up_proj",
     ),
     "tokenizer gone": (
         "qwen-prm",

@@ -75,7 +75,7 @@ def test_a_data_set_that_is_not_there(monkeypatch):
         raise OSError("no network")
 
     hub(monkeypatch, download)
-    with pytest.raises(UsageError, match=r"owner/set: there is no such file.*no network"):
+    with pytest.raises(UsageError, match=r"no local file 'owner/set'.*no network"):
         problems(["owner/set"])
 
 

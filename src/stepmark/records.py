@@ -7,7 +7,7 @@ refuses a wrong type and an unknown key and says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -67,6 +67,10 @@ class Step:
         return self.lead + self.text + self.observation + self.tail
 
 
+Steps = Sequence[str] | Sequence[Step]
+"""The steps of a solution as callers have them: texts, or what `stepmark.split` gives."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Solution:
     """A problem and the steps written for it."""
@@ -87,18 +91,28 @@ class Solution:
         return tuple(step.text for step in self.steps)
 
     @classmethod
-    def of(cls, problem: str, steps: list[str] | tuple[str, ...], *, id: str | None = None) -> Solution:
-        """A solution from plain strings.
+    def of(cls, problem: str, steps: Steps, *, id: str | None = None) -> Solution:
+        """A solution from plain strings, or from steps as `stepmark.split` gives them.
 
         Raises:
-            InputError: `steps` is one text, which would become one step a letter.
+            InputError: `steps` is one text, which would become one step a letter; or something in it is neither a text nor a `Step`.
         """
-        if isinstance(steps, str):
+        if isinstance(steps, str | bytes):
             raise InputError(
                 "expected a list of step texts, found a text: stepmark.split(text) gives its steps",
                 field="steps",
             )
-        return cls(problem=Problem(text=problem), steps=tuple(Step(text=s) for s in steps), id=id)
+        if not isinstance(problem, str):
+            raise InputError(f"expected a text, found {type(problem).__name__}", field="problem")
+        if not isinstance(steps, Iterable) or isinstance(steps, Mapping):
+            raise InputError(f"expected a list of step texts, found {type(steps).__name__}", field="steps")
+        made = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
+        for number, step in enumerate(made):
+            if not isinstance(step, Step):
+                raise InputError(
+                    f"expected a text or a Step, found {type(step).__name__}", field=f"steps[{number}]"
+                )
+        return cls(problem=Problem(text=problem), steps=made, id=id)
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment

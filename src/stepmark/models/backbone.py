@@ -5,17 +5,21 @@ Only native architectures are loaded; `auto_map` in a config (remote code) is ne
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import copy
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from stepmark.errors import CheckpointError
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
+from stepmark.models.checkpoint import Tensors
+from stepmark.models.files import ADAPTER_FILE, present, read_object
 from stepmark.models.kernels import bound_kernels
+from stepmark.models.weights_check import check_layers, check_network, check_report
 
 
 def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
@@ -29,14 +33,35 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
 
     attention.register()
     bound_kernels()
-    config = load_config(folder)
+    config = checked_config(
+        folder, lambda config: AutoModel.from_config(config, attn_implementation=attention.NAME)
+    )
+    model = load_network(AutoModel, folder, config, dtype=dtype, attn_implementation=attention.NAME)
+    return model.eval().to(device)
+
+
+def load_network(
+    maker: Any, folder: Path, config: Any, *, dtype: torch.dtype | str, attn_implementation: str | None = None
+) -> Any:
+    """A network with the weights of a checkpoint, which are known to fill it.
+
+    Args:
+        maker: transformers' class for the task (`AutoModel`, `AutoModelForCausalLM`).
+        folder: of the checkpoint.
+        config: from `checked_config`.
+        dtype: of the network; "auto" as the checkpoint is stored.
+        attn_implementation: None for transformers' own choice.
+
+    Raises:
+        CheckpointError: the weights cannot be read, or do not fill the network.
+    """
     try:
         with quiet_loading():
-            model, report = AutoModel.from_pretrained(
+            model, report = maker.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
-                attn_implementation=attention.NAME,
+                attn_implementation=attn_implementation,
                 trust_remote_code=False,
                 # So that a wrong shape is reported to us; it is an error below.
                 ignore_mismatched_sizes=True,
@@ -44,14 +69,31 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
             )
     except Exception as error:  # whatever a corrupt file makes transformers or safetensors raise
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
-    missing = sorted(report["missing_keys"])
-    wrong = sorted(str(k) for k in report["mismatched_keys"])
-    if missing or wrong:
-        raise CheckpointError(
-            f"{folder}: the weights do not fill the network; missing {missing[:5]}, wrong shape {wrong[:5]} "
-            f"({len(missing)} and {len(wrong)} in all)"
+    check_report(folder, model, report)
+    return model
+
+
+def compute_device(device: str) -> str:
+    """The device that a setting means.
+
+    Args:
+        device: "auto" (CUDA where there is one), "cpu", "cuda", or "cuda:N".
+
+    Raises:
+        UsageError: another name, or a device that this machine does not have.
+    """
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return "cuda" if cards else "cpu"
+    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+    if found is None:
+        raise UsageError(
+            f"device should be auto, cpu, cuda or cuda:N (the number of a GPU), found {device!r}"
         )
-    return model.eval().to(device)
+    if device != "cpu" and int(found[1] or 0) >= cards:
+        has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
+        raise UsageError(f"device {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
+    return device
 
 
 @contextmanager
@@ -83,6 +125,30 @@ def quiet_loading() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+def checked_config(folder: Path, build: Callable[[Any], Any]) -> Any:
+    """The config of a checkpoint, known to describe the network that its weights fill.
+
+    Args:
+        folder: of the checkpoint.
+        build: makes the network from the config, on torch's meta device.
+
+    Raises:
+        CheckpointError: config and weights disagree, or one of them cannot be read.
+    """
+    raw = read_config(folder)
+    if present(folder / ADAPTER_FILE):
+        raise CheckpointError(
+            f"{folder} holds both config.json and {ADAPTER_FILE}: is it a whole model or an adapter? Delete the one that it is not"
+        )
+    tensors = Tensors(folder)
+    check_layers(raw, tensors)
+    config = load_config(folder)
+    check_layers({"num_hidden_layers": getattr(config.get_text_config(), "num_hidden_layers", None)}, tensors)
+    if raw.get("quantization_config") is None:  # what quantised weights are made of only their library knows
+        check_network(folder, lambda: build(copy.deepcopy(config)), tensors)
+    return config
+
+
 def load_config(folder: Path) -> Any:
     """The checkpoint's config as its native class, whatever remote code it names."""
     from transformers import AutoConfig
@@ -111,7 +177,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     # Without these, transformers makes an empty tokenizer for some model types and says nothing.
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if not any(present(folder / name) for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise CheckpointError(f"{folder} holds no tokenizer (no tokenizer.json); fetch the whole checkpoint")
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -124,15 +190,9 @@ def load_tokenizer(folder: Path) -> Any:
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as it is."""
     file = folder / "config.json"
-    if not file.is_file():
+    if not present(file):
         raise CheckpointError(f"{folder} holds no config.json: it is not a checkpoint")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} should hold an object, found {type(config).__name__}")
-    return config
+    return read_object(file)
 
 
 def token_limit(config: Any) -> int | None:

@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from stepmark.errors import CheckpointError, UsageError
+from stepmark.errors import UsageError
+from stepmark.models.files import present, read_object
 from stepmark.models.spec import SPEC_FILE, Readout, ScoringSpec
 from stepmark.store import atomic_write
 
@@ -72,11 +73,8 @@ def store_calibration(
     new = replace(spec, readout=composed(spec.readout, scale, shift))
     beside = folder / NOTE_FILE
     earlier = None
-    if beside.is_file():
-        try:
-            earlier = json.loads(beside.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(f"{beside} is not JSON: {error}") from error
+    if present(beside):
+        earlier = read_object(beside)
     body = {
         **note,
         "scale": scale,

@@ -5,9 +5,10 @@ Safetensors are preferred; a `.bin` is read with `weights_only=True`, which exec
 
 from __future__ import annotations
 
-import json
+import math
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
+from stepmark.models.files import ADAPTER_FILE, read_object, weight_files
+from stepmark.models.places import find_checkpoint
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -33,41 +36,83 @@ _VARIANTS = (
 )
 
 
+FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""The types of plain weights; of any other, the numbers mean something only with scales or tables beside them."""
+_SAFETENSORS_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool",
+    **{f"{'U' * unsigned}I{bits}": f"{'u' * unsigned}int{bits}" for unsigned in (0, 1) for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorFact:
+    """What is known of a tensor before it is read."""
+
+    file: Path
+    """Where it is stored."""
+    shape: tuple[int, ...]
+    """Its sizes."""
+    dtype: str
+    """As torch names it; as safetensors does where that is another ("F8_E4M3")."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, file: Path) -> TensorFact:
+        """Of a tensor that is in memory."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return cls(file=file, shape=tuple(tensor.shape), dtype=dtype)
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
 class Tensors:
     """The tensors of a checkpoint folder, read one by one without loading the rest.
 
     Raises:
-        CheckpointError: no weights, an unreadable file, a tensor that the index promises and no file has.
+        CheckpointError: no weights, an unreadable file, a tensor that stands in two files, or one that the index of the shards puts
+            where it is not.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: dict[str, Path] = {}
+        self.files = weight_files(folder)
+        self.facts: dict[str, TensorFact] = {}
         self._loaded: dict[Path, dict[str, Tensor]] = {}
-        for suffix in ("safetensors", "bin"):
-            files = sorted(folder.glob(f"*.{suffix}"))
-            if suffix == "bin":
-                files = [f for f in files if f.name.startswith(("pytorch_model", "adapter_model"))]
-            if files:
-                for file in files:
-                    for name in self._names(file):
-                        self._files[name] = file
-                break
-        else:
-            raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+        for file in self.files.every:
+            for name, fact in self._facts(file):
+                if name in self.facts:
+                    raise CheckpointError(
+                        f"{folder}: both {self.facts[name].file.name} and {file.name} hold a tensor {name!r}, and which one is meant "
+                        "cannot be known; keep the files of one model only"
+                    )
+                self.facts[name] = fact
+        for name, file in self.files.places.items():
+            if name not in self.facts or self.facts[name].file != file:
+                where = f"it is in {self.facts[name].file.name}" if name in self.facts else "no file holds it"
+                raise CheckpointError(
+                    f"{self.files.index} puts {name!r} into {file.name}, and {where}; fetch the whole checkpoint again"
+                )
 
-    def _names(self, file: Path) -> Iterable[str]:
+    def _facts(self, file: Path) -> Iterable[tuple[str, TensorFact]]:
         if file.suffix == ".bin":
-            return self._bin(file)
+            return [(name, TensorFact.of(tensor, file)) for name, tensor in self._bin(file).items()]
         from safetensors import SafetensorError, safe_open
 
+        facts = []
         try:
             with safe_open(file, framework="pt") as opened:
-                return list(opened.keys())
+                for name in opened.keys():  # noqa: SIM118 (it is no mapping)
+                    part = opened.get_slice(name)
+                    code = part.get_dtype()
+                    dtype = _SAFETENSORS_TYPES.get(code, code)
+                    facts.append((name, TensorFact(file=file, shape=tuple(part.get_shape()), dtype=dtype)))
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{file} is not a readable safetensors file ({error}); fetch it again"
             ) from error
+        return facts
 
     def _bin(self, file: Path) -> dict[str, Tensor]:
         if file not in self._loaded:
@@ -85,7 +130,7 @@ class Tensors:
     @property
     def names(self) -> frozenset[str]:
         """All tensor names."""
-        return frozenset(self._files)
+        return frozenset(self.facts)
 
     def get(self, name: str) -> Tensor:
         """One tensor.
@@ -93,11 +138,7 @@ class Tensors:
         Raises:
             CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
         """
-        file = self._files.get(name)
-        if file is None:
-            raise CheckpointError(
-                f"{self.folder}: no tensor {name!r}; beside the backbone it holds {self.beside_backbone()[:8]}"
-            )
+        file = fact_of(self.facts, name, self.folder).file
         if file.suffix == ".bin":
             return self._bin(file)[name]
         from safetensors import safe_open
@@ -108,8 +149,45 @@ class Tensors:
 
     def beside_backbone(self) -> list[str]:
         """Tensor names that belong to no decoder layer, embedding or final norm: heads."""
-        parts = ("layers.", "embed_tokens.", "model.norm.", "norm.weight", "rotary")
-        return sorted(n for n in self._files if not any(p in n for p in parts))
+        return beside_backbone(self.facts)
+
+
+def fact_of(facts: Mapping[str, TensorFact], name: str, folder: Path) -> TensorFact:
+    """What is known of one tensor.
+
+    Raises:
+        CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
+    """
+    fact = facts.get(name)
+    if fact is None:
+        raise CheckpointError(
+            f"{folder}: no tensor {name!r}; beside the backbone it holds {beside_backbone(facts)[:8]}"
+        )
+    return fact
+
+
+def beside_backbone(names: Iterable[str]) -> list[str]:
+    """Of tensor names, those that belong to no decoder layer, embedding or final norm: heads."""
+    parts = ("layers.", "embed_tokens.", "model.norm.", "norm.weight", "rotary")
+    return sorted(n for n in names if not any(p in n for p in parts))
+
+
+def adapter_base(folder: Path) -> tuple[str, Path]:
+    """The base that an adapter names, and its folder.
+
+    Raises:
+        CheckpointError: it names none, or one that is not to be had; or its config is not to be used.
+    """
+    named = adapter_config(folder).get("base_model_name_or_path")
+    if not isinstance(named, str) or not named:
+        raise CheckpointError(f"{folder / ADAPTER_FILE} names no base_model_name_or_path")
+    return named, find_checkpoint(named)
+
+
+def adapter_head(folder: Path) -> dict[str, TensorFact]:
+    """What an adapter's folder holds beside LoRA weights, under the names that it has in the whole model."""
+    facts = Tensors(folder).facts.items()
+    return {_bare(name): fact for name, fact in facts if ".lora_" not in name}
 
 
 def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
@@ -121,29 +199,73 @@ def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
         The adapter's other tensors, by name: a head that was saved with it.
 
     Raises:
-        CheckpointError: a variant of LoRA that this does not implement, or a tensor that the base has no place for.
+        CheckpointError: a variant of LoRA that this does not implement, or tensors that do not fit the adapter's config or the base.
     """
     config = adapter_config(folder)
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
     tensors = Tensors(folder)
-    others: dict[str, Tensor] = {}
-    for name in sorted(tensors.names):
-        bare = name.removeprefix("base_model.model.")
-        if bare.endswith(".lora_A.weight"):
-            target = bare.removesuffix(".lora_A.weight").removeprefix("model.")
-            down = tensors.get(name).float()
-            up = tensors.get(name.replace(".lora_A.", ".lora_B.")).float()
-            try:
-                weight = backbone.get_parameter(f"{target}.weight")
-            except AttributeError as error:
-                raise CheckpointError(
-                    f"{folder}: the adapter changes {target!r}, which the base does not have"
-                ) from error
-            with torch.no_grad():
-                weight.copy_((weight.float() + scale * (up @ down).to(weight.device)).to(weight.dtype))
-        elif not bare.endswith(".lora_B.weight"):
-            others[bare] = tensors.get(name)
+    pairs = _pairs(tensors, config, backbone)
+    for target, (down, up) in pairs.items():
+        weight = backbone.get_parameter(f"{target}.weight")
+        added = scale * (tensors.get(up).float() @ tensors.get(down).float())
+        with torch.no_grad():
+            weight.copy_((weight.float() + added.to(weight.device)).to(weight.dtype))
+    merged = {name for pair in pairs.values() for name in pair}
+    others = {_bare(name): tensors.get(name) for name in sorted(tensors.names - merged)}
     return {name: t for name, t in others.items() if not _replaced(backbone, name, t, folder)}
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("base_model.model.")
+
+
+def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[str, tuple[str, str]]:
+    """The names of A and B by the module of the backbone that they change, all known to fit."""
+    folder, rank = tensors.folder, config["r"]
+    weights = {name: tuple(weight.shape) for name, weight in backbone.named_parameters()}
+    pairs: dict[str, tuple[str, str]] = {}
+    for name, fact in sorted(tensors.facts.items()):
+        if fact.dtype not in FLOATING:
+            raise CheckpointError(
+                f"{fact.file}: {name} is of type {fact.dtype}; expected one of {', '.join(sorted(FLOATING))}"
+            )
+        module, part, _ = _bare(name).partition(".lora_")
+        if not part or not name.endswith((".lora_A.weight", ".lora_B.weight")):
+            continue
+        target = module.removeprefix("model.")
+        if f"{target}.weight" not in weights:
+            raise CheckpointError(f"{folder}: the adapter changes {target!r}, which the base does not have")
+        down, up = (name.replace(name[-len("A.weight") :], f"{side}.weight") for side in "AB")
+        out, into = weights[f"{target}.weight"]
+        for half, shape in ((down, (rank, into)), (up, (out, rank))):
+            found = fact_of(tensors.facts, half, folder).shape
+            if found != shape:
+                raise CheckpointError(
+                    f"{fact.file}: {half} has the shape {found}; expected {shape}, for {ADAPTER_FILE} says r = {rank} and the base's "
+                    f"{target} is {(out, into)}"
+                )
+        pairs[target] = (down, up)
+    if lacking := sorted(_targets(config, backbone) - pairs.keys()):
+        raise CheckpointError(
+            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({len(lacking)} modules), "
+            "and its weights hold nothing for them; fetch the whole adapter, or name the layers that it changes in layers_to_transform"
+        )
+    return pairs
+
+
+def _targets(config: Mapping[str, Any], backbone: Any) -> set[str]:
+    """The linear modules that the config says are changed; empty where it says so by a pattern, which only peft can read."""
+    names, layers = config.get("target_modules"), config.get("layers_to_transform")
+    if not isinstance(names, list) or config.get("exclude_modules"):
+        return set()
+    numbers = None if layers is None else {str(n) for n in (layers if isinstance(layers, list) else [layers])}
+    return {
+        module
+        for module, kind in backbone.named_modules()
+        if isinstance(kind, torch.nn.Linear)
+        and any(f".model.{module}".endswith(f".{name}") for name in names)
+        and (numbers is None or numbers & set(module.split(".")))
+    }
 
 
 def _replaced(backbone: Any, name: str, tensor: Tensor, folder: Path) -> bool:
@@ -168,12 +290,9 @@ def adapter_config(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: not JSON, another kind of adapter, a variant of LoRA, or no rank or scale.
     """
-    file = folder / "adapter_config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+    file = folder / ADAPTER_FILE
+    config = read_object(file)
+    if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{file}: expected peft_type LORA; merge another kind of adapter with peft")
     for option in _VARIANTS:
         if config.get(option):
@@ -181,6 +300,7 @@ def adapter_config(folder: Path) -> dict[str, Any]:
                 f"{folder}: the adapter uses {option}, which stepmark does not merge; merge it with peft"
             )
     for key in ("r", "lora_alpha"):
-        if not isinstance(config.get(key), int | float) or config[key] <= 0:
-            raise CheckpointError(f"{file}: {key} should be a number above 0, found {config.get(key)!r}")
+        value = config.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            raise CheckpointError(f"{file}: {key} should be a number above 0, found {value!r}")
     return config

@@ -5,7 +5,6 @@ A checkpoint that cannot be told is refused with what was found; a wrong guess w
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
 from stepmark.models.backbone import read_config
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.families import FAMILIES
+from stepmark.models.files import present, read_object
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
 from stepmark.records import read_record
 
@@ -35,12 +35,12 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
         if family not in FAMILIES:
             raise unknown_name("PRM family", family, FAMILIES)
         return FAMILIES[family]
-    if (folder / SPEC_FILE).is_file():
+    if present(folder / SPEC_FILE):
         return read_spec(folder / SPEC_FILE)
     named = _by_name(name)
     if named is not None:
         return named
-    if not (folder / "config.json").is_file():
+    if not present(folder / "config.json"):
         raise UnknownFamilyError(
             f"{folder} holds neither config.json nor {SPEC_FILE}; an adapter alone does not tell its family: name one "
             f"with --family, of: {', '.join(FAMILIES)}"
@@ -114,11 +114,6 @@ def read_spec(file: Path) -> ScoringSpec:
         CheckpointError: not JSON, an unknown key, a wrong type; names the field.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")
-        return read_record(ScoringSpec, data)
+        return read_record(ScoringSpec, read_object(file))
     except InputError as error:
         raise CheckpointError(f"{file}: {error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error

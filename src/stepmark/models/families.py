@@ -94,7 +94,7 @@ _reasoneval = ScoringSpec(
         opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n", bos=True, read_back=1
     ),
     readout=Readout(
-        head=LinearHead(weight="score_head.weight", bias="score_head.bias"),
+        head=LinearHead(weight="score_head.weight", bias=None),
         activation="softmax",
         good=2,
         neutral=1,
@@ -200,6 +200,9 @@ _ALL = (
         family="reasoneval-34b",
         summary="ReasonEval-34B: as reasoneval, read at the last token of each step",
         layout=PieceLayout(opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n", bos=True),
+        readout=replace(
+            _reasoneval.readout, head=LinearHead(weight="score_head.weight", bias="score_head.bias")
+        ),
         architectures=("ReasonEval_34B",),
         settings=("score_dim",),
         checkpoints=("GAIR/ReasonEval-34B",),

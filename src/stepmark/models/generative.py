@@ -12,7 +12,6 @@ model, and `batching` brings them together. The critiques are kept in `StepScore
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -27,12 +26,13 @@ from stepmark.models.critics import Critic, Critiqued, refuse_markers
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.files import present, read_object
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.spec import SPEC_FILE
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores, read_record
 
 Settings = ThinkPRM | GenPRM | RPRM
 
@@ -104,16 +104,13 @@ def critic_spec_of(folder: Path) -> CriticSpec | None:
         CheckpointError: it names a critic that there is not, or settings that it does not have.
     """
     file = folder / SPEC_FILE
-    if not file.is_file():
+    if not present(file):
         return None
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(data, dict) or "critic" not in data:
+    data = read_object(file)
+    if "critic" not in data:
         return None
     family, settings = data["critic"], data.get("settings", {})
-    if family not in GENERATIVE or not isinstance(settings, dict):
+    if not isinstance(family, str) or family not in GENERATIVE or not isinstance(settings, dict):
         raise CheckpointError(
             f"{file}: expected a critic of {', '.join(GENERATIVE)} and its settings as an object, found {family!r}"
         )
@@ -246,6 +243,11 @@ class GenerativePRM:
         self._store = store if store is not None else MemoryReplies()
         self._in_flight = in_flight
 
+    def __repr__(self) -> str:
+        kind = type(self.critic)
+        family = next((name for name, one in GENERATIVE.items() if one.settings is kind), kind.__name__)
+        return repr_of(self, family=family, place={"policy": self._policy})
+
     @property
     def name(self) -> str:
         """The policy's name; marked where the scores are not causal."""
@@ -261,7 +263,7 @@ class GenerativePRM:
         """Whether the score of step t depends on the steps up to t only."""
         return self.critic.causal
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """Score every step of one solution; see `PRM.score`.
 
         Raises:
@@ -269,7 +271,7 @@ class GenerativePRM:
                 critique gave a verdict.
             BackendError: the policy failed.
         """
-        [scored] = self.score_many([Solution.of(problem, tuple(steps))])
+        [scored] = self.score_many([Solution.of(problem, steps)])
         if isinstance(scored, Refusal):
             raise scored.error
         return list(scored.scores)

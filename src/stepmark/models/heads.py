@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
-from stepmark.models.checkpoint import Tensors
+from stepmark.models.checkpoint import FLOATING, TensorFact, Tensors, fact_of
 from stepmark.models.spec import EnsembleHead, Head, LinearHead, LogRatioHead, MlpHead, Readout, VocabHead
 
 Neutral = Literal["positive", "negative"]
@@ -23,12 +24,88 @@ class _Source:
     def __init__(self, tensors: Tensors, extra: Mapping[str, Tensor], device: str) -> None:
         self._tensors, self._extra, self._device = tensors, extra, device
 
+    @property
+    def facts(self) -> dict[str, TensorFact]:
+        """What is known of each; the adapter's come before the base's."""
+        folder = self._tensors.folder
+        return self._tensors.facts | {n: TensorFact.of(tensor, folder) for n, tensor in self._extra.items()}
+
     def __contains__(self, name: str) -> bool:
         return name in self._extra or name in self._tensors.names
 
     def get(self, name: str) -> Tensor:
         tensor = self._extra[name] if name in self._extra else self._tensors.get(name)
         return tensor.to(self._device, torch.float32)
+
+
+def check_head(
+    head: Head,
+    facts: Mapping[str, TensorFact],
+    *,
+    folder: Path,
+    hidden: int | None,
+    classes: int | None = None,
+) -> None:
+    """Refuse head tensors that are not what the spec says, before any is read.
+
+    Args:
+        head: of the spec.
+        facts: of every tensor of the checkpoint.
+        folder: for messages.
+        hidden: the backbone's hidden size; None where it is not known yet.
+        classes: how many logits the readout takes (`Readout.classes`); None for any number.
+
+    Raises:
+        CheckpointError: a tensor is missing, is not of floating point, has another shape, or stands there and the spec does not name
+            it.
+    """
+
+    def sizes(name: str, *expected: int | None) -> tuple[int, ...]:
+        fact = fact_of(facts, name, folder)
+        if fact.dtype not in FLOATING:
+            raise CheckpointError(
+                f"{fact.file}: {name} is of type {fact.dtype}; expected one of {', '.join(sorted(FLOATING))}"
+            )
+        if len(fact.shape) != len(expected) or any(
+            size is not None and size != found for size, found in zip(expected, fact.shape, strict=True)
+        ):
+            raise CheckpointError(
+                f"{fact.file}: {name}: expected the shape {expected} (None: any), found {fact.shape}"
+            )
+        return fact.shape
+
+    if isinstance(head, LinearHead):
+        count = sizes(head.weight, None, hidden)[0]
+        _classes(count if classes is None else classes, count)
+        usual = head.weight.removesuffix("weight") + "bias"
+        if head.bias is None and usual in facts:
+            raise CheckpointError(
+                f"{facts[usual].file} holds {usual!r}, and the spec says that the head has no bias: name the tensor as its bias in "
+                "stepmark.json, or name the right --family"
+            )
+        if head.bias is not None and head.bias not in facts:
+            raise CheckpointError(
+                f"{folder}: no tensor {head.bias!r}, which the spec names as the head's bias; fetch the whole checkpoint, or, if the "
+                'head has none, say "bias": null in stepmark.json'
+            )
+        if head.bias is not None:
+            sizes(head.bias, count)
+    elif isinstance(head, MlpHead):
+        _classes(2 if classes is None else classes, 2)
+        middle = sizes(f"{head.prefix}.0.weight", None, hidden)[0]
+        sizes(f"{head.prefix}.0.bias", middle)
+        sizes(f"{head.prefix}.2.weight", 2, middle)
+        sizes(f"{head.prefix}.2.bias", 2)
+    elif isinstance(head, EnsembleHead):
+        members, width = None, hidden
+        for name, out in zip(_ENSEMBLE, (None, None, 1), strict=True):
+            members, _, width = sizes(f"{head.prefix}.{name}.weight", members, width, out)
+            sizes(f"{head.prefix}.{name}.bias", members, width)
+    elif "lm_head.weight" in facts:
+        sizes("lm_head.weight", None, hidden)
+
+
+_ENSEMBLE = ("nn1", "nn2", "nn_out")
 
 
 def build_head(
@@ -40,38 +117,29 @@ def build_head(
         CheckpointError: a tensor is missing or has the wrong shape, or a candidate token is unknown.
     """
     source = _Source(tensors, extra, device)
-    hidden = int(backbone.config.hidden_size)
+    check_head(head, source.facts, folder=tensors.folder, hidden=int(backbone.config.hidden_size))
+    linear = torch.nn.functional.linear
     if isinstance(head, LinearHead):
-        weight = _shaped(source.get(head.weight), head.weight, (None, hidden))
-        bias = None
-        if head.bias is not None and head.bias in source:
-            bias = _shaped(source.get(head.bias), head.bias, (weight.shape[0],))
-        return lambda rows: torch.nn.functional.linear(rows, weight, bias)
+        weight = source.get(head.weight)
+        bias = None if head.bias is None else source.get(head.bias)
+        return lambda rows: linear(rows, weight, bias)
     if isinstance(head, MlpHead):
-        first, last = f"{head.prefix}.0", f"{head.prefix}.2"
-        w1 = _shaped(source.get(f"{first}.weight"), f"{first}.weight", (None, hidden))
-        w2 = _shaped(source.get(f"{last}.weight"), f"{last}.weight", (2, w1.shape[0]))
-        b1 = _shaped(source.get(f"{first}.bias"), f"{first}.bias", (w1.shape[0],))
-        b2 = _shaped(source.get(f"{last}.bias"), f"{last}.bias", (2,))
-        linear = torch.nn.functional.linear
+        parts = (f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias"))
+        w1, b1, w2, b2 = map(source.get, parts)
         return lambda rows: linear(torch.relu(linear(rows, w1, b1)), w2, b2)
     if isinstance(head, EnsembleHead):
-        return _ensemble(head, source, hidden)
+        return _ensemble(head, source)
     if isinstance(head, VocabHead):
         return _vocab(head, source, backbone, tokenizer, device)
     assert isinstance(head, LogRatioHead)
     raise CheckpointError("an implicit PRM has no head; it is read by comparing two language models")
 
 
-def _ensemble(head: EnsembleHead, source: _Source, hidden: int) -> HeadFunction:
-    layers = []
-    width: int | None = hidden
-    for name in ("nn1", "nn2", "nn_out"):
-        weight = _shaped(
-            source.get(f"{head.prefix}.{name}.weight"), f"{head.prefix}.{name}.weight", (None, width, None)
-        )
-        layers.append((weight, source.get(f"{head.prefix}.{name}.bias")))
-        width = weight.shape[2]
+def _ensemble(head: EnsembleHead, source: _Source) -> HeadFunction:
+    layers = [
+        (source.get(f"{head.prefix}.{name}.weight"), source.get(f"{head.prefix}.{name}.bias"))
+        for name in _ENSEMBLE
+    ]
 
     def apply(rows: Tensor) -> Tensor:
         state = rows.expand(layers[0][0].shape[0], -1, -1)
@@ -97,8 +165,7 @@ def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, devi
         raise CheckpointError(
             f"the verdicts {head.candidates} end in the same token; this tokenizer cannot serve this PRM"
         )
-    hidden = int(backbone.config.hidden_size)
-    every = _shaped(output_rows(source, backbone), "lm_head.weight", (None, hidden))
+    every = output_rows(source, backbone)
     if max(ids) >= len(every):
         raise CheckpointError(
             f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(every)} rows"
@@ -128,14 +195,6 @@ def output_rows(
     )
 
 
-def _shaped(tensor: Tensor, name: str, shape: tuple[int | None, ...]) -> Tensor:
-    if len(tensor.shape) != len(shape) or any(
-        want is not None and want != found for want, found in zip(shape, tensor.shape, strict=True)
-    ):
-        raise CheckpointError(f"{name}: expected the shape {shape} (None: any), found {tuple(tensor.shape)}")
-    return tensor
-
-
 def step_scores(
     readout: Readout, logits: Tensor, neutral: Neutral
 ) -> tuple[list[float], list[tuple[float, ...]] | None]:
@@ -151,32 +210,28 @@ def step_scores(
         raise CheckpointError(
             "the model gave NaN or an infinity; try --dtype float32, or check the checkpoint"
         )
-    classes = logits.shape[1]
+    if readout.activation == "sigmoid-mean" and not logits.shape[1]:
+        raise CheckpointError("the ensemble has no members")
+    if readout.classes is not None:
+        _classes(readout.classes, logits.shape[1])
     if readout.activation == "sigmoid":
-        _classes(classes, 1)
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None
     if readout.activation == "identity":
-        _classes(classes, 1)
         return logits[:, 0].tolist(), None
     if readout.activation == "sigmoid-mean":
-        if classes == 0:
-            raise CheckpointError("the ensemble has no members")
         return torch.sigmoid(logits).mean(-1).tolist(), None
     # In float64, so that a sum of class probabilities does not pass 1 by a rounding.
     p = torch.softmax(logits.double(), -1)
     if readout.activation == "margin":
-        _classes(classes, 2)
         return (p[:, readout.good] - p[:, 1 - readout.good]).tolist(), None
     if readout.neutral is None:
-        _classes(classes, 2)
         # The softmax of two is the sigmoid of their difference.
         above = logits[:, readout.good].double() - logits[:, 1 - readout.good].double()
         return torch.sigmoid(readout.scale * above + readout.shift).tolist(), None
-    _classes(classes, 3)
     score = p[:, readout.good] + (p[:, readout.neutral] if neutral == "positive" else 0.0)
     return score.clamp(0.0, 1.0).tolist(), [tuple(row) for row in p.tolist()]
 
 
-def _classes(found: int, expected: int) -> None:
+def _classes(expected: int, found: int) -> None:
     if found != expected:
         raise CheckpointError(f"this family's head has {expected} classes, the checkpoint's has {found}")

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.files import ADAPTER_FILE, local_folder, present
 from stepmark.models.identity import CheckpointFiles, identity_of, named
 from stepmark.models.lazy import Lazy
 from stepmark.models.named import (
+    check_device,
     idle_settings,
     is_factory,
     is_server,
@@ -20,6 +22,7 @@ from stepmark.models.named import (
 )
 from stepmark.models.places import BUILT_IN_BASE, NAMES, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
+from stepmark.models.spec import spec_key
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
@@ -195,7 +198,8 @@ def _own_critic(name: str, seed: int) -> Settings:
     """The critic that a checkpoint of our own says it is."""
     from stepmark.models.generative import critic_spec_of
 
-    found = critic_spec_of(Path(name).expanduser())
+    folder = local_folder(name)
+    found = None if folder is None else critic_spec_of(folder)
     assert found is not None
     return replace(found.settings, seed=seed)
 
@@ -301,7 +305,7 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
         given.name,
         spec,
         encoder,
-        identity=lambda: named(given.name, files.fingerprint(), spec, given.neutral, given.truncate),
+        identity=lambda: named(given.name, files.fingerprint(), spec_key(spec), given.neutral, given.truncate),
         model=given.model,
         neutral=given.neutral,
         api_key_env=key_variable(),
@@ -335,7 +339,9 @@ def _local(given: _Settings) -> _Checkpoint:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
-    place = _device(given.device)
+    from stepmark.models.backbone import compute_device
+
+    place = compute_device(given.device)
     return _Checkpoint(
         given=given,
         folder=folder,
@@ -367,7 +373,7 @@ class _Checkpoint:
         return named(
             self.given.name,
             [files.fingerprint() for files in self.files],
-            self.spec,
+            spec_key(self.spec),
             self.given.neutral,
             self.given.truncate,
             str(self.dtype),
@@ -384,7 +390,7 @@ class _Checkpoint:
 
         name, spec, place = self.given.name, self.spec, self.device
         budget = self.given.token_budget or (2048 if place == "cpu" else 16384)
-        backbone, tokens, source, extra = _assemble(self.folder, self.dtype, place)
+        backbone, tokens, source, extra = _assemble(self.folder, self.dtype, place, spec)
         encoder = Encoder(
             tokens,
             spec.layout,
@@ -406,7 +412,9 @@ class _Checkpoint:
                 identity=self.identity,
             )
         # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
-        their_backbone, their_tokens, their_source, their_extra = _assemble(self.reference, self.dtype, place)
+        their_backbone, their_tokens, their_source, their_extra = _assemble(
+            self.reference, self.dtype, place, spec
+        )
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
                 f"the reference {self.reference} has another vocabulary than {name}; their tokens cannot be compared"
@@ -438,15 +446,11 @@ def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
 def _base(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
     from stepmark.models.backbone import read_config
-    from stepmark.models.checkpoint import adapter_config
+    from stepmark.models.checkpoint import adapter_base
 
-    adapter = folder / "adapter_config.json"
     base, of_ours = folder, False
-    if adapter.is_file():
-        named = adapter_config(folder).get("base_model_name_or_path")
-        if not isinstance(named, str):
-            raise CheckpointError(f"{adapter} names no base_model_name_or_path")
-        base = find_checkpoint(named)
+    if present(folder / ADAPTER_FILE):
+        named, base = adapter_base(folder)
         # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
         of_ours = named == BUILT_IN_BASE
     config = read_config(base)
@@ -454,30 +458,31 @@ def _base(folder: Path) -> tuple[Path, bool]:
     return base, of_ours or stored == "bfloat16"
 
 
-def _assemble(folder: Path, dtype: Any, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
+def _assemble(
+    folder: Path, dtype: Any, device: str, spec: ScoringSpec
+) -> tuple[Any, Any, Any, Mapping[str, Any]]:
     """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
-    from stepmark.models.backbone import load_backbone, load_tokenizer
-    from stepmark.models.checkpoint import Tensors, merge_adapter
+    from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
+    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
+    from stepmark.models.heads import check_head
 
+    adapted = present(folder / ADAPTER_FILE)
     base, _ = _base(folder)
-    backbone = load_backbone(base, dtype=dtype, device=device)
     source = Tensors(base)
-    extra = merge_adapter(backbone, folder) if (folder / "adapter_config.json").is_file() else {}
-    has_own = (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
+    hidden = read_config(base).get("hidden_size")
+    # Before anything is built: a head that is not there, or of other sizes, is refused at once.
+    check_head(
+        spec.readout.head,
+        source.facts | (adapter_head(folder) if adapted else {}),
+        folder=folder,
+        hidden=hidden if isinstance(hidden, int) else None,
+        classes=spec.readout.classes,
+    )
+    backbone = load_backbone(base, dtype=dtype, device=device)
+    extra = merge_adapter(backbone, folder) if adapted else {}
+    has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
     return backbone, tokenizer, source, extra
-
-
-def _device(device: str) -> str:
-    import torch
-
-    if device != "auto":
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise UsageError(
-                "--device cuda: this machine or this build of torch has no CUDA; use --device cpu"
-            )
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
@@ -492,5 +497,5 @@ def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
         return torch.bfloat16 if native and bfloat16_checkpoint else torch.float32
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in known:
-        raise UsageError(f"--dtype is float32, bfloat16 or auto, found {dtype!r}")
+        raise UsageError(f"dtype should be float32, bfloat16 or auto, found {dtype!r}")
     return known[dtype]

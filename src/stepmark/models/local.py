@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, Take, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.spec import LogRatioHead, ScoringSpec
 from stepmark.models.tree import Ints, PackedTree
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,13 @@ class WindowedPRM(ABC):
     ) -> None:
         self._name, self.spec, self.encoder, self._ledger = name, spec, encoder, ledger
         self._token_budget, self._identity = token_budget, identity
+
+    def __repr__(self) -> str:
+        return repr_of(self, family=self.spec.family, place=self._place())
+
+    @abstractmethod
+    def _place(self) -> dict[str, object]:
+        """Where it computes, for people."""
 
     @property
     def name(self) -> str:
@@ -73,9 +80,9 @@ class WindowedPRM(ABC):
         """What it has cost so far."""
         return self._ledger
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, tuple(steps))]))
+        result = next(self.score_many([Solution.of(problem, steps)]))
         assert isinstance(result, StepScores)
         return list(result.scores)
 
@@ -135,6 +142,9 @@ class HeadPRM(WindowedPRM):
     ) -> None:
         super().__init__(name, spec, encoder, engine.ledger, engine.token_budget, identity)
         self.engine, self.head, self.neutral = engine, head, neutral
+
+    def _place(self) -> dict[str, object]:
+        return _place_of(self.engine)
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         if not encoded:
@@ -219,6 +229,9 @@ class ImplicitPRM(WindowedPRM):
             raise CheckpointError(f"{spec.family} is no implicit PRM")
         self.policy, self.reference, self.rule = policy, reference, spec.readout.head
 
+    def _place(self) -> dict[str, object]:
+        return _place_of(self.policy[0])
+
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         if not encoded:
             return []
@@ -247,6 +260,10 @@ class ImplicitPRM(WindowedPRM):
                 )
             )
         return result
+
+
+def _place_of(engine: Engine) -> dict[str, object]:
+    return {"device": engine.device, "dtype": str(engine.backbone.dtype).removeprefix("torch.")}
 
 
 def _token_logprobs(engine: Engine, output: Tensor, encoded: list[Encoded]) -> tuple[Any, PackedTree]:

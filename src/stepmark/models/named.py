@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
+from stepmark.models.files import local_folder
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
 
@@ -70,8 +71,8 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
     if family is not None:
         return family in GENERATIVE
     # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
-    folder = Path(name if tokenizer is None else tokenizer).expanduser()
-    return folder.is_dir() and critic_spec_of(folder) is not None
+    folder = local_folder(name if tokenizer is None else tokenizer)
+    return folder is not None and critic_spec_of(folder) is not None
 
 
 def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:
@@ -112,6 +113,16 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
     if served:
         idle["reference"] = f"{name} computes one model only: leave it out"
     return idle
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is none, before a model is loaded.
+
+    Raises:
+        UsageError: not auto, cpu, cuda or one of several.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER")
 
 
 def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

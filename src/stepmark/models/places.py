@@ -9,6 +9,7 @@ from pathlib import Path
 from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError
 from stepmark.models.base import BASE_NAME, base_folder
+from stepmark.models.fetching import CONFIGURATION, folder_of_name
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -32,8 +33,6 @@ ARITHMETIC = "stepmark:arithmetic"
 BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
 """Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
-_WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
-
 
 def built_in(name: str) -> Path | None:
     """The folder of a built-in checkpoint; None for any other name.
@@ -53,25 +52,7 @@ def find_checkpoint(name: str) -> Path:
         CheckpointError: neither a folder nor to be had from the hub.
         UnknownNameError: no built-in one has this name.
     """
-    ours = built_in(name)
-    if ours is not None:
-        return ours
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise CheckpointError(
-            f"there is no folder {name!r}; expected a checkpoint's folder, or a hub name OWNER/NAME"
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_WANTED))
-    except Exception as error:  # every kind of network and hub failure ends here
-        raise CheckpointError(
-            f"{name!r} is no local folder and could not be fetched from the hub ({type(error).__name__}: {error}); "
-            "check the name and the network, or give a local folder"
-        ) from error
+    return built_in(name) or folder_of_name(name, [*CONFIGURATION, "*.safetensors", "*.bin"])
 
 
 def folder_of(name: str) -> Path:

@@ -91,6 +91,9 @@ class PoolingPRM(WindowedPRM):
         ]
         return named(super().identity, self._model, reported)
 
+    def _place(self) -> dict[str, object]:
+        return {"model": self._model}
+
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
         self._finalizer()

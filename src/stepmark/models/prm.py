@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,6 +32,25 @@ class Ledger:
     def cache_hits(self) -> int:
         """Tokens that were needed and not computed, because a shared prefix had them already."""
         return self.tokens_in - self.tokens_computed
+
+
+def repr_of(prm: PRM, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
+    """A PRM in one line, for its `__repr__`.
+
+    Args:
+        prm: of any kind.
+        family: how it is read, where that is known here.
+        place: where it computes: device and precision, or an address.
+    """
+    facts = {
+        "name": prm.name,
+        **({} if family is None else {"family": family}),
+        "score_kind": prm.score_kind,
+        "aggregate": prm.default_aggregate,
+        "threshold": prm.default_threshold,
+        **(place or {}),
+    }
+    return f"{type(prm).__name__}({', '.join(f'{key}={value!r}' for key, value in facts.items())})"
 
 
 class PRM(Protocol):
@@ -68,7 +87,7 @@ class PRM(Protocol):
     def ledger(self) -> Ledger:
         """What it has cost so far."""
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """Score every step of one solution; the result has the length of `steps`.
 
         Raises:

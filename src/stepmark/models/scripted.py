@@ -7,12 +7,12 @@ ledger, is a word between white space.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from stepmark.errors import InputError, UsageError
-from stepmark.models.prm import Ledger
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.prm import Ledger, repr_of
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 Script = Callable[[str, tuple[str, ...]], float | None]
 """The score of the last of the steps, given the problem and the steps up to it; None for "not read"."""
@@ -55,7 +55,10 @@ class ScriptedPRM:
         self._problem: str | None = None
         self._known: dict[tuple[str, ...], float | None] = {}
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def __repr__(self) -> str:
+        return repr_of(self)
+
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """The script's score of every step.
 
         Raises:
@@ -63,7 +66,7 @@ class ScriptedPRM:
             UsageError: the script gave something that is no score of its kind.
         """
         self._forget()
-        result = self._read(Solution.of(problem, tuple(steps)))
+        result = self._read(Solution.of(problem, steps))
         self._forget()
         return list(result.scores)
 

@@ -8,9 +8,12 @@ stands anywhere else. A checkpoint made by stepmark carries its spec in `stepmar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+import json
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
+from stepmark.errors import UsageError
 from stepmark.records import ScoreKind
 
 SPEC_FILE = "stepmark.json"
@@ -92,7 +95,7 @@ class LinearHead:
     kind: Literal["linear"] = "linear"
     weight: str = "score.weight"
     bias: str | None = "score.bias"
-    """Tensor name; used only if the checkpoint has it (a bias-free head simply has none)."""
+    """Tensor name; None for a head without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +138,10 @@ class LogRatioHead:
     reference: str | None = None
     """The usual reference model."""
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.beta) and self.beta > 0):
+            raise UsageError(f"beta should be a finite number above 0, found {self.beta}")
+
 
 Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead
 
@@ -145,7 +152,7 @@ Activation = Literal["softmax", "margin", "sigmoid", "sigmoid-mean", "identity"]
 class Readout:
     """From hidden states to scores."""
 
-    head: Annotated[Head, field()]
+    head: Head
     activation: Activation
     """`softmax`: probability of class `good`. `margin`: p(good) - p(the other of two). `sigmoid` of one
     logit. `sigmoid-mean`: mean over an ensemble. `identity`: as it is."""
@@ -158,6 +165,45 @@ class Readout:
     shift: float = 0.0
     """Platt calibration: sigmoid(scale * logit + shift), of the one logit of `sigmoid` or, for a `softmax` of two classes, of
     the good one's logit above the other's."""
+
+    def __post_init__(self) -> None:
+        classes = self.classes
+        if not 0 <= self.good < (classes or 1):
+            raise UsageError(
+                f"good should be the index of one of {classes or 1} classes, counted from 0 (activation {self.activation!r}), "
+                f"found {self.good}"
+            )
+        if self.neutral is not None and (
+            self.activation != "softmax" or self.neutral == self.good or not 0 <= self.neutral < 3
+        ):
+            raise UsageError(
+                "neutral should be the index of one of the three classes of a softmax (0 to 2), and another than good, found "
+                f"{self.neutral} (activation {self.activation!r}, good {self.good})"
+            )
+        for what, names in (
+            ("class_names", self.class_names),
+            ("candidates", self.head.candidates if isinstance(self.head, VocabHead) else None),
+        ):
+            if names is not None and classes is not None and len(names) != classes:
+                raise UsageError(
+                    f"{what} should be {classes} (activation {self.activation!r}), found {len(names)}"
+                )
+        if not (math.isfinite(self.scale) and math.isfinite(self.shift)):
+            raise UsageError(f"scale and shift should be finite, found {self.scale} and {self.shift}")
+        if (self.scale, self.shift) != (1.0, 0.0) and (
+            self.activation not in ("sigmoid", "softmax") or self.neutral is not None
+        ):
+            raise UsageError(
+                "scale and shift are for the sigmoid of one logit and the softmax of two; expected 1 and 0 for "
+                f"{self.activation!r}, found {self.scale} and {self.shift}"
+            )
+
+    @property
+    def classes(self) -> int | None:
+        """Logits that the head gives; None for any number."""
+        if self.activation == "softmax":
+            return 2 if self.neutral is None else 3
+        return {"sigmoid": 1, "identity": 1, "margin": 2, "sigmoid-mean": None}[self.activation]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,3 +235,29 @@ class ScoringSpec:
     """Head tensors that mean this family when neither decides."""
     checkpoints: tuple[str, ...] = ()
     """Hub names known to be of this family."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise UsageError(f"threshold should be finite, found {self.threshold}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens should be at least 1, found {self.max_tokens}")
+
+
+_FINDING = ("summary", "source", "aggregate_source", "architectures", "settings", "tensors", "checkpoints")
+"""Fields of a spec that say what it is of, and nothing of how it is read."""
+
+
+def spec_key(spec: ScoringSpec) -> str:
+    """How a checkpoint is read, as one line of text for fingerprints.
+
+    It holds the fields that differ from their defaults, so that a field that a later version adds changes no fingerprint.
+    """
+    [(name, read)] = _differences(spec).items()
+    return json.dumps({name: {k: v for k, v in read.items() if k not in _FINDING}}, sort_keys=True)
+
+
+def _differences(value: Any) -> Any:
+    if not is_dataclass(value):
+        return value
+    pairs = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
+    return {type(value).__name__: {name: _differences(part) for name, part, usual in pairs if part != usual}}

@@ -13,7 +13,9 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.detect import spec_of
+from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
+from stepmark.models.heads import check_head
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.training.calibrate import takes_a_map
@@ -57,7 +59,9 @@ class Further(StepObjective):
         form = self.there.readout.head
         single = self.there.readout.activation == "sigmoid"
         if isinstance(form, LinearHead):
-            made: torch.nn.Module = torch.nn.Linear(net.hidden_size, 1 if single else 2)
+            made: torch.nn.Module = torch.nn.Linear(
+                net.hidden_size, 1 if single else 2, bias=form.bias is not None
+            )
             places = {"weight": form.weight, "bias": form.bias}
         else:
             assert isinstance(form, MlpHead), "refused by `recipe_of`"
@@ -92,10 +96,11 @@ class Further(StepObjective):
 
     def _fill(self, made: torch.nn.Module, places: dict[str, str | None]) -> None:
         tensors = Tensors(self.folder)
+        readout = self.there.readout
+        check_head(readout.head, tensors.facts, folder=self.folder, hidden=None, classes=readout.classes)
         for inner, parameter in made.named_parameters():
             outer = places[inner]
-            if outer is None or (inner == "bias" and outer not in tensors.names):
-                continue
+            assert outer is not None, "made without one"
             given = tensors.get(outer)
             if given.shape != parameter.shape:
                 raise CheckpointError(
@@ -138,7 +143,7 @@ def recipe_of(
         CheckpointError: no such checkpoint.
     """
     folder, spec = _read(place, family)
-    adapter = (folder / "adapter_config.json").is_file()
+    adapter = present(folder / ADAPTER_FILE)
     base, scale = str(folder), 32.0
     if adapter:
         config = adapter_config(folder)

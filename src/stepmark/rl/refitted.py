@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
 from stepmark.errors import UsageError, said
 from stepmark.metrics.intervals import Difference
 from stepmark.models.identity import identity_of
-from stepmark.models.prm import PRM, Ledger
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 
 @final
@@ -23,6 +23,9 @@ class RefittedPRM:
 
     def __init__(self, prm: PRM) -> None:
         self._prm, self._name, self._before = prm, prm.name, Ledger()
+
+    def __repr__(self) -> str:
+        return repr_of(self, place={"present": self._prm})
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class RefittedPRM:
             )
         self._before, self._prm = self.ledger, prm
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """As `PRM.score`, by the present one."""
         return self._prm.score(problem, steps)
 

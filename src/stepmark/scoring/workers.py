@@ -11,8 +11,8 @@ from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError
 from stepmark.models.identity import identity_of
-from stepmark.models.prm import PRM, Ledger
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 BUILD = "stepmark.scoring.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -165,14 +165,17 @@ class SpreadPRM:
         self.default_threshold: float | None = threshold
         """Of the workers' own."""
 
+    def __repr__(self) -> str:
+        return repr_of(self)
+
     @property
     def ledger(self) -> Ledger:
         """What all workers have spent, added up; of one that died, what it had told."""
         return ledger_of(self._workers.counters, self._which)
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, tuple(steps))]))
+        result = next(self.score_many([Solution.of(problem, steps)]))
         assert isinstance(result, StepScores)
         return list(result.scores)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError, said
 from stepmark.models import attention
-from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
+from stepmark.models.backbone import compute_device, load_backbone, load_tokenizer, token_limit
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.generative import CriticSpec
@@ -69,12 +69,10 @@ class Weights:
     @property
     def place(self) -> str:
         """The device itself."""
-        if self.device != "auto":
-            return self.device
-        if not torch.cuda.is_available():
-            return "cpu"
+        place = compute_device(self.device)
         # Processes launched together have a device each.
-        return f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"
+        each = self.device == "auto" and place == "cuda" and "LOCAL_RANK" in os.environ
+        return f"cuda:{os.environ['LOCAL_RANK']}" if each else place
 
 
 def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:

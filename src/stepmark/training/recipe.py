@@ -12,6 +12,7 @@ from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.detect import read_spec
+from stepmark.models.files import local_folder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
@@ -103,8 +104,8 @@ def train(
     layout = layout_for(
         load_tokenizer(base), mark=recipe.mark, layout=recipe.layout, marked=recipe.objective.marked
     )
-    folder = Path(recipe.base).expanduser()
-    base_name = str(folder.resolve()) if folder.is_dir() else recipe.base
+    folder = local_folder(recipe.base)
+    base_name = recipe.base if folder is None else str(folder.resolve())
     spec = recipe.objective.spec(layout, base_name)
     settings = recipe.train
     if recipe.adapter and not isinstance(spec, ScoringSpec):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepmark.errors import InputError, MissingExtraError, UsageError
+from stepmark.models.fetching import fetch
 from stepmark.records import Refusal
 from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
@@ -99,21 +100,7 @@ def hub_files(name: str, split: str) -> list[Path]:
         UsageError: there is no such file here and the hub cannot be reached or has no such data set.
         MissingExtraError: huggingface_hub, or pyarrow for parquet, is not installed.
     """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError(
-            "reading from the hub needs huggingface_hub: pip install huggingface_hub"
-        ) from error
-    try:
-        folder = Path(
-            snapshot_download(name, repo_type="dataset", allow_patterns=[f"*{ending}" for ending in _FILES])
-        )
-    except Exception as error:  # every kind of network and hub failure ends here
-        raise UsageError(
-            f"{name}: there is no such file, and it could not be fetched from the hub as a data set "
-            f"({type(error).__name__}: {error}); check the name and the network"
-        ) from error
+    folder = fetch(name, [f"*{ending}" for ending in _FILES], kind="dataset")
     found = sorted(
         f for f in folder.rglob("*") if f.name.endswith(_FILES) and not f.name.endswith(_MADE) and f.is_file()
     )

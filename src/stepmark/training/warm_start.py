@@ -14,6 +14,7 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.default import default_folder
 from stepmark.models.detect import read_spec
+from stepmark.models.files import local_folder, present
 from stepmark.models.places import BUILT_IN, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 
@@ -42,7 +43,7 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
     folder = default_folder() if name == "default" else find_checkpoint(name)
     config = adapter_config(folder)
     _same_base(folder, config.get("base_model_name_or_path"), net)
-    if (folder / SPEC_FILE).is_file() and isinstance(net.spec, ScoringSpec):
+    if present(folder / SPEC_FILE) and isinstance(net.spec, ScoringSpec):
         spec = read_spec(folder / SPEC_FILE)
         if spec.layout != net.spec.layout:
             raise UsageError(
@@ -93,7 +94,7 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
 
 
 def _same_base(folder: Path, named: object, net: Net) -> None:
-    if not isinstance(named, str) or not (named in BUILT_IN or Path(named).expanduser().is_dir()):
+    if not isinstance(named, str) or not (named in BUILT_IN or local_folder(named)):
         return  # a hub name, or a folder of another machine: shapes are all that can be compared
     if find_checkpoint(named).resolve() != net.base.resolve():
         raise CheckpointError(f"{folder} is an adapter over {named}, and the base here is {net.base}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -16,9 +16,16 @@ from stepmark.models.policies.prompts import PromptEncoder
 try:
     import torch
 
-    from stepmark.models.backbone import without_bars
+    from stepmark.models.backbone import (
+        checked_config,
+        compute_device,
+        load_network,
+        load_tokenizer,
+    )
+    from stepmark.models.checkpoint import adapter_base, merge_adapter
+    from stepmark.models.files import ADAPTER_FILE, present, read_object
     from stepmark.models.kernels import bound_kernels
-    from stepmark.models.places import built_in
+    from stepmark.models.places import built_in, find_checkpoint
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Drawn", "LocalPolicy"]
 
 _Sample = TypeVar("_Sample")
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ROOM = 256
 """Tokens that the cache has room for at first."""
 _WORTH_DROPPING = 0.8
@@ -49,26 +57,44 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
 
     Raises:
-        CheckpointError: nothing there that transformers can load as a causal language model.
+        CheckpointError: nothing there that transformers can load as a causal language model, or a config that disagrees with the
+            weights.
+        UsageError: no such device or precision.
     """
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     bound_kernels()
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = built_in(str(path)) or path
-    try:
-        # Its warnings are let through: nobody else would say that a weight is missing.
-        with without_bars():
-            tokenizer = AutoTokenizer.from_pretrained(place)
-            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    place = compute_device(device)
+    if dtype not in _DTYPES:
+        raise UsageError(f"dtype should be one of {', '.join(_DTYPES)}, found {dtype!r}")
+    folder = find_checkpoint(str(path))
+    adapted = present(folder / ADAPTER_FILE)
+    base = adapter_base(folder)[1] if adapted else folder
+    if present(base / "generation_config.json"):
+        # It says where a text ends; transformers would pass over one that it cannot read.
+        read_object(base / "generation_config.json")
+    config = checked_config(base, AutoModelForCausalLM.from_config)
+    has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
+    tokenizer = load_tokenizer(folder if has_own else base)
+    model = load_network(AutoModelForCausalLM, base, config, dtype=dtype)
+    if adapted:
+        _put_output(model, merge_adapter(model.base_model, folder), folder)
+    return model.to(place), tokenizer
+
+
+def _put_output(model: Any, extra: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Put the language-model head that came with an adapter in the place of the base's."""
+    rows = extra.get("lm_head.weight")
+    if rows is None:
+        return
+    weight = model.get_output_embeddings().weight
+    if weight is model.get_input_embeddings().weight or weight.shape != rows.shape:
         raise CheckpointError(
-            f"{path}: expected a folder or hub name of a causal language model that transformers loads; "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    return model.to(device), tokenizer
+            f"{folder}: the adapter holds a language-model head of the shape {tuple(rows.shape)}, which the base has no place of its "
+            "own for; merge it with peft"
+        )
+    with torch.no_grad():
+        weight.copy_(rows)
 
 
 def checkpoint_identity(path: str | Path, *, dtype: str = "auto") -> Callable[[], str] | None:
@@ -141,6 +167,12 @@ class LocalPolicy:
         self.read = Reading()
         self.keeps_nothing = why_not(model) if memory_tokens else "it was given no memory"
         self._kept = None if self.keeps_nothing else PromptCache(model, memory_tokens)
+
+    def __repr__(self) -> str:
+        dtype = str(self._model.dtype).removeprefix("torch.")
+        return (
+            f"{type(self).__name__}(name={self.name!r}, device={str(self._model.device)!r}, dtype={dtype!r})"
+        )
 
     @property
     def model(self) -> Any:

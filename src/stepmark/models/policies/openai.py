@@ -24,6 +24,7 @@ from typing import Any, TypeVar, final
 
 from stepmark.batching import Choose, Message, Prompt, Ready, Write, Written
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
+from stepmark.models.fetching import CONFIGURATION, folder_of_name
 from stepmark.models.policies import wire
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.policies.transport import GarbageError, Patience, RefusedError, Server
@@ -101,6 +102,11 @@ class OpenAIPolicy:
         self.name = model if model is not None else self._only_model()
         self.identity = self.name
         self.tokens_written = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(name={self.name!r}, address={self._server.base_url.rpartition('@')[2]!r})"
+        )
 
     def write(
         self, requests: Sequence[Write], ready: Ready | None = None
@@ -331,9 +337,10 @@ class OpenAIPolicy:
 def _encoder(path: str) -> PromptEncoder:
     from transformers import AutoTokenizer
 
+    folder = folder_of_name(path, CONFIGURATION)
     try:
-        return PromptEncoder(AutoTokenizer.from_pretrained(path), path)
-    except (OSError, ValueError, KeyError) as error:
+        return PromptEncoder(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), path)
+    except Exception as error:  # whatever a corrupt file makes transformers or tokenizers raise
         raise CheckpointError(f"{path}: expected a tokenizer; {type(error).__name__}: {error}") from error
 
 

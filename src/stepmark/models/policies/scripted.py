@@ -45,6 +45,9 @@ class ScriptedPolicy:
         self._written = 0
         self._chosen = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
     def write(
         self, requests: Sequence[Write], ready: Ready | None = None
     ) -> list[list[Written] | InputError]:

@@ -21,7 +21,7 @@ from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_
 from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, closed, headers, request_of
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.portions import batches
-from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.records import Refusal, ScoredSolution, Solution, Steps
 
 
 @final
@@ -84,7 +84,7 @@ class AsyncClient:
     async def score(
         self,
         problem: str,
-        steps: Sequence[str] | str,
+        steps: Steps | str,
         *,
         split: str | None = None,
         aggregate: str | None = None,
@@ -119,7 +119,7 @@ class AsyncClient:
     async def rank(
         self,
         problem: str,
-        candidates: Sequence[Sequence[str] | str],
+        candidates: Sequence[Steps | str],
         *,
         split: str | None = None,
         aggregate: str | None = None,

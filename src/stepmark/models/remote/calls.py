@@ -24,7 +24,7 @@ from stepmark.models.remote.answers import (
 from stepmark.models.remote.exchange import DeclinedError, Exchange, Rules
 from stepmark.models.remote.portions import Limits, complaint, in_parts
 from stepmark.models.remote.processes import PerProcess
-from stepmark.records import Problem, Refusal, ScoredSolution, Solution
+from stepmark.records import Problem, Refusal, ScoredSolution, Solution, Step, Steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Question:
 
     @classmethod
     def of(
-        cls, problem: str, steps: Sequence[str] | str, *, split: str | None = None, id: str | None = None
+        cls, problem: str, steps: Steps | str, *, split: str | None = None, id: str | None = None
     ) -> Question:
         """From plain strings.
 
@@ -52,10 +52,10 @@ class Question:
             return cls(solution=bare, text=steps, split=split)
         if split is not None:
             raise UsageError(f"split={split!r} says how a text is cut; the steps are given")
-        texts = tuple(steps)
-        for number, text in enumerate(texts):
-            _check_type(text, f"steps[{number}]")
-        return cls(solution=Solution.of(problem, texts, id=id))
+        for number, step in enumerate(steps):
+            if not isinstance(step, Step):
+                _check_type(step, f"steps[{number}]")
+        return cls(solution=Solution.of(problem, steps, id=id))
 
     @property
     def characters(self) -> int:
@@ -256,9 +256,7 @@ def calls_of(
     return calls
 
 
-def questions_of(
-    problem: str, candidates: Sequence[Sequence[str] | str], split: str | None
-) -> list[Question]:
+def questions_of(problem: str, candidates: Sequence[Steps | str], split: str | None) -> list[Question]:
     """Candidates of one problem; the way to cut is for those that are texts.
 
     Raises:

@@ -23,7 +23,7 @@ from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, clo
 from stepmark.models.remote.growing import Growing
 from stepmark.models.remote.portions import batches
 from stepmark.models.remote.processes import PerProcess
-from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.records import Refusal, ScoredSolution, Solution, Steps
 
 
 @final
@@ -101,7 +101,7 @@ class Client:
     def score(
         self,
         problem: str,
-        steps: Sequence[str] | str,
+        steps: Steps | str,
         *,
         split: str | None = None,
         aggregate: str | None = None,
@@ -166,7 +166,7 @@ class Client:
     def rank(
         self,
         problem: str,
-        candidates: Sequence[Sequence[str] | str],
+        candidates: Sequence[Steps | str],
         *,
         split: str | None = None,
         aggregate: str | None = None,

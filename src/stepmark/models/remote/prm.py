@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import final
 
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.remote.answers import ServedModel
 from stepmark.models.remote.client import Client
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
 
 
 @final
@@ -29,6 +29,9 @@ class RemotePRM:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.served: ServedModel = client.model()
+
+    def __repr__(self) -> str:
+        return repr_of(self, place={"address": self.client.address})
 
     @property
     def name(self) -> str:
@@ -61,9 +64,9 @@ class RemotePRM:
         """See `Client.ledger`."""
         return self.client.ledger
 
-    def score(self, problem: str, steps: Sequence[str]) -> list[float | None]:
+    def score(self, problem: str, steps: Steps) -> list[float | None]:
         """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, tuple(steps))]))
+        result = next(self.score_many([Solution.of(problem, steps)]))
         assert isinstance(result, StepScores)
         return list(result.scores)
 

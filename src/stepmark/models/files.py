@@ -1,0 +1,127 @@
+"""The files of a checkpoint as plain data: its JSON files, and which files hold its weights. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepmark.errors import CheckpointError
+
+ADAPTER_FILE = "adapter_config.json"
+_ENDLESS = ("time_step_limit",)
+"""Settings of published configs (Mamba 2) that may be infinite."""
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of this machine that a name means; None where it means none."""
+    path = os.path.expanduser(name)  # noqa: PTH111 (Path.expanduser raises for an unknown user)
+    return Path(path) if os.path.isdir(path) else None  # noqa: PTH112 (False too where it may not be looked at)
+
+
+def present(file: Path) -> bool:
+    """Whether there is an entry of this name, readable or not: a link that leads nowhere is not an absent file."""
+    return os.path.lexists(file)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: the file cannot be read, is not JSON, is nested too deeply, holds a number that is not finite, or something
+            else than an object.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise CheckpointError(f"{file} should be a file, found a folder, a pipe or a device")
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")
+        _refuse_infinite(data, file, "")
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch it again") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{file} is nested too deeply to be read; fetch it again") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    return data
+
+
+def _refuse_infinite(value: Any, file: Path, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CheckpointError(f"{file}: {where} should be a finite number, found {value}")
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        if key not in _ENDLESS:
+            _refuse_infinite(part, file, f"{where}.{key}" if where else str(key))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightFiles:
+    """Which files of a folder hold weights."""
+
+    every: tuple[Path, ...]
+    """All whose tensors are read, in the order of their names."""
+    network: tuple[Path, ...]
+    """Those from which transformers fills the network; none for an adapter, or where it would find none."""
+    index: Path | None = None
+    """The index of shards, where the network is cut into them."""
+    places: Mapping[str, Path]
+    """Tensor name to file, as the index says."""
+
+
+def weight_files(folder: Path) -> WeightFiles:
+    """Find the weights in a folder, in the order in which transformers and peft look for them.
+
+    Raises:
+        CheckpointError: there are none; an index of shards that cannot be read, or that names a file that is not there.
+    """
+    if present(folder / ADAPTER_FILE):
+        for name in ("adapter_model.safetensors", "adapter_model.bin"):
+            if present(folder / name):
+                return WeightFiles(every=(folder / name,), network=(), places={})
+        raise CheckpointError(
+            f"{folder} holds {ADAPTER_FILE} and no adapter_model.safetensors; fetch the whole adapter, or, if this is a "
+            f"whole model, delete {ADAPTER_FILE}"
+        )
+    found = {suffix: _candidates(folder, stem, suffix) for stem, suffix in _KINDS}
+    for stem, suffix in _KINDS:
+        whole, index = folder / f"{stem}.{suffix}", folder / f"{stem}.{suffix}.index.json"
+        if present(whole):
+            return WeightFiles(every=found[suffix], network=(whole,), places={})
+        if present(index):
+            places = _places(index)
+            network = tuple(sorted(set(places.values())))
+            every = tuple(sorted({*found[suffix], *network}))
+            return WeightFiles(every=every, network=network, index=index, places=places)
+    for files in found.values():
+        if files:
+            return WeightFiles(every=files, network=(), places={})
+    raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+
+
+_KINDS = (("model", "safetensors"), ("pytorch_model", "bin"))
+
+
+def _candidates(folder: Path, stem: str, suffix: str) -> tuple[Path, ...]:
+    # A .bin may be anything, training arguments say; only those of this name are opened.
+    pattern = f"{stem}*.{suffix}" if suffix == "bin" else f"*.{suffix}"
+    return tuple(sorted(f for f in folder.glob(pattern) if not f.name.startswith("adapter_model")))
+
+
+def _places(index: Path) -> dict[str, Path]:
+    """Tensor name to shard, every shard known to be there."""
+    table = read_object(index).get("weight_map")
+    if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
+        raise CheckpointError(f"{index}: weight_map should name the file of each tensor; fetch it again")
+    for name in sorted(set(table.values())):
+        if Path(name).name != name:
+            raise CheckpointError(f"{index}: expected names of files beside it, found {name!r}")
+        if not present(index.parent / name):
+            raise CheckpointError(f"{index} names {name}, which is not there; fetch the whole checkpoint")
+    return {tensor: index.parent / name for tensor, name in table.items()}
