@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_config, read_config, token_limit
-from stepmark.models.checkpoint import Tensors, adapter_config, find_checkpoint, merge_adapter
+from stepmark.models.checkpoint import Tensors, adapter_config, merge_adapter
+from stepmark.models.places import find_checkpoint
 
 torch.set_num_threads(1)
 
@@ -155,7 +156,9 @@ def test_a_hub_name_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"no local folder 'owner/no-such-model'.*HF_HUB_OFFLINE forbids"):
+    with pytest.raises(
+        CheckpointError, match=r"no local folder 'owner/no-such-model'.*HF_HUB_OFFLINE forbids"
+    ):
         find_checkpoint("owner/no-such-model")
 
 
@@ -215,7 +218,9 @@ def test_weights_that_do_not_fill_the_network_are_an_error(base, tmp_path):
         load_backbone(tmp_path, dtype=torch.float32, device="cpu")
     tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(48, 31)
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"of another shape: .*up_proj.*\(48, 31\), by config.json \(48, 32\)"):
+    with pytest.raises(
+        CheckpointError, match=r"of another shape: .*up_proj.*\(48, 31\), by config.json \(48, 32\)"
+    ):
         load_backbone(tmp_path, dtype=torch.float32, device="cpu")
 
 

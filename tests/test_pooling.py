@@ -137,7 +137,7 @@ def client(server, built, family="qwen-prm", **settings):
         truncate=settings.pop("truncate", False),
     )
     url = server if isinstance(server, str) else server.url
-    return PoolingPRM(url, spec, encoder, pause=0.001, timeout=60.0, **settings)
+    return PoolingPRM(url, spec, encoder, identity=lambda: "read so", pause=0.001, timeout=60.0, **settings)
 
 
 @pytest.mark.parametrize("every_token", [False, True])
@@ -354,7 +354,7 @@ def test_a_server_needs_a_tokenizer_here():
 def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
     with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
-        PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder)
+        PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder, identity=lambda: "")
 
 
 # Keys, and the end

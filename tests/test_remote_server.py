@@ -308,8 +308,8 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
         assert scorer.why_whole_prefixes(there) == ""
         keeper = scorer.scorer_of(there)
         assert isinstance(keeper, RemoteScorer)
-        identity = scorer.prm_identity(there)
-        assert identity == f"{there.name}#{scorer.prm_identity(here).rpartition('#')[2]}"
+        identity = there.identity
+        assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
         asked = {
             Score: Answerer(identity=identity, answer=keeper.score),
             Release: Answerer(identity=identity, answer=keeper.release),

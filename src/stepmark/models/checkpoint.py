@@ -1,4 +1,4 @@
-"""Checkpoints on disk: where they are, what tensors they hold, and LoRA adapters over a base.
+"""Checkpoints on disk: what tensors they hold, and LoRA adapters over a base.
 
 Safetensors are preferred; a `.bin` is read with `weights_only=True`, which executes nothing.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError
-from stepmark.models.base import BASE_NAME, base_folder
-from stepmark.models.fetching import CONFIGURATION, folder_of_name
 from stepmark.models.files import ADAPTER_FILE, read_object, weight_files
-
-BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
-"""What an adapter of ours names as its base: the model that is made from the installed package."""
-
-
-def _arithmetic_folder() -> Path:
-    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
-    if not (folder / "model.safetensors").is_file():
-        raise CheckpointError(
-            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
-        )
-    return folder
-
-
-ARITHMETIC = "stepmark:arithmetic"
-"""The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
-BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
-"""Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -54,27 +33,6 @@ _VARIANTS = (
     "kasa_config",
     "monteclora_config",
 )
-
-
-def built_in(name: str) -> Path | None:
-    """The folder of a built-in checkpoint; None for any other name.
-
-    Raises:
-        UnknownNameError: a name as theirs that none of them has.
-    """
-    if name.startswith("stepmark:") and name not in BUILT_IN:
-        raise unknown_name("model that ships with stepmark", name, BUILT_IN)
-    return BUILT_IN[name]() if name in BUILT_IN else None
-
-
-def find_checkpoint(name: str) -> Path:
-    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
-
-    Raises:
-        CheckpointError: neither a folder nor to be had from the hub.
-        UnknownNameError: no built-in one has this name.
-    """
-    return built_in(name) or folder_of_name(name, [*CONFIGURATION, "*.safetensors", "*.bin"])
 
 
 FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
@@ -211,18 +169,6 @@ def beside_backbone(names: Iterable[str]) -> list[str]:
     """Of tensor names, those that belong to no decoder layer, embedding or final norm: heads."""
     parts = ("layers.", "embed_tokens.", "model.norm.", "norm.weight", "rotary")
     return sorted(n for n in names if not any(p in n for p in parts))
-
-
-def adapter_base(folder: Path) -> tuple[str, Path]:
-    """The base that an adapter names, and its folder.
-
-    Raises:
-        CheckpointError: it names none, or one that is not to be had; or its config is not to be used.
-    """
-    named = adapter_config(folder).get("base_model_name_or_path")
-    if not isinstance(named, str) or not named:
-        raise CheckpointError(f"{folder / ADAPTER_FILE} names no base_model_name_or_path")
-    return named, find_checkpoint(named)
 
 
 def adapter_head(folder: Path) -> dict[str, TensorFact]:

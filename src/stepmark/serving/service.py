@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, final
 
 from stepmark import __version__
 from stepmark.errors import UsageError
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
-from stepmark.models.scorer import prm_identity
 from stepmark.scoring.grade import Grade
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
@@ -277,7 +277,7 @@ class Service:
         )
         await batcher.start()
         name = settings.name or served_name(prm.name)
-        identity = prm_identity(prm)
+        identity = identity_of(prm)
         facts = PRMFacts(
             version=__version__,
             identity=name + identity.removeprefix(prm.name),

@@ -2,8 +2,8 @@
 
 A file that is written in one go goes through `atomic_write`, rows through `atomic_rows`. A run that takes long goes through
 `open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
-they were made with; a second run with the same manifest continues after the last whole line. `OUT` and then
-`OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
+they were made with, the identities of the models among it; a second run with the same manifest continues after the last whole
+line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
 """
 
 from stepmark.store.reading import STDIO, Row, check_readable, json_type, parse_row, read_rows
@@ -17,6 +17,7 @@ from stepmark.store.writing import (
     check_writable,
     encode_row,
     fingerprint,
+    hold,
     is_stream,
     open_rows,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "check_writable",
     "encode_row",
     "fingerprint",
+    "hold",
     "is_stream",
     "json_type",
     "open_rows",
