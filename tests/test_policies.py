@@ -427,12 +427,12 @@ def test_a_model_that_was_trained_further_is_another_identity(tokenizer):
 
 
 def test_a_missing_or_corrupt_checkpoint_is_an_error(tmp_path, model, tokenizer):
-    with pytest.raises(CheckpointError, match="there is no folder .*or a hub name OWNER/NAME"):
+    with pytest.raises(CheckpointError, match=r"there is no folder .*or a hub name OWNER/NAME"):
         LocalPolicy.load(tmp_path / "nothing")
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match="model.safetensors is not a readable safetensors file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
         LocalPolicy.load(tmp_path)
     with pytest.raises(UsageError, match="batch_size"):
         LocalPolicy(model, tokenizer, name="tiny", batch_size=0)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError
 from stepmark.models.files import ADAPTER_FILE, read_object, weight_files
-from stepmark.models.places import find_checkpoint
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -170,18 +169,6 @@ def beside_backbone(names: Iterable[str]) -> list[str]:
     """Of tensor names, those that belong to no decoder layer, embedding or final norm: heads."""
     parts = ("layers.", "embed_tokens.", "model.norm.", "norm.weight", "rotary")
     return sorted(n for n in names if not any(p in n for p in parts))
-
-
-def adapter_base(folder: Path) -> tuple[str, Path]:
-    """The base that an adapter names, and its folder.
-
-    Raises:
-        CheckpointError: it names none, or one that is not to be had; or its config is not to be used.
-    """
-    named = adapter_config(folder).get("base_model_name_or_path")
-    if not isinstance(named, str) or not named:
-        raise CheckpointError(f"{folder / ADAPTER_FILE} names no base_model_name_or_path")
-    return named, find_checkpoint(named)
 
 
 def adapter_head(folder: Path) -> dict[str, TensorFact]:

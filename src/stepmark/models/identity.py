@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.base import cache_folder
-from stepmark.models.places import find_checkpoint
+from stepmark.models.places import adapter_base
 from stepmark.store import atomic_write
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class CheckpointFiles:
         self._weights = weights
         self._seen = time.time_ns()
         self._states = {file: _state(file) for file in _deciding(self.folder, weights)}
-        base = _base_of(self.folder) if weights else None
-        self._base = None if base is None else CheckpointFiles(base)
+        base = adapter_base(self.folder) if weights else None
+        self._base = None if base is None else CheckpointFiles(base[1])
         self._fingerprint: str | None = None
 
     def fingerprint(self) -> str:
@@ -178,21 +178,6 @@ def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
         raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
     beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in _DECIDING))
     yield from sorted({*beside, *(tensors if weights else ())})
-
-
-def _base_of(folder: Path) -> Path | None:
-    """The folder of an adapter's base; None for a checkpoint that is whole."""
-    file = folder / "adapter_config.json"
-    if not file.is_file():
-        return None
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
-    if not isinstance(named, str):
-        raise CheckpointError(f"{file} names no base_model_name_or_path")
-    return find_checkpoint(named)
 
 
 def _state(file: Path) -> _State:

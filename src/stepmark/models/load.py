@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
-from stepmark.models.files import ADAPTER_FILE, local_folder, present
+from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, identity_of, named
 from stepmark.models.lazy import Lazy
 from stepmark.models.named import (
@@ -305,7 +305,9 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
         given.name,
         spec,
         encoder,
-        identity=lambda: named(given.name, files.fingerprint(), spec_key(spec), given.neutral, given.truncate),
+        identity=lambda: named(
+            given.name, files.fingerprint(), spec_key(spec), given.neutral, given.truncate
+        ),
         model=given.model,
         neutral=given.neutral,
         api_key_env=key_variable(),
@@ -314,9 +316,11 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
 
 def _local(given: _Settings) -> _Checkpoint:
     """How a checkpoint is read; nothing of its weights is read here."""
+    from stepmark.models.backbone import compute_device
     from stepmark.models.detect import spec_of
     from stepmark.models.spec import LogRatioHead
 
+    place = compute_device(given.device)
     name, folder = given.name, folder_of(given.name)
     # Noted before anything is read: what was loaded is then known by these files.
     files = [CheckpointFiles(folder)]
@@ -339,9 +343,6 @@ def _local(given: _Settings) -> _Checkpoint:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
-    from stepmark.models.backbone import compute_device
-
-    place = compute_device(given.device)
     return _Checkpoint(
         given=given,
         folder=folder,
@@ -446,16 +447,14 @@ def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
 def _base(folder: Path) -> tuple[Path, bool]:
     """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
     from stepmark.models.backbone import read_config
-    from stepmark.models.checkpoint import adapter_base
+    from stepmark.models.checkpoint import adapter_config
 
-    base, of_ours = folder, False
-    if present(folder / ADAPTER_FILE):
-        named, base = adapter_base(folder)
-        # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
-        of_ours = named == BUILT_IN_BASE
-    config = read_config(base)
-    stored = config.get("dtype") or config.get("torch_dtype")
-    return base, of_ours or stored == "bfloat16"
+    named, base = adapter_base(folder) or ("", folder)
+    if named:
+        adapter_config(folder)
+    stored = read_config(base)
+    # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
+    return base, named == BUILT_IN_BASE or "bfloat16" in (stored.get("dtype"), stored.get("torch_dtype"))
 
 
 def _assemble(
@@ -466,19 +465,19 @@ def _assemble(
     from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
     from stepmark.models.heads import check_head
 
-    adapted = present(folder / ADAPTER_FILE)
     base, _ = _base(folder)
-    source = Tensors(base)
+    adapted = base != folder
+    facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
     hidden = read_config(base).get("hidden_size")
-    # Before anything is built: a head that is not there, or of other sizes, is refused at once.
     check_head(
         spec.readout.head,
-        source.facts | (adapter_head(folder) if adapted else {}),
+        facts,
         folder=folder,
         hidden=hidden if isinstance(hidden, int) else None,
         classes=spec.readout.classes,
     )
     backbone = load_backbone(base, dtype=dtype, device=device)
+    source = Tensors(base)
     extra = merge_adapter(backbone, folder) if adapted else {}
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)

@@ -10,6 +10,7 @@ from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError
 from stepmark.models.base import BASE_NAME, base_folder
 from stepmark.models.fetching import CONFIGURATION, folder_of_name
+from stepmark.models.files import ADAPTER_FILE, present, read_object
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -53,6 +54,26 @@ def find_checkpoint(name: str) -> Path:
         UnknownNameError: no built-in one has this name.
     """
     return built_in(name) or folder_of_name(name, [*CONFIGURATION, "*.safetensors", "*.bin"])
+
+
+def adapter_base(folder: Path) -> tuple[str, Path] | None:
+    """What an adapter names as its base, and the folder of that; None for a whole checkpoint.
+
+    Raises:
+        CheckpointError: its config cannot be read or names no base, or the base is not to be had.
+    """
+    file = folder / ADAPTER_FILE
+    if not present(file):
+        return None
+    named = read_object(file).get("base_model_name_or_path")
+    if not isinstance(named, str) or not named:
+        raise CheckpointError(f"{file} names no base_model_name_or_path")
+    base = find_checkpoint(named)
+    if base == folder or present(base / ADAPTER_FILE):
+        raise CheckpointError(
+            f"{file} names {named!r} as its base, which is an adapter itself; merge them with peft, or name the whole model"
+        )
+    return named, base
 
 
 def folder_of(name: str) -> Path:

@@ -77,6 +77,9 @@ class PoolingPRM(WindowedPRM):
         self._neutral, self._batch, self._pause = neutral, batch, pause
         self._model = model or self._only_model()
 
+    def _place(self) -> dict[str, object]:
+        return {"model": self._model}
+
     @property
     def identity(self) -> str:
         """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length.
@@ -90,9 +93,6 @@ class PoolingPRM(WindowedPRM):
             if entry.get("id") == self._model
         ]
         return named(super().identity, self._model, reported)
-
-    def _place(self) -> dict[str, object]:
-        return {"model": self._model}
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""

@@ -22,10 +22,10 @@ try:
         load_network,
         load_tokenizer,
     )
-    from stepmark.models.checkpoint import adapter_base, merge_adapter
-    from stepmark.models.files import ADAPTER_FILE, present, read_object
+    from stepmark.models.checkpoint import merge_adapter
+    from stepmark.models.files import present, read_object
     from stepmark.models.kernels import bound_kernels
-    from stepmark.models.places import built_in, find_checkpoint
+    from stepmark.models.places import adapter_base, built_in, find_checkpoint
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
@@ -68,8 +68,8 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     if dtype not in _DTYPES:
         raise UsageError(f"dtype should be one of {', '.join(_DTYPES)}, found {dtype!r}")
     folder = find_checkpoint(str(path))
-    adapted = present(folder / ADAPTER_FILE)
-    base = adapter_base(folder)[1] if adapted else folder
+    adapted = adapter_base(folder)
+    base = folder if adapted is None else adapted[1]
     if present(base / "generation_config.json"):
         # It says where a text ends; transformers would pass over one that it cannot read.
         read_object(base / "generation_config.json")
@@ -77,7 +77,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder if has_own else base)
     model = load_network(AutoModelForCausalLM, base, config, dtype=dtype)
-    if adapted:
+    if adapted is not None:
         _put_output(model, merge_adapter(model.base_model, folder), folder)
     return model.to(place), tokenizer
 
