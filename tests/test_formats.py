@@ -31,6 +31,7 @@ def test_steps():
         ),
         row=row,
         where="f:1",
+        meta={"scores": 1},
     )
 
 
@@ -108,19 +109,49 @@ def test_processbench():
 
 # A row, and what the message must hold. Every message begins with the place and, where there is one, the field.
 BAD = [
-    ({}, ["expected the keys 'problem' and 'steps'", "an empty object"]),
-    ({"problem": "p"}, ["expected the keys", "'problem' and 'solution'", "found 'problem'"]),
-    ({"problem": "p", "step": STEPS}, ["field 'step'", "unknown key", "Did you mean 'steps'?", "'meta'"]),
-    ({**NATIVE, "anwser": "1"}, ["field 'anwser'", "Did you mean 'answer'?", "'meta'"]),
+    ({}, ["expected a solution under one of 'steps', 'solution'", "an empty object"]),
+    ({"problem": "p"}, ["expected a solution", "found 'problem'. Say which column it is with columns"]),
+    ({"problem": "p", "step": STEPS}, ["field 'step'", "Did you mean 'steps' by 'step'?", "(steps=step)"]),
+    ({"porblem": "p", "steps": STEPS}, ["field 'porblem'", "Did you mean 'problem'", "(problem=porblem)"]),
     (
-        {**NATIVE, "temperature": 1},
-        ["field 'temperature'", "unknown key", "data of your own goes under 'meta'"],
+        {"frage": "p", "steps": STEPS},
+        ["expected a problem under one of", "'question'", "found 'frage', 'steps'"],
     ),
-    ({"question": "q", "answer": "a"}, ["field 'question'", "Did you mean 'problem'?"]),
-    ({"problem": "p", "response": "a"}, ["field 'response'", "Did you mean 'solution'?"]),
-    ({**NATIVE, "label": 1}, ["field 'label'", "A ProcessBench row has all of", "'final_answer_correct'"]),
-    ({**NATIVE, "solution": "x"}, ["field 'solution'", "both 'steps' and 'solution'"]),
-    ({**NATIVE, "messages": []}, ["field 'problem'", "unknown key"]),
+    (
+        {**NATIVE, "anwser": "1"},
+        ["field 'anwser'", "Did you mean 'answer'?", "(answer=anwser)", "'meta'", "(meta.anwser=anwser)"],
+    ),
+    ({**NATIVE, "answers": ["1"]}, ["field 'answers'", "Did you mean 'answer'?"]),
+    ({**NATIVE, "soruce": "x"}, ["field 'soruce'", "Did you mean 'source'?"]),
+    ({"prompt": "p", "completions": STEPS, "lables": [1, 0]}, ["field 'lables'", "Did you mean 'labels'?"]),
+    (
+        {"question": "q", "answer": "She has 3 + 4 = 7.\n#### 7"},
+        ["a problem with its reference answer", "stepmark sample", "columns (solution=answer)"],
+    ),
+    (
+        {**NATIVE, "solution": "x"},
+        ["field 'solution'", "both 'steps' and 'solution'", "(meta.solution=solution)"],
+    ),
+    (
+        {"problem": "p", "solution": "gold", "response": "mine"},
+        ["field 'response'", "both 'solution' and 'response'", "columns (solution=response)"],
+    ),
+    ({"question": "p", "prompt": "p", "steps": STEPS}, ["may both be the problem", "(problem=question)"]),
+    ({**NATIVE, "gold": "1", "target": "2"}, ["'gold' and 'target' may both be the answer"]),
+    ({**NATIVE, "messages": []}, ["field 'messages'", "both 'steps' and 'messages'"]),
+    (
+        {"instruction": "Add.", "input": "2 and 3", "output": "5"},
+        ["field 'input'", "'instruction' and 'input', which are one problem"],
+    ),
+    (
+        {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
+        ["prm800k-flat", "stepmark convert --to solutions"],
+    ),
+    ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "stepmark convert"]),
+    ({"problem": "p", "solutions": "a"}, ["field 'solutions'", "expected a list, found a string"]),
+    ({"problem": "p", "solutions": []}, ["field 'solutions'", "at least one"]),
+    ({"problem": "p", "solutions": [3]}, ["field 'solutions'", "candidate 0 (0-based)", "found a number"]),
+    ({"problem": "p", "candidates": [{"x": 1}]}, ["expected 'text' or 'steps', found 'x'"]),
     ({"problem": 3, "steps": STEPS}, ["field 'problem'", "expected a string, found a number"]),
     ({"problem": True, "steps": STEPS}, ["field 'problem'", "expected a string, found true"]),
     ({"problem": None, "steps": STEPS}, ["field 'problem'", "found null"]),
@@ -145,7 +176,8 @@ BAD = [
     ({"problem": "p", "solution": "\n"}, ["field 'solution'", "only white space"]),
     ({**NATIVE, "id": 1.5}, ["field 'id'", "a string or a whole number, found a number"]),
     ({**NATIVE, "id": True}, ["field 'id'", "found true"]),
-    ({**NATIVE, "answer": 18}, ["field 'answer'", "expected a string or null, found a number"]),
+    ({**NATIVE, "answer": True}, ["field 'answer'", "expected a text or a number, found true"]),
+    ({**NATIVE, "answer": ["18"]}, ["field 'answer'", "found a list"]),
     ({**NATIVE, "source": ["x"]}, ["field 'source'", "found a list"]),
     ({**NATIVE, "meta": "x"}, ["field 'meta'", "expected an object, found a string"]),
     ({"prompt": "p", "completions": "x"}, ["field 'completions'", "expected a list"]),
@@ -188,6 +220,132 @@ def test_bad_rows(tmp_path, row, parts):
     assert isinstance(first, SolutionRow) and isinstance(last, SolutionRow)
     assert last.where == f"{path}:3"
     assert isinstance(bad, Refusal) and bad.solution is None and str(bad.error) == message
+
+
+# --- common names, several solutions, columns that ride along
+
+
+@pytest.mark.parametrize("problem", ["problem", "question", "prompt", "query", "instruction", "Question"])
+@pytest.mark.parametrize(
+    "solution", ["solution", "response", "completion", "output", "generation", "Response"]
+)
+def test_common_names(problem, solution):
+    row = {problem: "p", solution: "a\nb", "ground_truth": 18, "Source": "me", "level": 3}
+    read = read_solution(row)
+    assert (read.solution.problem, read.solution.texts) == (Problem(text="p", answer="18"), ("a", "b"))
+    assert read.row is row
+    assert (read.solution.source, read.meta) == ("me", {"level": 3})
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"answer": "5"}, "5"),
+        ({"gold": 0.5}, "0.5"),
+        ({"reference": 1e6}, "1000000"),
+        ({"target": "7", "answer": None}, "7"),
+        ({"Ground Truth": "7"}, "7"),
+        ({"answer": "2 + 3 = <<2+3=5>>5\n#### 5"}, "5"),
+        ({"answer": "5", "gold": "6"}, "5"),
+        ({}, None),
+    ],
+)
+def test_reference_answers(answer, expected):
+    assert read_solution({**NATIVE, **answer}).solution.problem.answer == expected
+
+
+def test_other_columns_ride_along():
+    row = {**NATIVE, "label": 1, "problem_type": "sum", "resource": "x", "question": "Q", "meta": {"k": 1}}
+    read = read_solution(row)
+    assert read.row is row
+    assert read.meta == {"label": 1, "problem_type": "sum", "resource": "x", "question": "Q", "k": 1}
+    # A misspelt name is kept where the caller says so.
+    (kept,) = read_solutions([{**NATIVE, "anwser": "1"}], columns={"meta.anwser": "anwser"})
+    assert (kept.solution.problem.answer, kept.meta) == (None, {"anwser": "1"})
+
+
+def test_the_problem_has_an_id_and_a_source():
+    read = read_solution({**NATIVE, "id": 7.0, "problem_id": 3, "problem_source": "a set", "source": "me"})
+    assert read.solution.problem == Problem(text=NATIVE["problem"], id="3", source="a set")
+    assert (read.solution.id, read.solution.source) == ("7", "me")
+
+
+@pytest.mark.parametrize("name", ["solutions", "candidates", "responses", "completions"])
+def test_several_solutions_of_one_problem(name):
+    row = {"id": "q7", "question": "p", name: ["a\nb", ["c", "d"]], "answer": "5", "level": 3}
+    first, second = read_solutions([row])
+    assert [(one.solution.id, one.solution.texts, one.where) for one in (first, second)] == [
+        ("q7#0", ("a", "b"), "row 1 (candidate 0)"),
+        ("q7#1", ("c", "d"), "row 1 (candidate 1)"),
+    ]
+    assert first.solution.problem == second.solution.problem == Problem(text="p", id="q7", answer="5")
+    assert first.row == {
+        "question": "p",
+        "answer": "5",
+        "level": 3,
+        "problem_id": "q7",
+        "id": "q7#0",
+        "solution": "a\nb",
+    }
+    assert first.meta == {"level": 3}
+    with pytest.raises(InputError, match=f"expected one solution, found a list of them under '{name}'"):
+        read_solution(row)
+
+
+def test_candidates_that_are_objects(tmp_path):
+    listed = [{"text": "a", "model": "m", "correct": True}, {"steps": ["b"]}, {"response": "c"}]
+    path = file_of(tmp_path, {"problem": "p", "candidates": listed, "meta": {"k": 1}})
+    rows = list(read_solutions(path))
+    assert [(one.solution.id, one.solution.source, one.solution.texts) for one in rows] == [
+        ("in.jsonl:1#0", "m", ("a",)),
+        ("in.jsonl:1#1", None, ("b",)),
+        ("in.jsonl:1#2", None, ("c",)),
+    ]
+    assert [one.meta for one in rows] == [{"k": 1, "correct": True}, {"k": 1}, {"k": 1}]
+    file_of(tmp_path, {"problem": "p", "solutions": ["a", " "]}, NATIVE)
+    good, bad, after = read_solutions(path, keep_going=True)
+    assert isinstance(good, SolutionRow) and isinstance(after, SolutionRow)
+    assert str(bad.error).startswith(f"{path}:1 (candidate 1), field 'solution'")
+
+
+def test_completions_are_steps_beside_a_prompt_and_candidates_beside_any_other_name():
+    (trl,) = read_solutions([{"prompt": "p", "completions": STEPS}])
+    assert trl.solution.texts == tuple(STEPS)
+    candidates = read_solutions([{"question": "p", "completions": STEPS}])
+    assert [one.solution.texts for one in candidates] == [(STEPS[0],), (STEPS[1],)]
+
+
+def test_columns_settle_what_two_names_leave_open():
+    row = {
+        "question": "q",
+        "prompt": "long",
+        "solution": "gold",
+        "response": "mine",
+        "steps": 3,
+        "gold": 1,
+        "target": 2,
+    }
+    (read,) = read_solutions(
+        [row], columns={"problem": "question", "solution": "response", "answer": "target"}
+    )
+    assert (read.solution.problem, read.solution.texts) == (Problem(text="q", answer="2"), ("mine",))
+    assert read.meta == {"prompt": "long", "solution": "gold", "steps": 3, "gold": 1}
+    assert read.row == row
+    (gold,) = read_solutions(
+        [{"question": "q", "answer": "3 + 4 = 7\n#### 7"}], columns={"solution": "answer"}
+    )
+    assert gold.solution.texts == ("3 + 4 = 7", "#### 7")
+
+
+def test_records_are_read_as_they_are():
+    solution = Solution(
+        problem=Problem(text="p", id="q"), steps=(Step(text="a", lead="1. ", start=3),), split="numbered"
+    )
+    (read,) = read_solutions([solution])
+    assert read.solution is solution
+    assert read.row == {"problem": "p", "steps": ["a"], "problem_id": "q"}
+    with pytest.raises(InputError, match=r"^row 1: expected a solution"):
+        list(read_solutions([Problem(text="p")]))
 
 
 @pytest.mark.parametrize("key", GRADED_KEYS)

@@ -1,78 +1,105 @@
-"""Files of problems: a question, its reference answer, a name."""
+"""Rows of problems: a question, its reference answer, a name."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Problem, Refusal
-from stepmark.store import Row, json_type, read_rows
-
-_QUESTIONS = ("problem", "question")
-_ANSWERS = ("answer", "gold", "target")
-_IDS = ("id", "unique_id")
-_GSM8K_END = re.compile(r"(?:\A|\n)#### *(\S.*?)\s*\Z")
+from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.store.columns import COMMON, identifier, nearly, problem_column, reference_answer, riding
 
 
-def read_problems(path: str | Path, *, need_answer: bool = True) -> Iterator[Problem]:
-    """Problems as a stream: rows with `problem` or `question`; `answer`, `gold` or `target`; `id` or `unique_id`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProblemRow:
+    """A problem, and what else its row says."""
 
-    An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named FILE:LINE. Other keys
-    are left alone: sets of problems carry many.
+    problem: Problem
+    where: str
+    """`Row.where`."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The row's `meta`, and the columns that mean nothing here."""
+
+
+def read_problems(
+    source: Source, *, columns: Columns | None = None, need_answer: bool = True
+) -> Iterator[Problem]:
+    """Problems as a stream: rows with `problem`, `answer` and `id`, or their common names (`store.columns`).
+
+    An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named by its place. Any other column is
+    left alone: sets of problems carry many.
 
     Args:
-        path: JSON lines, plain or packed.
+        source: as `store.read_rows`.
+        columns: as there.
         need_answer: refuse a row without a reference answer.
 
     Raises:
-        InputError: with `FILE:LINE`: no question, a blank one, no reference answer, one that is neither text nor number.
+        InputError: with the place: no question, a blank one, no reference answer, one that is neither text nor number.
     """
-    for one in problems_or_errors(path, need_answer=need_answer):
-        if isinstance(one, InputError):
-            raise one
-        yield one
+    for row in problem_rows(source, columns=columns, need_answer=need_answer):
+        if isinstance(row, InputError):
+            raise row
+        yield row.problem
 
 
-def problems_or_errors(path: str | Path, *, need_answer: bool = True) -> Iterator[Problem | InputError]:
+def problems_or_errors(
+    source: Source, *, columns: Columns | None = None, need_answer: bool = True
+) -> Iterator[Problem | InputError]:
     """As `read_problems`, with the error of a row that is no problem in its place."""
-    for row in read_rows(path, keep_going=True):
+    for row in problem_rows(source, columns=columns, need_answer=need_answer):
+        yield row if isinstance(row, InputError) else row.problem
+
+
+def problem_rows(
+    source: Source, *, columns: Columns | None = None, need_answer: bool = True
+) -> Iterator[ProblemRow | InputError]:
+    """As `problems_or_errors`, each problem with what else its row says."""
+    for row in read_rows(source, columns=columns, keep_going=True):
         try:
             yield row.error if isinstance(row, Refusal) else _problem(row, need_answer=need_answer)
         except InputError as error:
-            yield error
+            yield error.at(row.where) if isinstance(row, Row) else error
 
 
-def _problem(row: Row, *, need_answer: bool) -> Problem:
-    question = next((key for key in _QUESTIONS if key in row.data), None)
-    if question is None:
-        raise InputError(
-            f"expected a problem: one of the keys {', '.join(_QUESTIONS)}; found {', '.join(map(repr, row.data))}",
-            where=row.where,
-        )
-    text = row.data[question]
+def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
+    if isinstance(row.record, Problem):
+        problem = row.record
+        if need_answer and problem.answer is None:
+            raise InputError("expected a reference answer", field="answer")
+        return ProblemRow(problem=replace(problem, id=problem.id or row.where), where=row.where)
+    data = row.data
+    asked = problem_column(data)
+    text = data[asked]
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"expected a text, found {json_type(text) if not isinstance(text, str) else 'only white space'}",
-            where=row.where,
-            field=question,
+            field=asked,
         )
-    name = next((row.data[key] for key in _IDS if isinstance(row.data.get(key), str | int)), row.where)
-    key = next((key for key in _ANSWERS if row.data.get(key) is not None), None)
-    if key is None:
-        if need_answer:
-            raise InputError(
-                f"expected a reference answer under one of {', '.join(_ANSWERS)}",
-                where=row.where,
-                field="answer",
-            )
-        return Problem(text=text, id=str(name))
-    answer = row.data[key]
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        raise InputError(
-            f"expected a text or a number, found {json_type(answer)}", where=row.where, field=key
+    answer, answered = reference_answer(data)
+    if answer is None and need_answer:
+        known = ("answer", *COMMON["answer"])
+        near = nearly(data, known)
+        hint = (
+            ""
+            if near is None
+            else f". Did you mean {near[1]!r} by {near[0]!r}? Say so with columns (answer={near[0]})"
         )
-    written = f"{answer:g}" if isinstance(answer, float) and answer.is_integer() else str(answer)
-    end = _GSM8K_END.search(written)
-    return Problem(text=text, answer=end.group(1) if end else written, id=str(name))
+        raise InputError(f"expected a reference answer under one of {', '.join(known)}{hint}", field="answer")
+    name, named = identifier(data)
+    source, meta = data.get("source"), data.get("meta")
+    if not isinstance(meta, dict | None):
+        raise InputError(f"expected an object, found {json_type(meta)}", field="meta")
+    used = {column for column in (asked, answered, named, "meta") if column is not None}
+    if isinstance(source, str):
+        used.add("source")
+    rest = riding(data, used, ["answer"] if answer is None else [])
+    return ProblemRow(
+        problem=Problem(
+            text=text, answer=answer, id=name or row.where, source=source if isinstance(source, str) else None
+        ),
+        where=row.where,
+        meta={**rest, **(meta or {})},
+    )

@@ -1,32 +1,44 @@
-"""Files of solutions become `Solution` records: which shapes are read, and how strictly.
+"""Rows become `Solution` records: which shapes are read, and how strictly.
 
-A row's keys say which shape it has; every shape may carry `id`, `answer`, `source` and `meta` too.
+A row's columns say which shape it has:
 
 =============  =====================================================================================
-shape          keys
+shape          columns
 =============  =====================================================================================
 steps          `problem`, `steps` (a list of strings)
 solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
-TRL            `prompt`, `completions` (a list of strings), optional `labels` (one a completion)
+candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
 chat           `messages` (cut by `solutions.traces`: an assistant turn is a step)
+TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a completion)
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 =============  =====================================================================================
 
-A key that no shape knows is refused, because it is a typo as often as not; a caller's own data rides under
-`meta`.
+Every shape may have `id`, `answer` (the problem's reference answer), `source` (who wrote the solution), `problem_id`, `problem_source` and
+`meta`. The common names of these (`question`, `response`, `ground_truth`, ...: `store.columns`) mean the same. Any other column rides along, in
+the row and in `SolutionRow.meta`; one whose name is nearly that of a field that the row lacks is refused.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stepmark.errors import InputError
-from stepmark.records import Problem, Refusal, Solution, Step
-from stepmark.store import Row, json_type, read_rows
+from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, record_row
+from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.store.columns import (
+    COMMON,
+    CONTENT,
+    chosen,
+    columns_of,
+    identifier,
+    nearly,
+    problem_column,
+    quoted,
+    reference_answer,
+    riding,
+)
 
 if TYPE_CHECKING:
     from stepmark.solutions.segmentation import Segmentation
@@ -48,29 +60,7 @@ GRADED_KEYS = (
 )
 """What grading adds to a row (`models.grading.to_row`); no input row may have them."""
 
-_COMMON = ("id", "answer", "source", "meta")
-_SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    # shape: (the keys that it must have, the further keys that it may have)
-    "ProcessBench": (("id", "generator", "problem", "steps", "final_answer_correct", "label"), ()),
-    "chat": (("messages",), ()),
-    "TRL": (("prompt", "completions"), ("labels",)),
-    "steps": (("problem", "steps"), ()),
-    "solution": (("problem", "solution"), ()),
-}
-_KNOWN = tuple(dict.fromkeys(key for must, may in _SHAPES.values() for key in (*must, *may, *_COMMON)))
-_OTHER_WORDS = {
-    "question": "problem",
-    "query": "problem",
-    "instruction": "problem",
-    "response": "solution",
-    "output": "solution",
-    "generation": "solution",
-    "completion": "completions",
-    "conversation": "messages",
-    "conversations": "messages",
-    "ground_truth": "answer",
-    "metadata": "meta",
-}
+PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,40 +69,57 @@ class SolutionRow:
 
     solution: Solution
     row: dict[str, Any]
-    """The row as it was read; the graded row begins with it."""
+    """The row as it was read; the graded row begins with it. Of a row of several solutions, that of this one alone."""
     where: str
-    """`FILE:LINE`."""
+    """`Row.where`."""
     why: str | None = None
     """Why the text was cut as `solution.split` says; None when the steps were given."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What else the row says: its `meta`, and the columns that mean nothing here."""
 
 
 @overload
 def read_solutions(
-    path: str | Path, *, how: str = "auto", marker: str | None = None, keep_going: Literal[False] = False
+    source: Source,
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    keep_going: Literal[False] = False,
 ) -> Iterator[SolutionRow]: ...
 @overload
 def read_solutions(
-    path: str | Path, *, how: str = "auto", marker: str | None = None, keep_going: bool
+    source: Source,
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    keep_going: bool,
 ) -> Iterator[SolutionRow | Refusal]: ...
 def read_solutions(
-    path: str | Path, *, how: str = "auto", marker: str | None = None, keep_going: bool = False
+    source: Source,
+    *,
+    columns: Columns | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    keep_going: bool = False,
 ) -> Iterator[SolutionRow | Refusal]:
-    """Read a file of solutions as a stream.
+    """Read solutions as a stream.
 
     Args:
-        path: JSON lines, gzip when the name ends in ".gz"; "-" for standard input.
+        source: as `store.read_rows`.
+        columns: as there.
         how: how a `solution` or `messages` is cut into steps (`solutions.segmentation`); ready-made steps are
             taken as they are.
         marker: the separator, when `how` is "marker".
         keep_going: yield a `Refusal` in the place of a row that is no solution, instead of raising.
 
     Raises:
-        InputError: with `FILE:LINE` and the field: whatever `store.read_rows` refuses; an unknown or missing key,
-            a wrong type, a blank problem, no steps, a blank step, both `steps` and `solution`.
+        InputError: with the place and the field: whatever `store.read_rows` refuses; a misspelt or missing column, two columns that
+            may be the same field, a wrong type, a blank problem, no steps, a blank step.
         UnknownNameError: no such way to cut.
     """
-    rows = read_rows(path, keep_going=keep_going)
-    return _read_solutions(rows, how, marker, keep_going)
+    return _read_solutions(read_rows(source, columns=columns, keep_going=keep_going), how, marker, keep_going)
 
 
 def _read_solutions(
@@ -123,114 +130,214 @@ def _read_solutions(
             yield row
             continue
         try:
-            yield read_solution(row.data, where=row.where, how=how, marker=marker)
+            yield from solutions_of(row, how=how, marker=marker)
         except InputError as error:
             if not keep_going:
                 raise
             yield Refusal(solution=None, error=error)
 
 
+def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> Iterator[SolutionRow]:
+    """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0).
+
+    Raises:
+        InputError: as `read_solutions`.
+    """
+    given = row.record
+    if isinstance(
+        given, Solution | LabelledSolution
+    ):  # a record may say more than its row: what lies between steps
+        solution = given if isinstance(given, Solution) else given.solution
+        yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
+        return
+    try:
+        listed = _candidates(row.data, row.place)
+        if listed is None:
+            yield _read_solution(row.data, row.as_read, row.where, how, marker)
+    except InputError as error:
+        raise error.at(row.where) from None
+    for number, candidate in enumerate(listed or ()):
+        where = f"{row.where} (candidate {number})"
+        try:
+            yield _read_solution(candidate, candidate, where, how, marker)
+        except InputError as error:
+            raise error.at(where) from None
+
+
 def read_solution(
     row: dict[str, Any], *, where: str = "row", how: str = "auto", marker: str | None = None
 ) -> SolutionRow:
-    """One row as a solution; see `read_solutions`."""
+    """One row of one solution; see `read_solutions`."""
     try:
-        return _read_solution(row, where, how, marker)
+        return _read_solution(row, row, where, how, marker)
     except InputError as error:
         raise error.at(where) from None
 
 
-def _read_solution(row: dict[str, Any], where: str, how: str, marker: str | None) -> SolutionRow:
-    shape = _shape(row)
-    id_ = row.get("id")
-    if isinstance(id_, bool) or not isinstance(id_, str | int | None):
-        raise InputError(f"expected a string or a whole number, found {json_type(id_)}", field="id")
-    answer, source = _optional_text(row, "answer"), _optional_text(row, "source")
-    if row.get("meta") is not None and not isinstance(row["meta"], dict):
-        raise InputError(f"expected an object, found {json_type(row['meta'])}", field="meta")
-    if shape == "ProcessBench":
+def is_solution(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the columns of a shape above."""
+    content = [column for field in CONTENT for column in columns_of(row, field)]
+    return bool(columns_of(row, "messages") or (content and columns_of(row, "problem")))
+
+
+def _candidates(row: dict[str, Any], place: str) -> list[dict[str, Any]] | None:
+    """A row for each candidate of a row that has several; None where it is a row of one solution."""
+    kind, column = _content(row)
+    if kind != "solutions":
+        return None
+    id_, id_column = identifier(row)
+    rest = {name: value for name, value in row.items() if name not in (column, id_column)}
+    if rest.get("problem_id") is None and id_ is not None:
+        rest["problem_id"] = id_
+    rows = []
+    for number, one in enumerate(_list(row, column)):
+        named, content = {**rest, "id": f"{id_ or place}#{number}"}, one
+        if isinstance(one, dict):
+            text = "text" if "text" in one else chosen(one, "solution") or "steps"
+            if text not in one:
+                raise InputError(
+                    f"candidate {number} (0-based): expected 'text' or 'steps', found {quoted(one)}",
+                    field=column,
+                )
+            content, writer = one[text], one.get("model")
+            own = {key: value for key, value in one.items() if key not in (text, "model")}
+            named |= {"source": writer} if isinstance(writer, str) else {}
+            named |= {"meta": {**(row.get("meta") or {}), **own}} if own else {}
+        if not isinstance(content, str | list):
+            raise InputError(
+                f"candidate {number} (0-based): expected a text or a list of steps, found {json_type(content)}",
+                field=column,
+            )
+        rows.append({**named, "solution" if isinstance(content, str) else "steps": content})
+    return rows
+
+
+def _read_solution(
+    row: dict[str, Any], as_read: dict[str, Any], where: str, how: str, marker: str | None
+) -> SolutionRow:
+    kind, column = _content(row)
+    if kind == "solutions":
+        raise InputError(f"expected one solution, found a list of them under {column!r}", field=column)
+    id_, id_column = identifier(row)
+    problem_id, _ = identifier(row, "problem_id")
+    answer, answer_column = reference_answer(row)
+    source, source_column = _optional_text(row, "source")
+    problem_source, _ = _optional_text(row, "problem_source")
+    own_meta = row.get("meta")
+    if not isinstance(own_meta, dict | None):
+        raise InputError(f"expected an object, found {json_type(own_meta)}", field="meta")
+    used = {column, id_column, answer_column, source_column, "meta", "problem_id", "problem_source"}
+    known = {"answer": answer, "source": source, "meta": own_meta}
+    lacking = [name for name, value in known.items() if value is None]
+    if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
         source = _check_processbench(row)
+        used |= set(PROCESSBENCH_KEYS)
+    if kind == "completions":
+        used.add("labels")
+        lacking += [] if "labels" in row else ["labels"]
 
     cut: Segmentation | None = None
-    if shape == "chat":
+    if kind == "messages":
         from stepmark.solutions.traces import read_messages
 
-        problem, cut = read_messages(_list(row, "messages"), where=where, how=how, marker=marker)
+        problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
         problem = replace(problem, answer=answer or problem.answer)
     else:
-        problem = Problem(text=_text(row, "prompt" if shape == "TRL" else "problem"), answer=answer)
-    if shape == "solution":
+        asked = problem_column(row)
+        used.add(asked)
+        problem = Problem(text=_text(row, asked), answer=answer)
+    meta = {**riding(row, {name for name in used if name is not None}, lacking), **(own_meta or {})}
+    problem = replace(problem, id=problem_id, source=problem_source)
+    if kind == "solution":
         from stepmark.solutions.segmentation import split
 
-        text = _text(row, "solution")
+        text = _text(row, column)
         if how == "agent":
             raise InputError(
                 "a plain text has no turns to cut by 'agent'; a conversation goes under 'messages'",
-                field="solution",
+                field=column,
             )
         cut = split(text, how, marker=marker)
-    steps = cut.steps if cut is not None else _ready_steps(row, "completions" if shape == "TRL" else "steps")
-    if shape == "TRL":
+    steps = cut.steps if cut is not None else _ready_steps(row, column)
+    if kind == "completions":
         _check_trl_labels(row, len(steps))
     solution = Solution(
-        problem=problem,
-        steps=steps,
-        id=None if id_ is None else str(id_),
-        split=None if cut is None else cut.how,
-        source=source,
+        problem=problem, steps=steps, id=id_, split=None if cut is None else cut.how, source=source
     )
-    return SolutionRow(solution=solution, row=row, where=where, why=None if cut is None else cut.why)
+    return SolutionRow(
+        solution=solution, row=as_read, where=where, why=None if cut is None else cut.why, meta=meta
+    )
 
 
-def _shape(row: dict[str, Any]) -> str:
-    """The shape that a row's keys make.
+def _check_foreign(row: dict[str, Any]) -> None:
+    """Refuse rows that mean something else by our names.
 
     Raises:
-        InputError: none, two at once, or a key too many.
+        InputError: it says what the row is.
     """
     graded = [key for key in GRADED_KEYS if key in row]
     if len(graded) > 2:
         raise InputError(
-            f"unknown key: this row was graded already ({', '.join(graded)} are what grading adds). Give the file "
-            "that was graded, or take these keys out first",
+            f"unknown column: this row was graded already ({', '.join(graded)} are what grading adds). Give the file "
+            "that was graded, or take these columns out first",
             field=graded[0],
         )
     if graded:
         raise InputError(
-            "unknown key: grading writes it. Take it out, or put data of your own under 'meta'",
+            f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with columns (meta.{graded[0]}={graded[0]})",
             field=graded[0],
         )
-    if "steps" in row and "solution" in row:
-        raise InputError("found both 'steps' and 'solution': expected one of them", field="solution")
-    shape = next((name for name, (must, _) in _SHAPES.items() if all(key in row for key in must)), None)
-    must, may = _SHAPES[shape] if shape else ((), ())
-    for key in row:
-        if key not in (*must, *may, *_COMMON) and (shape or key not in _KNOWN):
-            raise _unknown_key(key, shape)
-    if shape is None:
-        raise InputError(f"expected {_EXPECTED}; found {_quoted(row) if row else 'an empty object'}")
-    return shape
+    for keys, format in (
+        (("responses", "next_response"), "prm800k-flat"),
+        (("solution", "judgements"), "stepmark-labels"),
+    ):
+        if all(key in row for key in keys):
+            raise InputError(
+                f"this row is of the format {format}: make solutions of it with stepmark convert --to solutions",
+                field=keys[1],
+            )
 
 
-def _unknown_key(key: str, shape: str | None) -> InputError:
-    must, may = _SHAPES[shape] if shape else (_KNOWN, ())
-    known = dict.fromkeys((*must, *may, *_COMMON))
-    near = [word for word in (_OTHER_WORDS.get(key.lower()),) if word in known]
-    near = near or difflib.get_close_matches(key.lower(), list(known), n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    if shape in ("steps", "solution") and key in _SHAPES["ProcessBench"][0]:
-        hint = f" A ProcessBench row has all of {_quoted(_SHAPES['ProcessBench'][0])}."
-    expected = (
-        f"Known beside {_quoted(must)}: {_quoted((*may, *_COMMON))}" if shape else f"Expected {_EXPECTED}"
+def _content(row: dict[str, Any]) -> tuple[str, str]:
+    """Where a row's solution stands: the field (`completions` for TRL's steps), and its column.
+
+    Raises:
+        InputError: nowhere, or in two columns; a row that means something else.
+    """
+    _check_foreign(row)
+    found = [(field, column) for field in CONTENT for column in columns_of(row, field)]
+    if len(found) > 1:
+        (_, first), (field, second) = found[:2]
+        raise InputError(
+            f"found both {first!r} and {second!r}: expected one of them. Say which is the solution with columns "
+            f"({field}={second}), or keep the other with columns (meta.{second}={second})",
+            field=second,
+        )
+    if not found:
+        raise _no_solution(row)
+    field, column = found[0]
+    if column == "completions" and columns_of(row, "problem") == ["prompt"]:
+        field = "completions"
+    return field, column
+
+
+def _no_solution(row: dict[str, Any]) -> InputError:
+    near = nearly(row, (*CONTENT, *COMMON["solution"], *COMMON["solutions"]))
+    if near is not None:
+        hint = f" Did you mean {near[1]!r} by {near[0]!r}? Then say so with columns ({near[1]}={near[0]})."
+    elif columns_of(row, "problem") and columns_of(row, "answer"):
+        answer = columns_of(row, "answer")[0]
+        hint = (
+            f" This row is a problem with its reference answer: stepmark sample writes solutions of it. Where {answer!r} holds the "
+            f"solution itself, say so with columns (solution={answer})."
+        )
+    else:
+        hint = " Say which column it is with columns (solution=COLUMN)."
+    return InputError(
+        f"expected a solution under one of {quoted((*CONTENT, *COMMON['solution']))}, or 'prompt' and 'completions'; "
+        f"found {quoted(row) or 'an empty object'}.{hint}",
+        field=None if near is None else near[0],
     )
-    return InputError(f"unknown key.{hint} {expected}; data of your own goes under 'meta'", field=key)
-
-
-def _quoted(keys: Iterable[str]) -> str:
-    return ", ".join(repr(key) for key in keys)
-
-
-_EXPECTED = "the keys 'problem' and 'steps', or 'problem' and 'solution', or 'prompt' and 'completions', or 'messages'"
 
 
 def _text(row: dict[str, Any], key: str) -> str:
@@ -245,11 +352,13 @@ def _text(row: dict[str, Any], key: str) -> str:
     return value
 
 
-def _optional_text(row: dict[str, Any], key: str) -> str | None:
-    value = row.get(key)
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"expected a string or null, found {json_type(value)}", field=key)
-    return value
+def _optional_text(row: dict[str, Any], name: str) -> tuple[str | None, str | None]:
+    """A text and its column."""
+    column = chosen(row, name)
+    value = None if column is None else row[column]
+    if not isinstance(value, str | None):
+        raise InputError(f"expected a string or null, found {json_type(value)}", field=column)
+    return value, column
 
 
 def _list(row: dict[str, Any], key: str) -> list[Any]:

@@ -1,12 +1,17 @@
-"""The names of columns: those that a caller gives (`--columns`), and the rows under our names that follow.
+"""The names of columns: those that a caller gives (`--columns`), common ones that need no saying, and misspelt ones.
 
 `columns` says which column of a source holds what: `{"problem": "question"}` reads the column `question` as `problem`. A name that
 begins with "meta." puts a column under `meta`: `{"meta.steps": "steps"}`. A column that is not named keeps its name.
+
+The common names of a field are in `COMMON`; capitals, spaces and dashes do not count ("Ground Truth" is `ground_truth`). A column that
+means nothing here rides along (`riding`), unless its name is nearly that of a field that the row lacks: `anwser`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from stepmark.errors import InputError, UsageError
@@ -17,6 +22,21 @@ Columns = Mapping[str, str]
 
 META = "meta."
 """Begins the name of a column that rides along under `meta`."""
+
+COMMON: Mapping[str, tuple[str, ...]] = {
+    "problem": ("question", "prompt", "query", "instruction"),
+    "solution": ("response", "completion", "output", "generation"),
+    "solutions": ("candidates", "responses", "completions"),
+    "answer": ("ground_truth", "reference", "gold", "target", "expected_answer"),
+    "id": ("unique_id",),
+}
+"""Field: the other names that it has in data sets."""
+
+CONTENT = ("steps", "solution", "solutions", "messages")
+"""The fields of which a solution has one: its steps, its text, several of them, a conversation."""
+
+_NEAR = 0.8
+"""How like a field's name a column's must be to be taken for it misspelt: difflib's ratio."""
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -53,13 +73,16 @@ def check_columns(columns: Columns, found: Iterable[str]) -> None:
         if column not in found:
             raise InputError(
                 f"there is no column {column!r}, which is to be read as {name!r} (columns); "
-                f"found {', '.join(map(repr, found)) or 'none'}",
+                f"found {quoted(found) or 'none'}",
                 field=column,
             )
 
 
 def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """A row with its columns renamed as the caller says; a column whose name another one takes moves under `meta`.
+    """A row with its columns renamed as the caller says.
+
+    What the caller says counts alone: another column that could be taken for a field that was named (it has the same name, or a common
+    one) moves under `meta`.
 
     Raises:
         InputError: `meta` is no object, and something is to move there.
@@ -67,6 +90,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not columns:
         return row
     named = {column: name for name, column in columns.items()}
+    settled = set[str]().union(*(_names_beside(name) for name in columns))
     data: dict[str, Any] = {}
     aside: dict[str, Any] = {}
     for column, value in row.items():
@@ -75,7 +99,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
             data[name] = value
         elif name is not None:
             aside[name.removeprefix(META)] = value
-        elif column in columns:  # its name is another column's now
+        elif column in columns or _plain(column) in settled:
             aside[column] = value
         else:
             data[column] = value
@@ -85,3 +109,164 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
             raise InputError(f"expected an object, found {json_type(meta)}", field="meta")
         data["meta"] = {**(meta or {}), **aside}
     return data
+
+
+def _names_beside(name: str) -> set[str]:
+    """The names by which another column could be taken for the same field."""
+    fields = [field for field, others in COMMON.items() if name == field or name in others]
+    if name in CONTENT or {"solution", "solutions"} & set(fields):
+        fields = list(CONTENT)
+    return {other for field in fields for other in (field, *COMMON.get(field, ()))} - {name}
+
+
+def columns_of(row: Mapping[str, Any], field: str) -> list[str]:
+    """The columns of a row that may hold a field, those that hold nothing (null) left out; its own name is the first.
+
+    Args:
+        row: under our names.
+        field: one of ours.
+    """
+    names = (field, *COMMON.get(field, ()))
+    found: dict[str, str] = {}
+    for column, value in row.items():
+        if value is not None:
+            found.setdefault(_plain(column), column)
+    if row.get(field) is not None:
+        found[field] = field  # and not "Field", where both are there
+    return [found[name] for name in names if name in found]
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[\s-]+", "_", column.strip().lower())
+
+
+def chosen(row: Mapping[str, Any], field: str) -> str | None:
+    """The column that holds a field: that of its own name, or else the only one of its common names.
+
+    Raises:
+        InputError: two common names.
+    """
+    found = columns_of(row, field)
+    if len(found) > 1 and _plain(found[0]) != field:
+        raise InputError(
+            f"{found[0]!r} and {found[1]!r} may both be the {field}: say which it is with columns ({field}={found[0]})",
+            field=found[1],
+        )
+    return found[0] if found else None
+
+
+def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]) -> dict[str, Any]:
+    """The columns that mean nothing here and ride along.
+
+    Args:
+        row: under our names.
+        used: the columns that were read.
+        lacking: fields that the row may have and has not.
+
+    Raises:
+        InputError: a column whose name is nearly that of a field that the row lacks.
+    """
+    rest = {column: value for column, value in row.items() if column not in used}
+    for column, field in _misspelt(rest, list(lacking)):
+        raise InputError(
+            f"unknown column. Did you mean {field!r}? If it is, name it with columns ({field}={column}); if not, put it under 'meta', "
+            f"or keep it with columns ({META}{column}={column})",
+            field=column,
+        )
+    return rest
+
+
+def _misspelt(columns: Iterable[str], fields: list[str]) -> Iterator[tuple[str, str]]:
+    for column in columns:
+        if column in fields:
+            continue
+        plain = _plain(column)
+        for field in difflib.get_close_matches(plain, fields, n=1, cutoff=_NEAR):
+            # "problem_id" and "resource" are names of their own.
+            if abs(len(plain) - len(field)) <= 1 and plain.count("_") == field.count("_"):
+                yield column, field
+
+
+def nearly(columns: Iterable[str], fields: Iterable[str]) -> tuple[str, str] | None:
+    """The first column whose name is nearly that of a field, and that field."""
+    return next(_misspelt(columns, list(fields)), None)
+
+
+def problem_column(row: Mapping[str, Any]) -> str:
+    """The column that holds the problem.
+
+    Raises:
+        InputError: there is none, or there are two.
+    """
+    column = chosen(row, "problem")
+    if column is None:
+        known = ("problem", *COMMON["problem"])
+        near = nearly(row, known)
+        hint = (
+            "Say which column it is with columns (problem=COLUMN)"
+            if near is None
+            else f"Did you mean {near[1]!r} by {near[0]!r}? Then say so with columns (problem={near[0]})"
+        )
+        null = next((name for name in known if name in row), None)
+        raise InputError(
+            f"expected a problem under one of {quoted(known)}; found {quoted(row)}. {hint}"
+            if null is None
+            else "expected a text, found null",
+            field=null if near is None else near[0],
+        )
+    if column == "instruction" and isinstance(row.get("input"), str) and row["input"].strip():
+        raise InputError(
+            "found both 'instruction' and 'input', which are one problem: write them as one text under 'problem'",
+            field="input",
+        )
+    return column
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names for a message."""
+    return ", ".join(map(repr, names))
+
+
+def reference_answer(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x.
+
+    Raises:
+        InputError: neither a text nor a number, or two columns that may be it.
+    """
+    column = chosen(row, "answer")
+    if column is None:
+        return None, None
+    return written_answer(row[column], column), column
+
+
+def written_answer(value: Any, column: str) -> str:
+    """A reference answer as a text.
+
+    Raises:
+        InputError: it is neither a text nor a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"expected a text or a number, found {json_type(value)}", field=column)
+    text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+    end = _WORKED.search(text)
+    return end.group(1) if end else text
+
+
+_WORKED = re.compile(r"(?:\A|\n)#### *(\S.*?)\s*\Z")
+
+
+def identifier(row: Mapping[str, Any], field: str = "id") -> tuple[str | None, str | None]:
+    """The id of a row and its column.
+
+    Raises:
+        InputError: neither a text nor a whole number.
+    """
+    column = chosen(row, field)
+    if column is None:
+        return None, None
+    value = row[column]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # as frames write whole numbers beside absent ones
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"expected a string or a whole number, found {json_type(value)}", field=column)
+    return str(value), column
