@@ -11,7 +11,6 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
@@ -47,8 +46,8 @@ class Model:
 
     load: Callable[..., Any]
     """Its first argument is the model's name; its other arguments are flags."""
-    check: Callable[..., None] | None = None
-    """Refuses arguments of `load` that cannot work, before anything is read; called with the same arguments."""
+    check: Callable[[str, Mapping[str, Any]], None] | None = None
+    """Refuses arguments of `load` that cannot work, before anything is read; called with the name and the other arguments."""
     drop: Sequence[str] = ()
     """Arguments of `load` that are no flags here."""
     optional: bool = False
@@ -152,8 +151,7 @@ def command(
             if given is None:
                 loaded[name] = None
                 continue
-            check = None if model.check is None else partial(model.check, given, **arguments)
-            loaded[name] = Lazy(partial(model.load, given, **arguments), name=given, check=check)
+            loaded[name] = Lazy(model.load, given, arguments, check=model.check)
         own = inspect.signature(function).parameters
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}

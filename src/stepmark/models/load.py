@@ -20,7 +20,7 @@ from stepmark.models.named import (
     refuse_idle,
     writes_critiques,
 )
-from stepmark.models.places import BUILT_IN_BASE, NAMES, find_checkpoint, folder_of
+from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
 from stepmark.models.spec import spec_key
 
@@ -101,11 +101,20 @@ def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
         name_or_path: as `load_prm` takes it.
         arguments: the other arguments of `load_prm`.
     """
-    return Lazy(load_prm, name_or_path, arguments, check=_check_arguments)
+    return Lazy(load_prm, name_or_path, arguments, check=check_arguments)
 
 
-def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a device that is none, and settings that mean nothing for the PRM, as far as its name tells."""
+def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a device that is none, and settings that mean nothing for the PRM, as far as its name tells.
+
+    Args:
+        name: as `load_prm` takes it.
+        arguments: the other arguments of `load_prm`.
+
+    Raises:
+        UsageError: one of them.
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
     check_device(arguments.get("device", "auto"))
     idle = idle_settings(name, family=arguments.get("family"), tokenizer=arguments.get("tokenizer"))
     refuse_idle(arguments, idle)

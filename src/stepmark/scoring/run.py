@@ -20,11 +20,12 @@ from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import lazy_prm
+from stepmark.models.named import SHARED, idle_settings, read_by
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
-from stepmark.solutions.formats import SolutionRow, read_solution, read_solutions
+from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 from stepmark.solutions.segmentation import check_way, split
 from stepmark.store import (
     Results,
@@ -51,7 +52,7 @@ def grade(
     report: str | Path | None = None,
     aggregate: str | None = None,
     threshold: float | None = None,
-    orm: PRMLike | None = None,
+    orm: str | None = None,
     split: str = "auto",
     marker: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -93,7 +94,7 @@ def grade(
     """
     source = run_input(rows, hashed=out is not None and not is_stream(out))
     grader = prm if not isinstance(prm, str) else lazy_prm(prm)
-    outcome = orm if not isinstance(orm, str) else lazy_prm(orm, outcome=True)
+    grader, outcome = _with_outcome_model(grader, orm)
     _check(source, grader, outcome, {"out": out, "report": report}, aggregate, split, marker, cluster)
     read = read_solutions(source.source, columns=columns, how=split, marker=marker, keep_going=keep_going)
     # The first row before the model: a file of something else is refused at once.
@@ -162,7 +163,7 @@ def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
         if isinstance(row.record, ScoredSolution):
             yield row.record
             continue
-        plain = {key: value for key, value in row.data.items() if key not in scored_keys()}
+        plain = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
         try:
             yield from_row(read_solution(plain, where=row.where).solution, row.data)
         except InputError as error:
@@ -317,9 +318,26 @@ class _Run:
         return scored
 
 
+def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
+    """The PRM, and the outcome model, which is loaded with the same device and precision."""
+    if orm is None:
+        return prm, None
+    if not isinstance(prm, Lazy):
+        return prm, lazy_prm(orm, outcome=True)
+    shared = read_by(orm, {name: prm.arguments[name] for name in SHARED if name in prm.arguments})
+    idle = idle_settings(
+        prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
+    )
+    # What the outcome model alone reads is no error of the PRM's.
+    arguments = {
+        name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
+    }
+    return lazy_prm(prm.name, **arguments), lazy_prm(orm, outcome=True, **shared)
+
+
 def _load(
     prm: PRM | Lazy[PRM],
-    orm: PRM | Lazy[PRM] | None,
+    orm: Lazy[PRM] | None,
     cluster: Cluster | None,
     stack: ExitStack,
     expected: int | None,
@@ -328,13 +346,12 @@ def _load(
     if cluster is None or cluster.ray is None:
         return (
             prm.load() if isinstance(prm, Lazy) else prm,
-            orm.load() if isinstance(orm, Lazy) else orm,
+            None if orm is None else orm.load(),
         )
     from stepmark.batching.cluster import Build
     from stepmark.scoring.workers import BUILD, SpreadPRM
 
     assert isinstance(prm, Lazy)
-    assert orm is None or isinstance(orm, Lazy)
     settings = {**prm.arguments, "prm": prm.name, **({} if orm is None else {"orm": orm.name})}
     workers = stack.enter_context(
         cluster.start(Build(function=BUILD, settings=settings), most=min(expected or MOST, MOST))
@@ -350,7 +367,7 @@ MOST = 1024
 def _check(
     source: RunInput,
     prm: PRM | Lazy[PRM],
-    orm: PRM | Lazy[PRM] | None,
+    orm: Lazy[PRM] | None,
     outputs: Mapping[str, str | Path | None],
     aggregate: str | None,
     split_by: str,

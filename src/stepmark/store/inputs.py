@@ -57,8 +57,8 @@ def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> Ru
     rows: Iterable[Any] = list(source) if isinstance(source, Iterator) else source
     digest = hashlib.sha256()
     count = 0
-    if hashed:
-        for count, row in enumerate(read_rows(rows), 1):
-            digest.update(encode_row(row.as_read))
+    for row in read_rows(rows) if hashed else ():
+        digest.update(encode_row(row.as_read))
+        count += 1
     manifest = {"rows": count, "sha256": digest.hexdigest()} if hashed else None
     return RunInput(source=rows, name="rows", rows=count if hashed else None, manifest=manifest)
