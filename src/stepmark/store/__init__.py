@@ -6,6 +6,7 @@ they were made with; a second run with the same manifest continues after the las
 `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
 """
 
+from stepmark.store.disk import naming, storage_error
 from stepmark.store.reading import STDIO, Row, check_readable, json_type, parse_row, read_rows
 from stepmark.store.writing import (
     Fingerprint,
@@ -36,7 +37,9 @@ __all__ = [
     "fingerprint",
     "is_stream",
     "json_type",
+    "naming",
     "open_rows",
     "parse_row",
     "read_rows",
+    "storage_error",
 ]

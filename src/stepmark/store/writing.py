@@ -8,13 +8,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
+from stepmark.store.disk import naming
 from stepmark.store.reading import STDIO, parse_row, read_lines
 
 
@@ -67,22 +68,24 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
 
     Raises:
         UsageError: the folder does not exist or may not be written to.
+        StorageError: the disk is full or broken.
     """
     check_writable(path)
     if is_stream(path):
         if path == STDIO:
             raise UsageError("expected a file's name, found '-'")
-        with Path(path).open("w", encoding="utf-8", newline="") as handle:
+        with naming(path), Path(path).open("w", encoding="utf-8", newline="") as handle:
             yield handle
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with draft.open("w", encoding="utf-8", newline="") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        draft.replace(target)
+        with naming(path):
+            with draft.open("w", encoding="utf-8", newline="") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -184,6 +187,7 @@ class StreamedRows:
     def __init__(self, path: str | Path | None) -> None:
         self.done = self.written = 0
         self.part: Path | None = None
+        self._name = "standard output" if path is None or path == STDIO else path
         # Not a context: the stream lives as long as the writer, and `close` ends both.
         self._own: IO[bytes] | None = (
             None if path is None or path == STDIO else Path(path).open("wb")  # noqa: SIM115
@@ -197,8 +201,9 @@ class StreamedRows:
         """Write a row at once."""
         self.written += 1
         handle = self._own or sys.stdout.buffer
-        handle.write(encode_row(row))
-        handle.flush()
+        with naming(self._name):
+            handle.write(encode_row(row))
+            handle.flush()
 
     def refuse(self, error: InputError) -> None:
         """Write nothing."""
@@ -215,7 +220,7 @@ class StreamedRows:
     def close(self) -> None:
         """Close the stream unless it is standard output."""
         if self._own is not None:
-            self._own.close()
+            _close(self._own)
 
 
 class ResumableRows:
@@ -247,7 +252,8 @@ class ResumableRows:
             dict[str, Any], json.loads(json.dumps({"stepmark": version("stepmark"), **manifest}))
         )
         self._resumable = resumable
-        self._handle = self._part.open("a+b")
+        with naming(self._part):
+            self._handle = self._part.open("a+b")
         try:
             _lock(self._handle, self._part)
             self._rows, self._refused, size = _whole_lines(self._handle)
@@ -269,7 +275,10 @@ class ResumableRows:
             raise UsageError(
                 f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {remedy}"
             )
-        old = json.loads(self._part_manifest.read_text(encoding="utf-8"))
+        try:
+            old = parse_row(self._part_manifest.read_bytes())
+        except InputError as error:
+            raise UsageError(f"{self._part_manifest} is damaged ({error}). {remedy}") from None
         if self.done and (differences := _differences(old, self._manifest)):
             raise UsageError(
                 f"{self._part} holds {self.done} rows of an interrupted run that was made otherwise: "
@@ -308,12 +317,14 @@ class ResumableRows:
         self._refused += 1
 
     def _append(self, line: bytes) -> None:
-        self._handle.write(line)
-        self._handle.flush()
+        with naming(self._part):
+            self._handle.write(line)
+            self._handle.flush()
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Make the file, then its manifest, then drop the part."""
-        os.fsync(self._handle.fileno())
+        with naming(self._part):
+            os.fsync(self._handle.fileno())
         self.manifest_path.unlink(missing_ok=True)  # it tells of the file that is about to be replaced
         with self._part.open("rb") as lines, atomic_write(self.path) as out, _packed(out, self.path) as sink:
             for line in lines:
@@ -326,7 +337,7 @@ class ResumableRows:
     def discard(self) -> None:
         """Remove the part and its manifest."""
         self.part = None
-        self._handle.close()
+        _close(self._handle)
         self._part.unlink(missing_ok=True)  # first: a manifest without a part is harmless
         self._part_manifest.unlink(missing_ok=True)
 
@@ -337,13 +348,19 @@ class ResumableRows:
         if not self._resumable or self.written == 0:
             self.discard()
         else:
-            self._handle.close()
+            _close(self._handle)
 
     @staticmethod
     def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         with atomic_write(path) as handle:
             json.dump(manifest, handle, ensure_ascii=False, indent=2, allow_nan=False)
             handle.write("\n")
+
+
+def _close(handle: IO[bytes]) -> None:
+    """Close a file each of whose writes was flushed: what is left to write is of a write that failed, and that was reported."""
+    with suppress(OSError):
+        handle.close()
 
 
 def _whole_lines(handle: IO[bytes]) -> tuple[int, int, int]:
