@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return CLOSED_PIPE
-    except Exception as error:  # of a disk, of a class or function that the caller named, or a mistake of ours
+    except (
+        Exception
+    ) as error:  # of a disk, of a class or function that the caller named, or a mistake of ours
         if (refused := _refused(error)) is not None:
             _complain(error if debug else refused, debug)
             return 1

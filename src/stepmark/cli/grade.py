@@ -20,7 +20,16 @@ from stepmark.cli.paths import FileOrDash
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, StepmarkError, UsageError
-from stepmark.store import STDIO, Fingerprint, RowWriter, check_writable, fingerprint, is_stream, open_rows
+from stepmark.store import (
+    STDIO,
+    Fingerprint,
+    RowWriter,
+    check_readable,
+    check_writable,
+    fingerprint,
+    is_stream,
+    open_rows,
+)
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -194,8 +203,7 @@ def _check(file: str, options: GradeOptions) -> None:
             continue
         if path == STDIO:
             raise UsageError("--report -: expected a file's name")
-        if name != "FILE":
-            check_writable(path)
+        (check_readable if name == "FILE" else check_writable)(path)
         if is_stream(path):
             continue
         place = Path(path).resolve()

@@ -42,11 +42,14 @@ class ReplyFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.name = str(path)
         self._lock = threading.Lock()
         with self._explained("cannot open a reply store here ({})"):
             self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         try:
-            with self._explained("expected a reply store (SQLite), found something else ({}); name another file"):
+            with self._explained(
+                "expected a reply store (SQLite), found something else ({}); name another file"
+            ):
                 self._prepare()
         except StepmarkError:
             self._db.close()
@@ -146,6 +149,7 @@ class MemoryReplies:
     """
 
     def __init__(self, limit: int = 20_000) -> None:
+        self.name = "replies in memory"
         self._limit = limit
         self._replies: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()

@@ -76,6 +76,15 @@ def storage_error(error: BaseException, file: str | Path | None = None) -> Stora
     return StorageError(why if name is None else f"{name}: {why}")
 
 
+def link_loop(file: str | Path) -> str | None:
+    """What to say of a path whose symbolic links lead back to themselves; None for other paths."""
+    try:
+        Path(file).stat()
+    except OSError as error:
+        return _ADVICE[errno.ELOOP] if error.errno == errno.ELOOP else None
+    return None
+
+
 def _read(error: BaseException) -> tuple[int | None, str | Path | None]:
     """An error's number, None where it has none of a disk, and the file that it names itself."""
     if isinstance(error, OSError):

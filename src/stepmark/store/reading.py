@@ -17,6 +17,7 @@ from typing import Any, Literal, overload
 
 from stepmark.errors import InputError
 from stepmark.records import Refusal
+from stepmark.store.disk import link_loop
 
 STDIO = "-"
 """The name of standard input and of standard output."""
@@ -28,6 +29,12 @@ _MISTAKEN = (
     (b"PAR1", "This is a Parquet file: write its rows as JSON lines first"),
     (b"\xff\xfe", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
+)
+_MAX_DEPTH = 200
+"""Lists and objects in each other. Python's own limit depends on what called: a row could be read that cannot be written again."""
+
+_NESTED = (
+    f"not readable: the JSON is nested too deeply, more than {_MAX_DEPTH} lists and objects in each other"
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -94,6 +101,8 @@ def check_readable(path: str | Path) -> None:
         raise InputError(
             "expected a file of this machine, found an address: download it first", where=str(path)
         )
+    if (loop := link_loop(path)) is not None:
+        raise InputError(loop, where=str(path))
     path = Path(path)
     if path.is_dir():
         raise InputError("expected a file, found a folder", where=str(path))
@@ -174,13 +183,15 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
             f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
         ) from None
     except RecursionError:
-        raise InputError("not readable: the JSON is nested too deeply") from None
+        raise InputError(_NESTED) from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"not readable: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
+    if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(data) > _MAX_DEPTH:
+        raise InputError(_NESTED)
     if _SURROGATE.search(text):
         try:
             json.dumps(data, ensure_ascii=False).encode()
@@ -191,6 +202,15 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
                 "the middle of one"
             ) from None
     return data
+
+
+def _depth(data: object) -> int:
+    """How many lists and objects lie in each other, at most."""
+    depth, level = 0, [data]
+    while level := [value for value in level if isinstance(value, list | dict)]:
+        depth += 1
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+    return depth
 
 
 def _expected(text: str, offset: int) -> str:

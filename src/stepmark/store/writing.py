@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
-from stepmark.store.disk import naming
-from stepmark.store.reading import STDIO, parse_row, read_lines
+from stepmark.store.disk import link_loop, naming
+from stepmark.store.reading import STDIO, json_type, parse_row, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -115,6 +115,8 @@ def check_writable(path: str | Path) -> None:
     """
     if not str(path):
         raise UsageError("cannot write to a file without a name: expected one, found an empty text")
+    if path != STDIO and (loop := link_loop(path)) is not None:
+        raise UsageError(f"cannot write {path}: {loop}")
     target = Path(path)
     folder = target.resolve().parent
     if path == STDIO:
@@ -276,9 +278,13 @@ class ResumableRows:
                 f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {remedy}"
             )
         try:
-            old = parse_row(self._part_manifest.read_bytes())
-        except InputError as error:
+            old = json.loads(self._part_manifest.read_bytes())
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self._part_manifest} is damaged ({error}). {remedy}") from None
+        if not isinstance(old, dict):
+            raise UsageError(
+                f"{self._part_manifest} is damaged (expected an object, found {json_type(old)}). {remedy}"
+            )
         if self.done and (differences := _differences(old, self._manifest)):
             raise UsageError(
                 f"{self._part} holds {self.done} rows of an interrupted run that was made otherwise: "

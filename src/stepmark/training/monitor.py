@@ -52,7 +52,9 @@ class History:
     def close(self) -> None:
         """Close the file."""
         if self._lines is not None:
-            with suppress(OSError):  # each line was flushed: what is left is of a write that failed, and that was reported
+            with suppress(
+                OSError
+            ):  # each line was flushed: what is left is of a write that failed, and that was reported
                 self._lines.close()
 
 
