@@ -303,7 +303,9 @@ def test_an_answer_that_does_not_fit_is_an_error(reply, message):
 
 def test_a_choice_with_too_few_numbers_is_an_error():
     answer = Answerer(identity="m", answer=lambda requests, ready: [[-1.0]])
-    with pytest.raises(BackendError, match=r"expected 2 log-probabilities in reply to a Choose, found \[-1.0\]"):
+    with pytest.raises(
+        BackendError, match=r"expected 2 log-probabilities in reply to a Choose, found \[-1.0\]"
+    ):
         list(run([asks(Choose(prompt="p", options=("a", "b")))], {Choose: answer}))
 
 

@@ -31,9 +31,7 @@ _MISTAKEN = (
     (b"\xfe\xff", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
 )
 _MAX_DEPTH = 200
-"""Lists and objects in each other. Python's own limit depends on what called: a row could be read that cannot be written again."""
-
-_NESTED = (
+NESTED = (
     f"not readable: the JSON is nested too deeply, more than {_MAX_DEPTH} lists and objects in each other"
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -183,15 +181,14 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
             f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
         ) from None
     except RecursionError:
-        raise InputError(_NESTED) from None
+        raise InputError(NESTED) from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"not readable: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
-    if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(data) > _MAX_DEPTH:
-        raise InputError(_NESTED)
+    check_depth(data, text)
     if _SURROGATE.search(text):
         try:
             json.dumps(data, ensure_ascii=False).encode()
@@ -204,13 +201,28 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
     return data
 
 
-def _depth(data: object) -> int:
-    """How many lists and objects lie in each other, at most."""
-    depth, level = 0, [data]
-    while level := [value for value in level if isinstance(value, list | dict)]:
-        depth += 1
-        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
-    return depth
+def check_depth(data: object, text: str) -> None:
+    """Refuse JSON that could be read, and perhaps not written again, where less of Python's recursion limit is left.
+
+    Args:
+        data: what was read.
+        text: what it was read from.
+
+    Raises:
+        InputError: more than 200 lists and objects lie in each other.
+    """
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    level: list[object] = [data]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, list | dict)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    if any(isinstance(value, list | dict) for value in level):
+        raise InputError(NESTED)
 
 
 def _expected(text: str, offset: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.store import STDIO, Row, check_readable, json_type, parse_row, read_rows
+from stepmark.store.reading import NESTED, check_depth
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -54,14 +55,19 @@ def _goes_on(text: bytes) -> bool:
         json.loads(first)
     except ValueError:
         return True
+    except RecursionError:
+        return False  # which is said of it where rows are read
     return False
 
 
 def _document(text: bytes, file: str) -> Any:
     try:
-        return json.loads(
-            text.decode("utf-8-sig"), object_pairs_hook=_no_key_twice, parse_constant=_no_constant
-        )
+        decoded = text.decode("utf-8-sig")
+        data = json.loads(decoded, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
+        check_depth(data, decoded)
+        return data
+    except RecursionError:
+        raise InputError(NESTED, where=file) from None
     except InputError as error:
         raise error.at(file) from None
     except json.JSONDecodeError as error:
