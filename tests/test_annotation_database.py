@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from stepmark.annotation.database import database_url as as_url
 from stepmark.annotation.project import Project
 from stepmark.annotation.starting import prepare
 from stepmark.annotation.writer import Writer
+from stepmark.cli import main
 from stepmark.errors import UsageError
 
 __all__ = ["database_url"]
@@ -330,3 +333,70 @@ def test_ctrl_c_ends_it_well(tmp_path):
     server.start()
     assert server.end(signal.SIGINT) == 0
     assert not (tmp_path / "x.sqlite-wal").exists(), "the log is folded into the file"
+
+
+def test_a_lock_leaves_no_file(tmp_path):
+    file = tmp_path / "x.sqlite.lock"
+    with Database(str(tmp_path / "x.sqlite")) as database:
+        with database.lock():
+            assert file.exists()
+            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
+                pass
+            assert file.exists()  # it is the other's
+        assert not file.exists()
+        with pytest.raises(ZeroDivisionError), database.lock():
+            raise ZeroDivisionError
+        assert not file.exists()
+
+
+def test_a_lock_s_file_that_was_removed_meanwhile_keeps_nobody_out(tmp_path, monkeypatch):
+    """The holder before removes the file between its opening and its locking here."""
+    file, calls = tmp_path / "x.sqlite.lock", []
+    flock = fcntl.flock
+
+    def late(handle, how):
+        if not calls:
+            file.unlink()
+        calls.append(how)
+        flock(handle, how)
+
+    with Database(str(tmp_path / "x.sqlite")) as database:
+        monkeypatch.setattr(fcntl, "flock", late)
+        with database.lock():
+            assert file.exists() and len(calls) == 2
+            with pytest.raises(UsageError, match="another stepmark serves"), database.lock():
+                pass
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["bad.jsonl"], "bad.jsonl:1: not JSON"),
+        (["good.jsonl", "--suggest", "bad.jsonl"], "bad.jsonl:1: not JSON"),
+        (["good.jsonl", "--port", "BUSY"], "cannot be listened on"),
+    ],
+)
+def test_a_refused_start_leaves_nothing(tmp_path, monkeypatch, capsys, words, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"id": 1')
+    (tmp_path / "good.jsonl").write_text('{"id": "a", "problem": "p", "steps": ["s"]}\n')
+    before = sorted(tmp_path.iterdir())
+    with socket.create_server(("127.0.0.1", lasting_port())) as busy:
+        port = str(busy.getsockname()[1])
+        words = [port if word == "BUSY" else word for word in words]
+        words += [] if "--port" in words else ["--port", str(lasting_port())]
+        assert main(["annotate", *words]) == 2
+    assert why in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_refused_start_keeps_a_project_that_was_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"id": 1')
+    with Database("bad.annotations.sqlite") as database, database.writing() as connection:
+        invite(connection, "admin", uses=1, hours=1.0, by=None, at=time.time())
+    assert main(["annotate", "bad.jsonl", "--port", str(lasting_port())]) == 2
+    assert "bad.jsonl:1: not JSON" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "bad.annotations.sqlite"}
+    with Database("bad.annotations.sqlite") as database, database.reading() as connection:
+        assert connection.execute(tables.invitations.select()).first() is not None

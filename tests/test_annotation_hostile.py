@@ -279,7 +279,8 @@ def test_uploads_that_are_no_items(tmp_path):
     async def tell(world):
         root = await world.join("root", "admin")
         for body, status in (
-            (b"", 400), (b"\x00\x01\x02", 400), (b"not json", 400), (b"[]", 400), (b'{"a": 1}', 400),
+            (b"", 400), (b"\x00\x01\x02", 400), (b"not json", 400), (b"[" * 90_000, 400), (b"{" * 90_000, 400),
+            (b'[{"a": ' + b"[" * 90_000, 400), (b'{"a": ' + b"[" * 90_000, 400), (b'{"a":\n' + b"[" * 90_000, 400), (b"[]", 400), (b'{"a": 1}', 400),
             (gzip.compress(good)[:-10], 400), (b"\x1f\x8b and no gzip", 400), (bomb, 413), (b"x" * 100_001, 413),
             (b'{"id": "one", "problem": "another", "steps": ["s"]}\n{"id": "one", "problem": "p", "steps": ["s"]}\n', 400),
         ):  # fmt: skip
@@ -292,6 +293,18 @@ def test_uploads_that_are_no_items(tmp_path):
         assert (await root.post("/api/admin/items", data={"a": "b"}, files={})).status_code == 400
 
     story(tmp_path, tell, project=small)
+
+
+def test_numbers_that_no_row_has(tmp_path):
+    async def tell(world):
+        root = await world.join("root", "admin")
+        for before in ("9999999999999999999999", str(2**63), "-1", "1.5", "x", ""):
+            answer = await root.get(f"/api/admin/audit?before={before}")
+            assert (answer.status_code, answer.json()["field"]) == (400, "before"), before
+        assert (await root.get(f"/api/admin/audit?before={2**63 - 1}")).json()["entries"]
+        assert (await root.get("/api/admin/audit?limit=9999999999999999999999")).status_code == 200
+
+    story(tmp_path, tell)
 
 
 def test_an_id_for_another_solution(tmp_path):

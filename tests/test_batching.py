@@ -290,8 +290,8 @@ def test_a_request_that_cannot_be_answered_raises_at_its_yield_and_is_not_record
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ([[]], "a Write for 2 got 0"),
-        ([[Written(text="x", finish="end")]], "a Write for 2 got 1"),
+        ([[]], "expected 2 texts in reply to a Write, found 0"),
+        ([[Written(text="x", finish="end")]], "expected 2 texts in reply to a Write, found 1"),
         ([], "gave 0 replies to 1 requests"),
     ],
 )
@@ -303,7 +303,9 @@ def test_an_answer_that_does_not_fit_is_an_error(reply, message):
 
 def test_a_choice_with_too_few_numbers_is_an_error():
     answer = Answerer(identity="m", answer=lambda requests, ready: [[-1.0]])
-    with pytest.raises(BackendError, match="a Choose for 2 got 1"):
+    with pytest.raises(
+        BackendError, match=r"expected 2 log-probabilities in reply to a Choose, found \[-1.0\]"
+    ):
         list(run([asks(Choose(prompt="p", options=("a", "b")))], {Choose: answer}))
 
 
@@ -590,6 +592,21 @@ def test_a_store_of_format_1_goes_on_and_its_new_replies_are_checked(tmp_path):
     assert on_disk(path, "PRAGMA user_version") == [(2,)]
 
 
+@pytest.mark.parametrize("page", range(1, 6))
+def test_a_damaged_reply_store_says_what_to_do(tmp_path, page):
+    path = tmp_path / "replies.sqlite"
+    with ReplyFile(path) as store:
+        store.put({f"key {number}": "reply " * 50 for number in range(200)})
+    data = bytearray(path.read_bytes())
+    data[4096 * page : 4096 * (page + 1)] = bytes([0x5A]) * 4096
+    path.write_bytes(data)
+    with (
+        pytest.raises(InputError, match=f"^{path}: the reply store is damaged .* restore it, or delete it"),
+        ReplyFile(path) as store,
+    ):
+        store.get([f"key {number}" for number in range(200)])
+
+
 def test_memory_forgets_the_oldest():
     store = MemoryReplies(limit=2)
     store.put({"a": "1", "b": "2"})
@@ -601,5 +618,41 @@ def test_memory_forgets_the_oldest():
 def test_a_broken_record_is_an_error():
     store = MemoryReplies()
     store.put({f"{content_key(write('p'), 'machine')}/0": '{"text": "x"}'})
-    with pytest.raises(InputError, match="a recorded reply cannot be read"):
+    with pytest.raises(InputError, match="^replies in memory: the recorded reply .* is damaged"):
         results([asks(write("p"))], Machine(), store=store)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting property name"),
+        ('{"text": 3, "finish": "end"}', "expected a text in reply to a Write"),
+        ('{"graded": {"score": 0.5}}', "'classes'"),
+        (
+            '{"verdict": {"outcome": "match", "verifier": "math"}}',
+            "expected a text in reply to a Write, found Verdict",
+        ),
+        (
+            '{"text": "x", "finish": "end", "logprob": NaN}',
+            "expected a finite number as the log-probability of 'x'",
+        ),
+    ],
+)
+def test_a_damaged_reply_is_no_mistake_of_stepmark(text, why):
+    store = MemoryReplies()
+    store.put({f"{content_key(write('p'), 'machine')}/0": text})
+    with pytest.raises(InputError, match="delete it; what it recorded is then asked for again") as caught:
+        results([asks(write("p"))], Machine(), store=store)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf")])
+def test_a_log_probability_that_is_no_number_is_refused_and_not_recorded(logprob):
+    class Broken(Machine):
+        def write(self, requests, ready):
+            return [[Written(text="x", finish="end", logprob=logprob)] for _ in requests]
+
+    store = MemoryReplies()
+    with pytest.raises(BackendError, match="expected a finite number as the log-probability of 'x', found"):
+        results([asks(write("p"))], Broken(), store=store)
+    assert len(store) == 0

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import label_policies  # noqa: F401 - its name is patched
 import stepmark.cli
+from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.errors import raised_at
+from stepmark.models.policies.scripted import ScriptedPolicy
 
+NO_NUMBER = Written(text="x", finish="end", tokens=1, logprob=float("nan"))
 GOOD = {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 4"], "answer": "4"}
 TESTS = Path(__file__).parent
 GRADE = ["grade", "good.jsonl", "--prm", "scripted_prms:arithmetic"]
@@ -33,15 +37,15 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "fake.jsonl.gz").write_text(line)
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(line.encode() * 2000)[:60])
     (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").write_text("{}")
     return tmp_path
 
 
 def inside(folder):
-    return {
-        path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    files = [path for path in sorted(folder.rglob("*")) if not path.is_symlink() and path.is_file()]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,13 @@ def inside(folder):
             "--solutions p.jsonl is --out too",
         ),
         (["problems", "arithmetic", "--out", "no/p.jsonl"], "cannot write no/p.jsonl: there is no folder no"),
+        # Links that lead nowhere.
+        (
+            ["grade", "loop", "--prm", "scripted_prms:arithmetic"],
+            "loop: symbolic links lead back to themselves",
+        ),
+        ([*GRADE, "--out", "loop"], "cannot write loop: symbolic links lead back to themselves"),
+        (["train", "good.jsonl", "--out", "loop"], "loop exists; delete it or choose another --out"),
         # One broken line in the middle.
         (["label", "formulas", "broken.jsonl", "--out", "o"], "with --keep-going, such rows are left out"),
         (["label", "exact", "broken.jsonl", "--out", "o"], "with --keep-going, such rows are left out"),
@@ -176,6 +187,19 @@ def test_what_nobody_foresaw_is_one_message_with_its_place(capfd, monkeypatch):
     monkeypatch.setenv("STEPMARK_DEBUG", "1")
     assert main(["grade"]) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+def test_a_policy_whose_numbers_are_none(folder, capfd, monkeypatch):
+    monkeypatch.setattr(
+        "label_policies.ScriptedPolicy",
+        lambda write, **more: ScriptedPolicy(lambda request, number: NO_NUMBER, **more),
+    )
+    assert main([*SAMPLE, "--verifier", "none"]) == 1
+    err = capfd.readouterr().err
+    assert (
+        "expected a finite number as the log-probability of 'x', found nan. Nothing was recorded of it" in err
+    )
+    assert "mistake in stepmark" not in err and not (folder / "out.jsonl").exists()
 
 
 def test_a_mistake_of_stepmarks_own_is_placed_in_stepmark():

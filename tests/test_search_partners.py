@@ -226,7 +226,7 @@ def test_a_policy_that_gives_fewer_texts_than_it_was_asked_for_ends_the_run(sear
 
         choose = write
 
-    with pytest.raises(BackendError, match=r"short: a Write for \d got 0 in reply"):
+    with pytest.raises(BackendError, match=r"short: expected \d texts in reply to a Write, found 0"):
         find(Short(), GOOD, search)
 
 

@@ -95,6 +95,14 @@ BAD_LINES = [
     (b'{"a": 1e999}', ["1e999", "too large"]),
     (b'{"a": ' + b"9" * 5000 + b"}", ["not readable"]),
     (b'{"a": ' + b"[" * 100_000, ["nested too deeply"]),
+    (
+        b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}",
+        ["nested too deeply, more than 200 lists and objects in each other"],
+    ),
+    (
+        b'{"a": ' * 200 + b"[]" + b"}" * 200,
+        ["nested too deeply, more than 200 lists and objects in each other"],
+    ),
     (b'{"a": "caf\xe9"}', [":2: not UTF-8: byte 0xe9 at byte offset 22", "Write the file as UTF-8"]),
     (b'{"a": "\\ud83d"}', ["half of a surrogate pair (\\ud83d)"]),
     (b'{"\\udc00": 1}', ["half of a surrogate pair"]),
@@ -122,6 +130,32 @@ def test_the_byte_offset_is_that_of_the_file(tmp_path):
     content = b'\xef\xbb\xbf{"a": 1}\n{"b": "\xff"}\n'
     with pytest.raises(InputError, match=f"byte 0xff at byte offset {content.index(0xFF)} "):
         list(read_rows(write(tmp_path / "a.jsonl", content)))
+
+
+def test_the_deepest_row_that_is_read_is_written_again():
+    row = parse_row(b'{"a": ' + b"[" * 199 + b"]" * 199 + b"}")
+
+    def deep(frames):
+        return encode_row(row) if frames == 0 else deep(frames - 1)
+
+    assert parse_row(deep(300)) == row
+    assert parse_row(b'{"a": "' + b"[{" * 500 + b'"}') == {"a": "[{" * 500}
+    assert len(parse_row(b'{"a": [' + b"[]," * 500 + b"[]]}")["a"]) == 501
+
+
+def test_links_that_lead_back_to_themselves(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for path in (tmp_path / "a", tmp_path / "a" / "x.jsonl"):
+        with pytest.raises(
+            InputError, match=f"^{path}: symbolic links lead back to themselves: name the file itself"
+        ):
+            read_rows(path)
+        with pytest.raises(UsageError, match=f"^cannot write {path}: symbolic links lead back to themselves"):
+            ResumableRows(path, {})
+        with pytest.raises(UsageError, match=f"^cannot write {path}: symbolic links"), atomic_write(path):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_a_surrogate_pair_is_a_character(tmp_path):
@@ -314,6 +348,20 @@ def test_another_manifest_is_fine_where_nothing_was_done(tmp_path):
     rows.finish({})
     assert out.read_text() == '{"x": 1}\n'
     assert json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["prm"] == "b"
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[1]", "null", "[" * 100_000])
+def test_a_damaged_manifest_says_what_to_delete(tmp_path, manifest):
+    first = ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
+    first.write({"x": 1})
+    first.close()
+    (tmp_path / "out.jsonl.part.manifest.json").write_text(manifest)
+    with pytest.raises(
+        UsageError,
+        match=rf"^{tmp_path}/out.jsonl.part.manifest.json is damaged .*Delete {tmp_path}/out.jsonl.part to start again",
+    ):
+        ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
+    assert (tmp_path / "out.jsonl.part").read_bytes() == b'{"x": 1}\n'
 
 
 @pytest.mark.parametrize("content", [b"my notes\n", b"my notes"])

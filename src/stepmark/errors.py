@@ -13,6 +13,7 @@
       x CheckpointError       a model is missing, corrupt, or not what it says
         + UnknownFamilyError  a checkpoint whose PRM family cannot be told
       x BackendError          a server or a worker failed; no score was made
+      x StorageError          the system could not write or read a file: a full disk, a permission
       x MissingExtraError     an optional dependency is not installed; says the line to type
 
 To add one: subclass the branch that says who must act. The command line exits with 2 for `InputError`,
@@ -102,6 +103,10 @@ class UnknownFamilyError(CheckpointError):
 
 class BackendError(StepmarkError):
     """A server or worker failed or answered nonsense; no score was made from it."""
+
+
+class StorageError(StepmarkError):
+    """The system could not write or read a file, as when the disk is full; the message names the file and says what to do."""
 
 
 class MissingExtraError(StepmarkError, ImportError):

@@ -7,6 +7,7 @@ and invitations from other processes read or add single rows beside it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,8 @@ class Database:
         """The file, on SQLite."""
         if self.path is not None and not create and not self.path.is_file():
             raise UsageError(f"{self.path}: expected a database of annotations, found no file")
-        if self.path is not None and not self.path.exists():
+        self._new = self.path is not None and not self.path.exists()
+        if self.path is not None and self._new:
             try:
                 self.path.touch(mode=0o600)  # it holds what people said, and hashes of their tokens
             except OSError as error:
@@ -59,6 +61,19 @@ class Database:
     def close(self) -> None:
         """Let go of all connections."""
         self.engine.dispose()
+
+    def abandon(self) -> None:
+        """Remove the file if this object made it and no item is stored: a refused start leaves nothing."""
+        from sqlalchemy import select
+
+        if self.path is None or not self._new:
+            return
+        with self.reading() as connection:
+            if connection.execute(select(tables.items.c.id).limit(1)).first() is not None:
+                return
+        self.close()
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{self.path}{ending}").unlink(missing_ok=True)
 
     def __enter__(self) -> Database:
         return self
@@ -92,13 +107,7 @@ class Database:
             f"{self.shown}: another stepmark serves this database; stop it, or give --database another"
         )
         if self.path is not None:
-            import fcntl
-
-            with Path(f"{self.path}.lock").open("a", encoding="utf-8") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise taken from None
+            with _locked(Path(f"{self.path}.lock"), taken):
                 yield
             return
         from sqlalchemy import text
@@ -150,6 +159,35 @@ class Database:
             raise UsageError(
                 f"{self.shown}: expected tables of version {tables.SCHEMA}, found {found}; use the stepmark that made them"
             )
+
+
+@contextmanager
+def _locked(file: Path, taken: UsageError) -> Iterator[None]:
+    """Hold a file that is there only while it is held.
+
+    Raises:
+        UsageError: `taken`, where another process holds it.
+    """
+    import fcntl
+
+    while True:
+        with file.open("a", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise taken from None
+            # Its last holder may have removed it after it was opened here: then it keeps nobody out.
+            try:
+                same = os.path.samestat(os.fstat(handle.fileno()), file.stat())
+            except FileNotFoundError:
+                same = False
+            if not same:
+                continue
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+            return
 
 
 def database_url(url: str) -> str:

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
@@ -32,6 +32,8 @@ from stepmark.store.writing import encode_row
 
 router = APIRouter(tags=["admin"], dependencies=[need("admin")])
 
+RowId = Annotated[int, Query(ge=0, le=2**63 - 1)]
+"""A number of a row, as large as databases have them."""
 MOST_HOURS = 24.0 * 90
 _CHUNK = 1 << 18
 
@@ -217,7 +219,7 @@ async def take_out(
 
 
 @router.get("/api/admin/audit")
-async def audit_log(request: Request, before: int | None = None, limit: int = 200) -> dict[str, Any]:
+async def audit_log(request: Request, before: RowId | None = None, limit: int = 200) -> dict[str, Any]:
     """What was done by whom, newest first."""
     live, table = live_of(request), tables.audit
 

@@ -59,7 +59,7 @@ class Site:
     hosts: frozenset[str]
     """What the Host header may be, with the port unless it is the scheme's own. A page of a name that was bent to this address has another."""
     link: str
-    """What links begin with: "http://127.0.0.1:8000"."""
+    """What links begin with: "http://127.0.0.1:8010"."""
 
     @property
     def secure(self) -> bool:

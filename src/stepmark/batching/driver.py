@@ -50,6 +50,10 @@ class Answerer:
 class ReplyStore(Protocol):
     """Where replies are kept: a mapping from key to text that only grows."""
 
+    @property
+    def name(self) -> str:
+        """What errors call it: its file."""
+
     def get(self, keys: Sequence[str]) -> Mapping[str, str]:
         """Those of the keys that are recorded, with their replies."""
 
@@ -141,7 +145,9 @@ class _Desk:
             flat.extend(ask if isinstance(ask, tuple) else (ask,))
         # Nothing is recorded of a Release, so that it has no key.
         wanted = [[] if isinstance(request, Release) else self._sample_keys(request) for request in flat]
-        have: dict[str, Any] = self._recorded([key for keys in wanted for key in keys])
+        have = self._recorded(
+            {key: request for request, keys in zip(flat, wanted, strict=True) for key in keys}
+        )
         by_kind: dict[type, list[tuple[Request, list[str]]]] = {}
         claimed = set(have)
         for request, keys in zip(flat, wanted, strict=True):
@@ -184,10 +190,28 @@ class _Desk:
             self._handed_out[key] = first + request.n
         return [f"{key}/{number}" for number in range(first, first + request.n)]
 
-    def _recorded(self, keys: list[str]) -> dict[str, Any]:
-        if self._store is None or not keys:
+    def _recorded(self, requests: Mapping[str, Request]) -> dict[str, Any]:
+        """Those replies that the store has, by key.
+
+        Raises:
+            InputError: one is damaged.
+        """
+        if self._store is None or not requests:
             return {}
-        return {key: _unpack(text) for key, text in self._store.get(list(dict.fromkeys(keys))).items()}
+        replies: dict[str, Any] = {}
+        for key, text in self._store.get(list(requests)).items():
+            try:
+                replies[key] = _unpack(text)
+                problem = _misfit(requests[key], replies[key])
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                problem = str(error)
+            if problem is not None:
+                raise InputError(
+                    f"the recorded reply {text[:80]!r} is damaged ({problem}): restore the reply store, or delete it; what it recorded is "
+                    "then asked for again",
+                    where=self._store.name,
+                )
+        return replies
 
     def _ask_all(self, by_kind: dict[type, list[tuple[Request, list[str]]]], have: dict[str, Any]) -> None:
         """Ask each kind's answerer; the PRM in a thread beside the others, so that it scores while the policy writes."""
@@ -255,25 +279,50 @@ def _assemble(request: Request, keys: list[str], have: Mapping[str, object]) -> 
 
 
 def _check_reply(request: Request, reply: Reply, samples: int, identity: str) -> None:
-    """Refuse a reply that is none to this request."""
-    if isinstance(request, Verify):
-        if not isinstance(reply, Verdict):
-            raise BackendError(f"{identity}: a Verify got {reply!r} in reply, which is no verdict")
-        return
-    if isinstance(request, Score):
-        if not isinstance(reply, Graded):
-            raise BackendError(f"{identity}: a Score got {reply!r} in reply, which is no score")
-        if not math.isfinite(reply.score):
-            raise BackendError(
-                f"{identity} gave the score {reply.score!r} to step {len(request.steps) - 1} (0-based), "
-                f"{request.steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
-            )
-        return
-    assert not isinstance(request, Release)
-    fits = samples if isinstance(request, Write) else len(request.options)
-    found = len(reply) if isinstance(reply, Sequence) else None
-    if found != fits:
-        raise BackendError(f"{identity}: a {type(request).__name__} for {fits} got {found} in reply")
+    """Refuse a reply that does not fit its request, or that holds a number that is none.
+
+    Raises:
+        BackendError: the message says what was expected and found.
+    """
+    if not isinstance(request, Write):
+        problem = _misfit(request, reply)
+    elif not isinstance(reply, Sequence) or len(reply) != samples:
+        count = len(reply) if isinstance(reply, Sequence) else reply
+        problem = f"expected {samples} texts in reply to a Write, found {count!r}"
+    else:
+        problem = next(filter(None, (_misfit(request, sample) for sample in reply)), None)
+    if problem is not None:
+        raise BackendError(f"{identity}: {problem}. Nothing was recorded of it")
+
+
+def _misfit(request: Request, sample: object) -> str | None:
+    """Why something is no reply to a request (one of the texts, for a `Write`); None where it is."""
+    numbers: Sequence[float | None]
+    if isinstance(request, Write):
+        if not isinstance(sample, Written) or not isinstance(sample.text, str):
+            return f"expected a text in reply to a Write, found {sample!r}"
+        numbers, what = [sample.logprob], f"as the log-probability of {sample.text[:80]!r}"
+    elif isinstance(request, Score):
+        if not isinstance(sample, Graded):
+            return f"expected a score in reply to a Score, found {sample!r}"
+        numbers = [sample.score]
+        what = f"as the score of step {len(request.steps) - 1} (0-based), {request.steps[-1][:80]!r}"
+    elif isinstance(request, Verify):
+        return (
+            None
+            if isinstance(sample, Verdict)
+            else f"expected a verdict in reply to a Verify, found {sample!r}"
+        )
+    else:
+        assert not isinstance(request, Release)
+        fits = isinstance(sample, Sequence) and len(sample) == len(request.options)
+        if not fits:
+            return f"expected {len(request.options)} log-probabilities in reply to a Choose, found {sample!r}"
+        # An option that the model excludes has minus infinity.
+        numbers = [0.0 if number == -math.inf else number for number in sample]  # type: ignore[attr-defined]
+        what = "among the log-probabilities of a Choose"
+    bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
+    return None if bad is None else f"expected a finite number {what}, found {bad!r}"
 
 
 def _pack(sample: object) -> str:
@@ -285,13 +334,10 @@ def _pack(sample: object) -> str:
 
 
 def _unpack(text: str) -> Written | Verdict | Graded | tuple[float, ...]:
-    try:
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            return tuple(float(value) for value in data)
-        if "graded" in data:
-            classes = data["graded"]["classes"]
-            return Graded(**{**data["graded"], "classes": None if classes is None else tuple(classes)})
-        return Verdict(**data["verdict"]) if "verdict" in data else Written(**data)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"a recorded reply cannot be read ({error}): {text[:80]!r}") from None
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        return tuple(float(value) for value in data)
+    if "graded" in data:
+        classes = data["graded"]["classes"]
+        return Graded(**{**data["graded"], "classes": None if classes is None else tuple(classes)})
+    return Verdict(**data["verdict"]) if "verdict" in data else Written(**data)

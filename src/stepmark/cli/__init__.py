@@ -49,6 +49,8 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 """Exit code when the reader of our output went away: 128 + SIGPIPE."""
 
+_PRINTED = "standard output"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code.
@@ -71,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     debug = os.environ.get("STEPMARK_DEBUG", "") not in ("", "0")
     try:
-        return _run(tokens)
+        code = _run(tokens)
+        _flush()
+        return code
     except StepmarkError as error:
         _complain(error, debug)
         return error.exit_code
@@ -79,13 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ninterrupted{': ' if error.args else ''}{error}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered would raise again when the interpreter closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return CLOSED_PIPE
-    except OSError as error:  # a full disk, a folder that went away: no fault of the program, so no traceback
-        _complain(error, debug)
-        return 1
-    except Exception as error:  # of a class or function that the caller named, or a mistake of ours
+    except (
+        Exception
+    ) as error:  # of a disk, of a class or function that the caller named, or a mistake of ours
+        if (refused := _refused(error)) is not None:
+            _complain(error if debug else refused, debug)
+            return 1
         place = raised_at(error, ours=True)
         error.add_note(
             f"raised at {place}; STEPMARK_DEBUG=1 shows how it came there. Where no code of your own is on the way, it is a mistake in "
@@ -93,6 +98,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         _complain(error, debug, kind=type(error).__name__)
         return 1
+
+
+def _refused(error: Exception) -> Exception | None:
+    """What the system refused, as an error to be shown; None for an error that is not the system's."""
+    from stepmark.store import storage_error
+
+    # Files are written under `store.naming`, so that what comes without a name is of what was printed.
+    return storage_error(error, _PRINTED) or (error if isinstance(error, OSError) else None)
+
+
+def _flush() -> None:
+    """Write what is still buffered of standard output.
+
+    Raises:
+        StorageError: it is a file, and the disk is full or broken.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from stepmark.store import storage_error
+
+        _drop_output()
+        raise storage_error(error, _PRINTED) or error from error
+
+
+def _drop_output() -> None:
+    """Forget what is still buffered: it would raise again when the interpreter closes standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _prepare_streams() -> None:

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
-from stepmark.errors import MissingExtraError, UsageError
+from stepmark.errors import MissingExtraError, StepmarkError, UsageError
 
 if TYPE_CHECKING:
     from stepmark.annotation.database import Database
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = "127.0.0.1"
-DEFAULT_PORT = 8000
+DEFAULT_PORT = 8010
+"""Not 8000, which is vLLM's; `stepmark serve` has 8008."""
+MOST_HEADER_BYTES = 16 * 1024
+"""Of one request, for other machines than this."""
 # Fetch standard, "port blocking": what browsers do not open (net::ERR_UNSAFE_PORT), of those that anybody may listen on.
 REFUSED_BY_BROWSERS = frozenset(
     (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080)
@@ -169,15 +172,17 @@ def _serve(options: AnnotateOptions, project: Project, database: str, site: Site
 
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
+    from stepmark.annotation.security import is_loopback
     from stepmark.annotation.server import build_app, guarded
     from stepmark.annotation.starting import first_code, note_link, prepare
 
-    with (
-        Database(database) as opened,
-        opened.lock(),
-        _listen(options.host or LOOPBACK, options.port) as listening,
-    ):
-        count = prepare(project, opened, suggest=_suggester(options))
+    with Database(database) as opened, opened.lock(), ExitStack() as stack:
+        try:
+            listening = stack.enter_context(_listen(options.host or LOOPBACK, options.port))
+            count = prepare(project, opened, suggest=_suggester(options))
+        except StepmarkError:
+            opened.abandon()
+            raise
         print(f"{count:,} items; labels are kept in {opened.shown}", file=sys.stderr)
         note_link(opened, site.link)
         code = first_code(opened)
@@ -189,7 +194,9 @@ def _serve(options: AnnotateOptions, project: Project, database: str, site: Site
         config = uvicorn.Config(
             guarded(build_app(live, site, started=started), live, site),
             loop="auto",
-            http="auto",
+            # Of uvicorn's two parsers the slower one limits a header. On this machine alone, or behind a proxy, nobody sends endless ones.
+            http="auto" if is_loopback(options.host or LOOPBACK) else "h11",
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             ws="none",
             lifespan="on",
             access_log=False,

@@ -10,18 +10,21 @@ import hashlib
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import final
 
-from stepmark.errors import InputError
+from stepmark.errors import InputError, StepmarkError
+from stepmark.store import naming
 
 # "stpm" in ASCII: lets us refuse a SQLite file that something else made.
 _APPLICATION = 0x7374706D
 # 2: each reply with a digest of it; replies of version 1 are read without.
 _VERSION = 2
 _AT_ONCE = 500
+_FAILED = "the reply store cannot be used ({})"
 
 
 def _digest(key: str, reply: str) -> str:
@@ -40,27 +43,36 @@ class ReplyFile:
         path: the file; its folder must exist.
 
     Raises:
-        InputError: the path is not a reply store, was made by a newer version, or cannot be opened.
+        InputError: the path is not a reply store, was made by a newer version, is damaged, or cannot be opened.
+        StorageError: the disk is full or broken, or may not be written; of every method.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.name = str(path)
         self._lock = threading.Lock()
-        try:
+        with self._explained("cannot open a reply store here ({})"):
             self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise InputError(f"cannot open a reply store here ({error})", where=str(path)) from None
         try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise InputError(
-                f"expected a reply store (SQLite), found something else ({error}); name another file",
-                where=str(path),
-            ) from None
-        except InputError:
+            with self._explained(
+                "expected a reply store (SQLite), found something else ({}); name another file"
+            ):
+                self._prepare()
+        except StepmarkError:
             self._db.close()
             raise
+
+    @contextmanager
+    def _explained(self, otherwise: str) -> Iterator[None]:
+        """Turn an error of SQLite into one that says what to do: `otherwise`, filled with it, where neither disk nor damage is the cause."""
+        try:
+            with naming(self.path):
+                yield
+        except sqlite3.Error as error:
+            why = otherwise.format(error)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+                why = f"the reply store is damaged ({error}): restore it, or delete it; what it recorded is then asked for again"
+            raise InputError(why, where=str(self.path)) from None
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -94,7 +106,7 @@ class ReplyFile:
 
     def __len__(self) -> int:
         """Replies recorded."""
-        with self._lock:
+        with self._lock, self._explained(_FAILED):
             return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
 
     def get(self, keys: Sequence[str]) -> dict[str, str]:
@@ -104,7 +116,7 @@ class ReplyFile:
             InputError: a reply is not what was recorded.
         """
         rows: list[tuple[str, str, str | None]] = []
-        with self._lock:
+        with self._lock, self._explained(_FAILED):
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
@@ -115,7 +127,7 @@ class ReplyFile:
         for key, reply, digest in rows:
             if digest is not None and digest != _digest(key, reply):
                 raise InputError(
-                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "
+                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "  # noqa: S608
                     f"{self.path} \"DELETE FROM replies WHERE key = '{key}'\"), and it is asked for again; or name another file",
                     where=str(self.path),
                 )
@@ -123,17 +135,18 @@ class ReplyFile:
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Record replies, durably; gives what now stands under each key (the first one recorded)."""
-        with self._lock:
+        with self._lock, self._explained(_FAILED):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(
                     "INSERT OR IGNORE INTO replies (key, reply, digest) VALUES (?, ?, ?)",
                     [(key, reply, _digest(key, reply)) for key, reply in replies.items()],
                 )
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite ends it by itself when the disk is full
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
         return self.get(list(replies))
 
     def close(self) -> None:
@@ -159,6 +172,7 @@ class MemoryReplies:
     """
 
     def __init__(self, limit: int = 20_000) -> None:
+        self.name = "replies in memory"
         self._limit = limit
         self._replies: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()

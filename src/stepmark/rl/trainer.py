@@ -31,6 +31,7 @@ from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import RL
 from stepmark.sampling import Sampling, prompt_of
+from stepmark.training.state import write_tensors
 
 
 class TokenRewards(Protocol):
@@ -370,7 +371,7 @@ class Trainer:
             "token_rewards": self.token_rewards.state() if self.token_rewards is not None else None,
         }
         temporary = self.out / "state.part"
-        torch.save(state, temporary)
+        write_tensors(temporary, state)
         temporary.replace(self.out / "state.pt")
 
     def _resume(self) -> None:

@@ -7,6 +7,7 @@ line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest l
 """
 
 from stepmark.store.columns import Columns, parse_columns
+from stepmark.store.disk import naming, storage_error
 from stepmark.store.inputs import RunInput, run_input
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
@@ -48,9 +49,11 @@ __all__ = [
     "hold",
     "is_stream",
     "json_type",
+    "naming",
     "open_rows",
     "parse_columns",
     "parse_row",
     "read_rows",
     "run_input",
+    "storage_error",
 ]

@@ -24,6 +24,10 @@ _MISTAKEN = (
     (b"\xff\xfe", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "This is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"),
 )
+_MAX_DEPTH = 200
+NESTED = (
+    f"not readable: the JSON is nested too deeply, more than {_MAX_DEPTH} lists and objects in each other"
+)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -79,15 +83,40 @@ def parse_row(raw: bytes, offset: int = 0) -> dict[str, Any]:
             f"not JSON: {error.msg} at column {error.colno}, {found}. {_expected(text, offset)}"
         ) from None
     except RecursionError:
-        raise InputError("not readable: the JSON is nested too deeply") from None
+        raise InputError(NESTED) from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"not readable: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"expected a JSON object, found {json_type(data)}. " + _expected(text, offset))
+    check_depth(data, text)
     _check_characters(data, text)
     return data
+
+
+def check_depth(data: object, text: str) -> None:
+    """Refuse JSON that could be read, and perhaps not written again, where less of Python's recursion limit is left.
+
+    Args:
+        data: what was read.
+        text: what it was read from.
+
+    Raises:
+        InputError: more than 200 lists and objects lie in each other.
+    """
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    level: list[object] = [data]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, list | dict)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    if any(isinstance(value, list | dict) for value in level):
+        raise InputError(NESTED)
 
 
 def parse_value(text: str) -> Any:
@@ -101,7 +130,7 @@ def parse_value(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
-        raise InputError("the JSON is nested too deeply") from None
+        raise InputError(NESTED) from None
 
 
 def starts_document(line: bytes) -> bool:
@@ -111,6 +140,8 @@ def starts_document(line: bytes) -> bool:
         return start.startswith(b"[")
     try:
         json.loads(start)
+    except RecursionError:
+        return False  # the reader of rows reports it
     except ValueError:
         return True
     return False
@@ -165,11 +196,14 @@ def _entry(text: str, at: int) -> tuple[dict[str, Any] | InputError, int]:
         return error, _LENIENT.raw_decode(text, at)[1]
     except json.JSONDecodeError as error:
         raise _not_json(text, error.pos, error.msg) from None
-    except (RecursionError, ValueError) as error:  # nested too deeply; a number of thousands of digits
+    except RecursionError:
+        raise InputError(NESTED, where=f":{text.count(chr(10), 0, at) + 1}") from None
+    except ValueError as error:  # a number of thousands of digits
         raise InputError(f"not readable: {error}", where=f":{text.count(chr(10), 0, at) + 1}") from None
     if not isinstance(data, dict):
         return InputError(f"expected an object, found {json_type(data)}"), end
     try:
+        check_depth(data, text[at:end])
         _check_characters(data, text[at:end])
     except InputError as error:
         return error, end

@@ -17,6 +17,7 @@ from typing import Any, Literal, overload
 from stepmark.errors import InputError
 from stepmark.records import Record, Refusal, record_row
 from stepmark.store.columns import Columns, check_columns, under_our_names
+from stepmark.store.disk import link_loop
 from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
 from stepmark.store.objects import EXPECTED, check_source, object_rows
 from stepmark.store.tabular import delimited_rows, parquet_rows
@@ -121,6 +122,8 @@ def check_readable(path: str | Path) -> None:
         )
     if _is_prose(path):
         raise InputError(f"expected {EXPECTED}; found the text {str(path)[:60]!r}, and there is no such file")
+    if (loop := link_loop(path)) is not None:
+        raise InputError(loop, where=str(path))
     path = Path(path)
     if path.is_dir():
         raise InputError("expected a file, found a folder", where=str(path))

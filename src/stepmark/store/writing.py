@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
-from stepmark.store.json_rows import parse_row
+from stepmark.store.disk import link_loop, naming
+from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import STDIO, read_lines
 
 
@@ -80,19 +81,20 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
 
     Raises:
         UsageError: the folder does not exist or may not be written to.
+        StorageError: the disk is full or broken.
     """
     check_writable(path)
     if is_stream(path):
         if path == STDIO:
             raise UsageError("expected a file's name, found '-'")
-        with Path(path).open("w", encoding="utf-8", newline="") as stream:
+        with naming(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
             yield stream
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
     remove_stale_drafts(target)
     draft, handle = _new_draft(target)
     try:
-        with handle:
+        with naming(path), handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -156,6 +158,8 @@ def check_writable(path: str | Path) -> None:
     """
     if not str(path):
         raise UsageError("cannot write to a file without a name: expected one, found an empty text")
+    if path != STDIO and (loop := link_loop(path)) is not None:
+        raise UsageError(f"cannot write {path}: {loop}")
     target = Path(path)
     folder = target.resolve().parent
     if path == STDIO:
@@ -262,6 +266,7 @@ class StreamedRows:
     def __init__(self, path: str | Path | None) -> None:
         self.done = self.written = 0
         self.part: Path | None = None
+        self._name = "standard output" if path is None or path == STDIO else path
         # Not a context: the stream lives as long as the writer, and `close` ends both.
         self._own: IO[bytes] | None = (
             None if path is None or path == STDIO else Path(path).open("wb")  # noqa: SIM115
@@ -278,8 +283,9 @@ class StreamedRows:
         """Write a row at once."""
         self.written += 1
         handle = self._own or sys.stdout.buffer
-        handle.write(encode_row(row))
-        handle.flush()
+        with naming(self._name):
+            handle.write(encode_row(row))
+            handle.flush()
 
     def refuse(self, error: InputError) -> None:
         """Write nothing."""
@@ -296,7 +302,7 @@ class StreamedRows:
     def close(self) -> None:
         """Close the stream unless it is standard output."""
         if self._own is not None:
-            self._own.close()
+            _close(self._own)
 
 
 class ResumableRows:
@@ -329,7 +335,8 @@ class ResumableRows:
             dict[str, Any], json.loads(json.dumps({"stepmark": version("stepmark"), **manifest}))
         )
         self._resumable = resumable
-        self._handle = self._part.open("a+b")
+        with naming(self._part):
+            self._handle = self._part.open("a+b")
         try:
             if not _try_lock(self._handle):
                 raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
@@ -359,11 +366,17 @@ class ResumableRows:
     def _old_manifest(self) -> dict[str, Any]:
         """What a part that is there was made with."""
         try:
-            old = json.loads(self._part_manifest.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            old = None
+            old = json.loads(self._part_manifest.read_bytes())
+        except FileNotFoundError:
+            raise UsageError(
+                f"{self._part} exists, and nothing says what it was made with. {self._remedy}"
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self._part_manifest} is damaged ({error}). {self._remedy}") from None
         if not isinstance(old, dict):
-            raise UsageError(f"{self._part} exists, and nothing says what it was made with. {self._remedy}")
+            raise UsageError(
+                f"{self._part_manifest} is damaged (expected an object, found {json_type(old)}). {self._remedy}"
+            )
         if not self._resumable:
             raise UsageError(
                 f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {self._remedy}"
@@ -431,8 +444,9 @@ class ResumableRows:
 
     def _append(self, line: bytes) -> None:
         self._checksum = _chained(self._checksum, line)
-        self._handle.write(self._checksum + b" " + line)
-        self._handle.flush()
+        with naming(self._part):
+            self._handle.write(self._checksum + b" " + line)
+            self._handle.flush()
 
     def finish(
         self, facts: Mapping[str, Any], outputs: Mapping[str, Callable[[dict[str, Any]], Rows]] | None = None
@@ -444,7 +458,8 @@ class ResumableRows:
             outputs: where a result is no row of the file: the rows of each file that is made, given a result. None: the
                 results are the rows, and the manifest counts them.
         """
-        os.fsync(self._handle.fileno())
+        with naming(self._part):
+            os.fsync(self._handle.fileno())
         self.manifest_path.unlink(missing_ok=True)  # it tells of the file that is about to be replaced
         if outputs is None:
             with (
@@ -468,7 +483,7 @@ class ResumableRows:
     def discard(self) -> None:
         """Remove the part and its manifest."""
         self.part = None
-        self._handle.close()
+        _close(self._handle)
         self._part.unlink(missing_ok=True)  # first: a manifest without a part is harmless
         self._part_manifest.unlink(missing_ok=True)
 
@@ -479,13 +494,19 @@ class ResumableRows:
         if not self._resumable or self.written == 0:
             self.discard()
         else:
-            self._handle.close()
+            _close(self._handle)
 
     @staticmethod
     def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         with atomic_write(path) as handle:
             json.dump(manifest, handle, ensure_ascii=False, indent=2, allow_nan=False)
             handle.write("\n")
+
+
+def _close(handle: IO[bytes]) -> None:
+    """Close a file each of whose writes was flushed: what is left to write is of a write that failed, and that was reported."""
+    with suppress(OSError):
+        handle.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from stepmark.errors import MissingExtraError
+from stepmark.store import naming
 from stepmark.training.trainer import Progress
 
 
@@ -39,16 +41,21 @@ class History:
         if self._lines is None:
             kept = [row for row in read_history(self.file) if row["step"] < progress.step]
             temporary = self.file.with_suffix(".part")
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            temporary.replace(self.file)
+            with naming(self.file):
+                temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+                temporary.replace(self.file)
             self._lines = self.file.open("a", encoding="utf-8")
-        self._lines.write(json.dumps(asdict(progress)) + "\n")
-        self._lines.flush()
+        with naming(self.file):
+            self._lines.write(json.dumps(asdict(progress)) + "\n")
+            self._lines.flush()
 
     def close(self) -> None:
         """Close the file."""
         if self._lines is not None:
-            self._lines.close()
+            with suppress(
+                OSError
+            ):  # each line was flushed: what is left is of a write that failed, and that was reported
+                self._lines.close()
 
 
 def read_history(file: Path) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ def train(
         InputError: labels of a kind that the objective is not for.
         CheckpointError: the base cannot be trained, or what was written is not read as it was trained.
     """
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise UsageError(f"{out} exists; delete it or choose another --out")
     if recipe.adapter and recipe.train.weights.rank is None:
         raise UsageError(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from stepmark.errors import UsageError
-from stepmark.store import atomic_write
+from stepmark.store import atomic_write, naming
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
 from stepmark.training.objectives.base import Objective
@@ -131,5 +131,20 @@ def _another(file: Path) -> UsageError:
 def _put(file: Path, state: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(".part")
-    torch.save(state, temporary)
+    write_tensors(temporary, state)
     temporary.rename(file)
+
+
+def write_tensors(file: Path, state: Mapping[str, Any]) -> None:
+    """Write tensors and plain values with `torch.save`; where that fails, nothing is left.
+
+    Raises:
+        StorageError: the disk is full or broken.
+    """
+    try:
+        # Through a file of Python's: torch's own writer does not say what the system refused.
+        with naming(file), file.open("wb") as handle:
+            torch.save(dict(state), handle)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise

@@ -18,6 +18,7 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.encoding import Encoder
 from stepmark.models.spec import DialogueLayout, PieceLayout, ScoringSpec
+from stepmark.store import naming
 
 TRAIN_FILE = "train.json"
 """Beside the weights: the settings of the run."""
@@ -71,12 +72,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     Raises:
         UsageError: it exists.
+        StorageError: the disk is full or broken.
     """
     _refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        yield work
+        with naming(folder):
+            yield work
         # mkdtemp lets nobody else in; a checkpoint is as open as any folder.
         mask = os.umask(0)
         os.umask(mask)
