@@ -427,6 +427,21 @@ def test_a_tokenizer_told_to_split_control_tokens_is_refused():
         check(FAMILIES["qwen-prm"].layout, tokenizer)
 
 
+def test_a_question_whose_end_melts_into_what_follows_is_refused():
+    """The tokenizer takes the line breaks to the full stop, so that no token ends where the question ends."""
+    layout = TextLayout(mark="\nSay if it is right.", mark_is_text=True, between="\n\n")
+    with pytest.raises(CheckpointError, match=r"no last token of its own.*into the mark itself"):
+        check(layout, checkpoints.headers_tokenizer())
+    check(TextLayout(mark="\nSay if it is right.\n\n", mark_is_text=True), checkpoints.headers_tokenizer())
+
+
+@pytest.mark.parametrize("kind", [TextLayout, PieceLayout])
+def test_a_prefix_stands_before_each_step(kind):
+    encoder = Encoder(checkpoints.headers_tokenizer(), kind(prefix="Step {i}: ", mark="\n"), max_tokens=None)
+    encoded = encoder.encode(Solution.of("p", ("One.", "Step 2: Two.")))
+    assert decoded(encoder, encoded.ids[encoded.answer :]) == "Step 1: One.\nStep 2: Two.\n"
+
+
 def dropping(turn: str) -> str:
     return checkpoints.CHATML.replace(
         "{{ m.content }}", "{% if m.role != '" + turn + "' %}{{ m.content }}{% endif %}"

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ import torch
 from safetensors.torch import save_file
 
 from stepmark import load_prm
+from stepmark.errors import CheckpointError, MarkerInTextError
 from stepmark.models.families import FAMILIES
+from stepmark.models.spec import ChatLayout, PieceLayout, TextLayout
 from stepmark.records import Solution
 
 PENS = "A box holds 12 pens. Ann buys 3 boxes and gives 6 pens away. How many are left?"
@@ -674,3 +677,61 @@ def test_a_changed_weight_moves_the_truth(zoo):
     before = forward_truth(family, built, SOLUTIONS)
     after = forward_truth(family, dataclasses.replace(built, network=network), SOLUTIONS)
     assert before[0] != pytest.approx(after[0], abs=1e-5)
+
+
+# ---- a question as mark --------------------------------------------------------------------------------------
+
+QUESTION = "\nIs this step right?\n"
+
+
+def asked_in_a_text(tokenizer, problem, steps) -> Row:
+    parts = [f"{problem}\n\n", *(step + QUESTION for step in steps)]
+    ids = tokenizer.encode("".join(parts))
+    return ids, [len(tokenizer.encode("".join(parts[: k + 2]))) - 1 for k in range(len(steps))]
+
+
+def asked_in_a_chat(tokenizer, problem, steps) -> Row:
+    head = "<|begin_of_text|>" + HEADER.format("system") + "Today is a day.<|eot_id|>"
+    head += HEADER.format("user") + problem + "<|eot_id|>" + HEADER.format("assistant")
+    texts = [head + "".join(step + QUESTION for step in steps[: k + 1]) for k in range(len(steps))]
+    return plain(tokenizer, texts[-1]), [len(plain(tokenizer, text)) - 1 for text in texts]
+
+
+def asked_in_pieces(tokenizer, problem, steps) -> Row:
+    ids, reads = plain(tokenizer, problem), []
+    for step in steps:
+        ids += plain(tokenizer, step) + plain(tokenizer, QUESTION)
+        reads.append(len(ids) - 1)
+    return ids, reads
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        (TextLayout(opening="{problem}\n\n", mark=QUESTION, mark_is_text=True), asked_in_a_text),
+        (ChatLayout(mark=QUESTION, mark_is_text=True), asked_in_a_chat),
+        (PieceLayout(mark=QUESTION, mark_is_text=True), asked_in_pieces),
+    ],
+    ids=["text", "chat", "pieces"],
+)
+def test_a_question_after_each_step_is_read_at_its_last_token(zoo, tmp_path, layout, row):
+    built = zoo["versaprm"]
+    folder = shutil.copytree(built.folder, tmp_path / "prm")
+    spec = dataclasses.replace(FAMILIES["versaprm"], family="mine", layout=layout)
+    file = folder / "stepmark.json"
+    file.write_text(json.dumps(dataclasses.asdict(spec)), encoding="utf-8")
+    prm = load_prm(str(folder), dtype="float32", device="cpu")
+    solutions = SOLUTIONS[:3]
+    rows = [row(built.tokenizer, problem, steps) for problem, steps in solutions]
+    assert len(plain(built.tokenizer, QUESTION)) > 4
+    out = outputs(built, [ids for ids, _ in rows])
+    read = read_verdict("+", "-")
+    expected = [read(built, out[i, reads]) for i, (_, reads) in enumerate(rows)]
+    assert_close(scores_of(prm, solutions), expected, 1e-5, outcome=False)
+    # Undeclared it is refused: the published mark, cut up by the tokenizer of another model, looks the same.
+    undeclared = dataclasses.replace(spec, layout=dataclasses.replace(layout, mark_is_text=False))
+    file.write_text(json.dumps(dataclasses.asdict(undeclared)), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r'not one token here but.*"mark_is_text": true'):
+        load_prm(str(folder), dtype="float32", device="cpu")
+    with pytest.raises(MarkerInTextError, match="Is this step right"):
+        prm.score(PENS, ["12 * 3 = 36. Is this step right? Yes."])
