@@ -98,7 +98,7 @@ def try_encode(encoder: Encoder, problem: str, steps: list[str]):
         marks = [str(token) for token in encoder.tokenizer.added_tokens_decoder.values()]
         if not isinstance(encoder.layout, DialogueLayout) and encoder.layout.mark.strip():
             marks.append(encoder.layout.mark.strip())
-        assert any(mark in as_kept(encoder, text) for text in (problem, *steps) for mark in marks)
+        assert any(mark in text for text in as_kept(encoder, problem, steps) for mark in marks)
     except InputError as error:
         assert "too short" in error.message
         assert encoder.layout.read_back > 0
@@ -110,16 +110,24 @@ def decoded(encoder: Encoder, ids) -> str:
     return encoder.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
 
-def as_kept(encoder: Encoder, text: str) -> str:
-    """What a tokenizer keeps of a text: Qwen's composes characters, and sentencepiece takes ▁ for a space."""
-    text = text.strip()
-    for waste in encoder.layout.scrub if isinstance(encoder.layout, TextLayout) else ():
-        text = text.replace(waste, "")
+def as_kept(encoder: Encoder, problem: str, steps: list[str]) -> list[str]:
+    """What layout and tokenizer keep of a problem and its steps: Qwen's composes characters, and sentencepiece takes ▁ for a space."""
+    ends = {"keep": str, "strip": str.strip, "rstrip": str.rstrip}
+    layout = encoder.layout
+    texts = [ends[layout.problem_space](problem), *map(ends[layout.step_space], steps)]
+    if isinstance(layout, DialogueLayout):  # the template of the dialogue strips each turn
+        texts[0] = texts[0].lstrip()
+    elif layout.prefix:
+        for i, text in enumerate(texts[1:], 1):
+            if text.lstrip().startswith(layout.prefix.replace("{i}", str(i)).strip()):
+                texts[i] = text.lstrip()  # it brings its number, and begins with it
+    for waste in layout.scrub if isinstance(layout, TextLayout) else ():
+        texts = [text.replace(waste, "") for text in texts]
     if encoder.tokenizer.backend_tokenizer.normalizer is None:
-        return text
+        return texts
     if encoder.tokenizer.backend_tokenizer.pre_tokenizer is None:
-        return text.replace("▁", " ")
-    return unicodedata.normalize("NFC", text)
+        return [text.replace("▁", " ") for text in texts]
+    return [unicodedata.normalize("NFC", text) for text in texts]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -139,19 +147,25 @@ def test_every_step_has_one_place_and_prefixes_stay_prefixes(name, problem, step
     assert len(whole.ids) == reads[-1] + 1
     assert 0 <= whole.answer <= reads[0] + back
     if not encoder.outcome_only:
-        for k in range(1, len(steps)):
+        # Where the last step is read at the end of the turn, only the steps before it are the same in a longer solution.
+        other = 1 if isinstance(encoder.layout, ChatLayout) and encoder.layout.ending == "turn" else 0
+        for k in range(1 + other, len(steps)):
             part = encoder.encode(Solution.of(problem, tuple(steps[:k])))
-            assert part.reads == whole.reads[:k]
-            assert part.ids.tolist() == whole.ids[: len(part.ids)].tolist()
+            same = k - other
+            assert part.reads[:same] == whole.reads[:same]
+            n = part.reads[same - 1] + 1
+            assert part.ids[:n].tolist() == whole.ids[:n].tolist()
             assert part.answer == whole.answer
     prefix = "" if isinstance(encoder.layout, DialogueLayout) else encoder.layout.prefix.replace("{i}", "1")
     if back == 0:
         text, at = decoded(encoder, whole.ids), 0
-        for piece in (as_kept(encoder, t) for t in (problem, *steps)):
+        kept = as_kept(encoder, problem, steps)
+        for piece in kept:
             assert piece in text[at:]
             at = text.index(piece, at) + len(piece)
-        answer = decoded(encoder, whole.ids[whole.answer :]).lstrip(" ")
-        assert answer.startswith((as_kept(encoder, steps[0]).lstrip(" "), prefix or "\0"))
+        # The step's first token may begin with the template's line break, where the step begins with one too.
+        answer = decoded(encoder, whole.ids[whole.answer :]).lstrip()
+        assert answer.startswith((kept[1].lstrip(), prefix or "\0"))
 
 
 MARKS = {
@@ -163,18 +177,79 @@ MARKS = {
 def test_each_step_is_read_where_its_mark_ends(name):
     encoder = encoder_of(name)
     encoded = encoder.encode(Solution.of("How many?", ("One and two.", "So 3\n\nin all", "Done")))
-    for step, read in zip(("One and two.", "in all", "Done"), encoded.reads, strict=True):
-        assert decoded(encoder, encoded.ids[: read + 1]).endswith(step + MARKS[name])
+    ends = [MARKS[name]] * 2 + ["<|im_end|>" if name.startswith("implicit") else MARKS[name]]
+    for step, end, read in zip(("One and two.", "in all", "Done"), ends, encoded.reads, strict=True):
+        assert decoded(encoder, encoded.ids[: read + 1]).endswith(step + end)
 
 
-def test_the_whole_text_of_a_chat():
-    encoder = encoder_of("qwen-prm")
+CHAT = (
+    "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n"
+    "<|im_start|>assistant\n{answer}"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "answer"),
+    [
+        ("qwen-prm", " How many?\n", "One. <extra_0>\nTwo.<extra_0>"),
+        ("actprm", " How many?\n", "One.<extra_0>Two.<extra_0>"),
+        ("implicit", " How many?\n", "Step 1: One. \n\nStep 2: \nTwo.<|im_end|>"),
+    ],
+)
+def test_the_whole_text_of_a_chat(name, problem, answer):
+    encoder = encoder_of(name)
     encoded = encoder.encode(Solution.of(" How many?\n", ("One. ", "\nTwo.")))
-    assert decoded(encoder, encoded.ids) == (
-        "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
-        "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\nOne.<extra_0>Two.<extra_0>"
-    )
-    assert decoded(encoder, encoded.ids[encoded.answer :]) == "One.<extra_0>Two.<extra_0>"
+    system = FAMILIES[name].layout.system or "You are a tiny model."
+    assert decoded(encoder, encoded.ids) == CHAT.format(system=system, problem=problem, answer=answer)
+    assert decoded(encoder, encoded.ids[encoded.answer :]) == answer
+
+
+def test_a_spec_without_a_word_on_white_space_strips():
+    """As all did before there was the choice: what was trained with such a spec is read as it was trained."""
+    layout = ChatLayout(mark="<extra_0>")
+    encoder = Encoder(tokenizer_of("qwen-prm"), layout, max_tokens=None)
+    spaced = encoder.encode(Solution.of(" How many?\n", ("One. ", "\nTwo.\t")))
+    assert spaced.ids.tolist() == encoder.encode(Solution.of("How many?", ("One.", "Two."))).ids.tolist()
+    assert decoded(encoder, spaced.ids[spaced.answer :]) == "One.<extra_0>Two.<extra_0>"
+
+
+def test_a_template_that_strips_contents_strips_what_is_kept():
+    """As Llama 3's does: the text is the one that apply_chat_template writes."""
+    tokenizer = checkpoints.headers_tokenizer()
+    layout = ChatLayout(between="\n\n", closing=True, step_space="keep", problem_space="keep")
+    problem, steps = "\n How many? ", (" One. ", " Two. \n")
+    found = Encoder(tokenizer, layout, max_tokens=None, outcome_only=True).encode(Solution.of(problem, steps))
+    messages = [{"role": "user", "content": problem}, {"role": "assistant", "content": "\n\n".join(steps)}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert "One. \n\n Two.<|eot_id|>" in text
+    assert found.ids.tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "PreTrainedTokenizerFast"])
+def test_a_space_at_the_start_is_read_as_the_authors_tokenizer_read_it(tmp_path, kind):
+    """transformers 5's tokenizer of Llama and Mistral has the same ids with and without it; transformers 4's put ▁ before every text."""
+    from transformers import AutoTokenizer
+
+    checkpoints.save_tokenizer(tmp_path, checkpoints.sentencepiece_tokenizer(), kind)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    encoder = Encoder(tokenizer, FAMILIES["reasoneval-34b"].layout, max_tokens=None)
+    encoded = encoder.encode(Solution.of("p", ("pens", " pens", "  pens")))
+    pieces = tokenizer.convert_ids_to_tokens(encoded.ids[encoded.answer :].tolist())
+    # A ▁ before each text, and one for each of its own spaces; by the trained merges, of two one stands alone.
+    assert pieces == ["▁pens", "▁", "▁pens", "▁", "▁", "▁pens"]
+    reads = [read - encoded.answer for read in encoded.reads]
+    assert reads == [0, 2, 5]
+    problem = Encoder(tokenizer, FAMILIES["math-shepherd"].layout, max_tokens=None)
+    ids = problem.encode(Solution.of(" pens", ("a",))).ids.tolist()
+    assert tokenizer.convert_ids_to_tokens(ids)[:3] == ["<s>", "▁", "▁pens"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_white_space_only_is_no_step(name):
+    """Whatever is kept at the ends of a step: there is nothing in it to grade."""
+    for blank in (" ", "\n\n", "\t\u2003"):
+        with pytest.raises(InputError, match="step 2 of 2 is empty"):
+            encoder_of(name).encode(Solution.of("p", ("One two.", blank)))
 
 
 def test_the_whole_text_of_a_dialogue():
@@ -350,6 +425,21 @@ def test_a_tokenizer_told_to_split_control_tokens_is_refused():
     tokenizer.split_special_tokens = True
     with pytest.raises(CheckpointError, match="not one token"):
         check(FAMILIES["qwen-prm"].layout, tokenizer)
+
+
+def test_a_question_whose_end_melts_into_what_follows_is_refused():
+    """The tokenizer takes the line breaks to the full stop, so that no token ends where the question ends."""
+    layout = TextLayout(mark="\nSay if it is right.", mark_is_text=True, between="\n\n")
+    with pytest.raises(CheckpointError, match=r"no last token of its own.*into the mark itself"):
+        check(layout, checkpoints.headers_tokenizer())
+    check(TextLayout(mark="\nSay if it is right.\n\n", mark_is_text=True), checkpoints.headers_tokenizer())
+
+
+@pytest.mark.parametrize("kind", [TextLayout, PieceLayout])
+def test_a_prefix_stands_before_each_step(kind):
+    encoder = Encoder(checkpoints.headers_tokenizer(), kind(prefix="Step {i}: ", mark="\n"), max_tokens=None)
+    encoded = encoder.encode(Solution.of("p", ("One.", "Step 2: Two.")))
+    assert decoded(encoder, encoded.ids[encoded.answer :]) == "Step 1: One.\nStep 2: Two.\n"
 
 
 def dropping(turn: str) -> str:

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ import torch
 from safetensors.torch import save_file
 
 from stepmark import load_prm
+from stepmark.errors import CheckpointError, MarkerInTextError
 from stepmark.models.families import FAMILIES
+from stepmark.models.spec import ChatLayout, PieceLayout, TextLayout
 from stepmark.records import Solution
 
 PENS = "A box holds 12 pens. Ann buys 3 boxes and gives 6 pens away. How many are left?"
@@ -41,7 +44,12 @@ SOLUTIONS = [
             "Yes",
         ],
     ),
+    (
+        f" {PENS}\n ",
+        ["  - She has 12 * 3 = 36 pens. ", "\t36 - 6 = 30, so 30 are left.\n", "\n The answer is: 30  "],
+    ),
 ]
+"""The last has white space at the ends of its texts: some authors' code keeps it, some takes it off."""
 CANDIDATES = [
     ["She has 12 * 3 = 36 pens.", "36 - 6 = 30, so 30 are left.", "The answer is: 30"],
     ["She has 12 + 3 = 15 pens.", "15 - 6 = 9.", "The answer is: 9"],
@@ -88,8 +96,11 @@ def where(ids: list[int], token: int) -> list[int]:
     return [i for i, found in enumerate(ids) if found == token]
 
 
-def extra_zero(system: str) -> Callable:
+def extra_zero(system: str, *, strip: bool = False) -> Callable:
+    """The cards of Qwen and ReasonFlux take the steps as they are; ActPRM's ProcessBench script strips each."""
+
     def row(tokenizer, problem, steps) -> Row:
+        steps = [step.strip() for step in steps] if strip else steps
         ids = plain(tokenizer, chatml(system, problem, "<extra_0>".join(steps) + "<extra_0>"))
         return ids, where(ids, tokenizer.get_vocab()["<extra_0>"])
 
@@ -114,7 +125,9 @@ def skywork_row(tokenizer, problem, steps) -> Row:
 
 
 def shepherd_row(tokenizer, problem, steps) -> Row:
-    response = "\n".join(f"Step {i}: {step} ки" for i, step in enumerate(steps, 1))
+    """The card's text, in which steps have no white space at their ends: after two spaces "ки" is another token than the one that
+    the card looks for."""
+    response = "\n".join(f"Step {i}: {step.strip()} ки" for i, step in enumerate(steps, 1))
     ids = tokenizer.encode(f"{problem} {response}")
     assert ids[0] == tokenizer.bos_token_id
     return ids, where(ids, tokenizer.get_vocab()["▁ки"])
@@ -124,11 +137,14 @@ HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
 
 
 def rlhflow_row(tokenizer, problem, steps) -> Row:
-    """The whole dialogue at once; the verdict is foretold at the token before each '+'."""
+    """The whole dialogue at once; the verdict is foretold at the token before each '+'. prm_evaluate.py strips the steps, and the chat
+    template every turn."""
     text = "<|begin_of_text|>" + HEADER.format("system") + "Today is a day.<|eot_id|>"
     for i, step in enumerate(steps):
-        user = f"{problem} {step}" if i == 0 else step
-        text += HEADER.format("user") + user + "<|eot_id|>" + HEADER.format("assistant") + "+<|eot_id|>"
+        user = f"{problem} {step.strip()}" if i == 0 else step
+        text += (
+            HEADER.format("user") + user.strip() + "<|eot_id|>" + HEADER.format("assistant") + "+<|eot_id|>"
+        )
     ids = plain(tokenizer, text)
     vocabulary = tokenizer.get_vocab()
     answer = [
@@ -145,12 +161,18 @@ def rlhflow_row(tokenizer, problem, steps) -> Row:
 
 
 def versaprm_row(tokenizer, problem, steps) -> Row:
-    text = f"{problem} \n\n" + "".join(f"{step} \n\n\n\n" for step in steps)
+    """get_rewards_reasoning_step.py strips question and steps."""
+    text = f"{problem.strip()} \n\n" + "".join(f"{step.strip()} \n\n\n\n" for step in steps)
     ids = tokenizer.encode(text)
     tag = plain(tokenizer, " \n\n\n\n")
     assert len(tag) == 1, "the mark is one token, as in the published tokenizer"
     assert ids[0] == tokenizer.bos_token_id
     return ids, where(ids, tag[0])
+
+
+def pure_row(tokenizer, problem, steps) -> Row:
+    """PURE's bon.py takes white space off at the end of each step."""
+    return separated_row(tokenizer, problem, [step.rstrip() for step in steps])
 
 
 def separated_row(tokenizer, problem, steps) -> Row:
@@ -188,6 +210,7 @@ def reasoneval_34b_row(tokenizer, problem, steps) -> Row:
 
 
 def three_class_row(tokenizer, problem, steps) -> Row:
+    problem, steps = problem.strip(), [step.strip() for step in steps]
     ids = plain(tokenizer, problem + "\n\n" + "".join(step + "\n\n" for step in steps))
     ends = [
         len(plain(tokenizer, problem + "\n\n" + "".join(s + "\n\n" for s in steps[: k + 1]))) - 1
@@ -318,7 +341,7 @@ FORWARD = [
         row=separated_row,
         read=read_second_label,
     ),
-    Family(checkpoint="token-classification", name="pure", told=False, row=separated_row, read=read_margin),
+    Family(checkpoint="token-classification", name="pure", told=False, row=pure_row, read=read_margin),
     Family(checkpoint="versaprm", name="versaprm", told=False, row=versaprm_row, read=read_verdict("+", "-")),
     Family(
         checkpoint="versaprm-adapter",
@@ -329,7 +352,7 @@ FORWARD = [
     ),
     Family(checkpoint="reasoneval", name="reasoneval", row=reasoneval_7b_row, read=read_validity),
     Family(checkpoint="reasoneval-34b", name="reasoneval-34b", row=reasoneval_34b_row, read=read_validity),
-    Family(checkpoint="actprm", name="actprm", row=extra_zero(ACTPRM_SYSTEM), read=read_members),
+    Family(checkpoint="actprm", name="actprm", row=extra_zero(ACTPRM_SYSTEM, strip=True), read=read_members),
     Family(checkpoint="three-class", name="three-class", told=False, row=three_class_row, read=read_rating),
     Family(checkpoint="orm", name="orm", row=outcome_row, read=read_outcome),
 ]
@@ -373,18 +396,17 @@ def forward_truth(family: Family, built, solutions) -> list[list[float]]:
 
 
 def implicit_truth(built, solutions, *, per_step: bool = False, beta: float = 0.001) -> list[list[float]]:
-    """Log-ratios of all tokens of the answer up to the blank line after each step.
+    """Log-ratios of all tokens of the answer up to the blank line after each step and, for the last step, to the end of the turn.
 
-    The authors' script reads one or two tokens further, into the next step; stepmark does not, so that no score
-    sees ahead.
+    For the last step that is what the authors' script sums (its index is that of the last token of the templated conversation,
+    stripped). For the others it reads one or two tokens further, into the next step; stepmark does not, so that no score sees ahead.
     """
     rows, borders = [], []
     for problem, steps in solutions:
         frame = chatml("You are a tiny model.", problem, "").removesuffix("<|im_end|>\n")
-        texts = [
-            frame + "".join(f"Step {i}: {step}\n\n" for i, step in enumerate(steps[:k], 1))
-            for k in range(len(steps) + 1)
-        ]
+        numbered = [f"Step {i}: {step}" for i, step in enumerate(steps, 1)]
+        texts = [frame + "".join(f"{step}\n\n" for step in numbered[:k]) for k in range(len(steps))]
+        texts.append(chatml("You are a tiny model.", problem, "\n\n".join(numbered)).strip())
         rows.append(plain(built.tokenizer, texts[-1]))
         borders.append([len(plain(built.tokenizer, text)) for text in texts])
     ours, theirs = outputs(built, rows), outputs(built.reference, rows)
@@ -469,7 +491,7 @@ def test_scores_spread_so_that_parity_means_something(case):
     if family.name == "pure":
         values = [(v + 1) / 2 for v in values]
     assert values[0] > 0.05
-    assert values[-1] < 0.95
+    assert values[-1] < 0.96
     assert values[-1] - values[0] > 0.2
 
 
@@ -515,7 +537,9 @@ def test_order_does_not_matter(case):
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES_HERE if f.name != "orm"], ids=label)
 def test_what_follows_never_moves_a_score(zoo, family):
-    """Of every family but the outcome model, which has no score before the last step."""
+    """Of every family but the outcome model, which has no score before the last step. An implicit PRM reads the last step at the end of
+    the turn, as its authors do: another text than where more follows."""
+    end = 1 if family in IMPLICIT else 0
     prm = load(family, zoo[family.checkpoint])
     problem, steps = SOLUTIONS[2]
     whole = prm.score(problem, steps)
@@ -526,7 +550,8 @@ def test_what_follows_never_moves_a_score(zoo, family):
         )
         added = prm.score(problem, [*steps[:t], "1 more", *steps[t:]])
         for other in (removed, changed, added):
-            assert other[:t] == pytest.approx(whole[:t], abs=1e-6, rel=0)
+            same = t - end if other is removed else t
+            assert other[:same] == pytest.approx(whole[:same], abs=1e-6, rel=0)
         # The scores do depend on what they should: a test that nothing moves would pass on constants.
         assert abs(changed[t] - whole[t]) > 1e-5
 
@@ -537,7 +562,7 @@ def test_rlhflow_as_its_authors_do_it_one_growing_dialogue_a_step(zoo):
     prm = load_prm(str(built.folder), family="rlhflow", dtype="float32", device="cpu")
     for problem, steps in SOLUTIONS:
         expected, conversation = [], []
-        for k, step in enumerate(steps):
+        for k, step in enumerate(step.strip() for step in steps):
             conversation.append({"role": "user", "content": f"{problem} {step}" if k == 0 else step})
             conversation.append({"role": "assistant", "content": "+"})
             ids = plain(built.tokenizer, built.tokenizer.apply_chat_template(conversation, tokenize=False))
@@ -652,3 +677,61 @@ def test_a_changed_weight_moves_the_truth(zoo):
     before = forward_truth(family, built, SOLUTIONS)
     after = forward_truth(family, dataclasses.replace(built, network=network), SOLUTIONS)
     assert before[0] != pytest.approx(after[0], abs=1e-5)
+
+
+# ---- a question as mark --------------------------------------------------------------------------------------
+
+QUESTION = "\nIs this step right?\n"
+
+
+def asked_in_a_text(tokenizer, problem, steps) -> Row:
+    parts = [f"{problem}\n\n", *(step + QUESTION for step in steps)]
+    ids = tokenizer.encode("".join(parts))
+    return ids, [len(tokenizer.encode("".join(parts[: k + 2]))) - 1 for k in range(len(steps))]
+
+
+def asked_in_a_chat(tokenizer, problem, steps) -> Row:
+    head = "<|begin_of_text|>" + HEADER.format("system") + "Today is a day.<|eot_id|>"
+    head += HEADER.format("user") + problem + "<|eot_id|>" + HEADER.format("assistant")
+    texts = [head + "".join(step + QUESTION for step in steps[: k + 1]) for k in range(len(steps))]
+    return plain(tokenizer, texts[-1]), [len(plain(tokenizer, text)) - 1 for text in texts]
+
+
+def asked_in_pieces(tokenizer, problem, steps) -> Row:
+    ids, reads = plain(tokenizer, problem), []
+    for step in steps:
+        ids += plain(tokenizer, step) + plain(tokenizer, QUESTION)
+        reads.append(len(ids) - 1)
+    return ids, reads
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        (TextLayout(opening="{problem}\n\n", mark=QUESTION, mark_is_text=True), asked_in_a_text),
+        (ChatLayout(mark=QUESTION, mark_is_text=True), asked_in_a_chat),
+        (PieceLayout(mark=QUESTION, mark_is_text=True), asked_in_pieces),
+    ],
+    ids=["text", "chat", "pieces"],
+)
+def test_a_question_after_each_step_is_read_at_its_last_token(zoo, tmp_path, layout, row):
+    built = zoo["versaprm"]
+    folder = shutil.copytree(built.folder, tmp_path / "prm")
+    spec = dataclasses.replace(FAMILIES["versaprm"], family="mine", layout=layout)
+    file = folder / "stepmark.json"
+    file.write_text(json.dumps(dataclasses.asdict(spec)), encoding="utf-8")
+    prm = load_prm(str(folder), dtype="float32", device="cpu")
+    solutions = SOLUTIONS[:3]
+    rows = [row(built.tokenizer, problem, steps) for problem, steps in solutions]
+    assert len(plain(built.tokenizer, QUESTION)) > 4
+    out = outputs(built, [ids for ids, _ in rows])
+    read = read_verdict("+", "-")
+    expected = [read(built, out[i, reads]) for i, (_, reads) in enumerate(rows)]
+    assert_close(scores_of(prm, solutions), expected, 1e-5, outcome=False)
+    # Undeclared it is refused: the published mark, cut up by the tokenizer of another model, looks the same.
+    undeclared = dataclasses.replace(spec, layout=dataclasses.replace(layout, mark_is_text=False))
+    file.write_text(json.dumps(dataclasses.asdict(undeclared)), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r'not one token here but.*"mark_is_text": true'):
+        load_prm(str(folder), dtype="float32", device="cpu")
+    with pytest.raises(MarkerInTextError, match="Is this step right"):
+        prm.score(PENS, ["12 * 3 = 36. Is this step right? Yes."])

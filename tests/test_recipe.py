@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from stepmark import load_prm
 from stepmark.cli import main
@@ -545,3 +546,24 @@ def test_an_adapter_of_all_weights_is_refused(base, tmp_path):
             Recipe(base=str(base), train=Train(weights=weights), adapter=True),
             report=print,
         )
+
+
+def test_a_question_as_mark_is_trained_and_read_at_its_last_token(tmp_path, data, base):
+    out = tmp_path / "prm"
+    assert main(words(data, out, base, mark="Is this step right?", epochs=1, dtype="float32")) == 0
+    spec = read_spec(out / "stepmark.json")
+    assert (spec.layout.mark, spec.layout.mark_is_text) == ("\nIs this step right?\n", True)
+    problem, steps = "What is 2 + 3?", ["2 + 3 = 5.", "So 5."]
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    text, ends = f"<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n", []
+    for step in steps:
+        text += f"{step}\nIs this step right?\n"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ends.append(len(ids) - 1)
+    model = AutoModelForTokenClassification.from_pretrained(out).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids])).logits[0, ends, 0]
+    expected = torch.sigmoid(spec.readout.scale * logits + spec.readout.shift).tolist()
+    assert load_prm(str(out), dtype="float32", device="cpu").score(problem, steps) == pytest.approx(
+        expected, abs=1e-5
+    )

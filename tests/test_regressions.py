@@ -95,7 +95,8 @@ def test_newlines_written_as_backslash_n(zoo):
 
 def test_steps_of_an_implicit_prm_without_their_numbers(zoo):
     text = read_text(load(zoo["implicit"], family="implicit"), ASK, ["12 * 3", "is 36"])
-    assert text.endswith("<|im_start|>assistant\nStep 1: 12 * 3\n\nStep 2: is 36\n\n")
+    # And no blank line after the last one: the turn ends there.
+    assert text.endswith("<|im_start|>assistant\nStep 1: 12 * 3\n\nStep 2: is 36<|im_end|>")
 
 
 def test_a_chat_template_around_a_trl_prm(zoo):
@@ -278,7 +279,8 @@ def test_an_implicit_prm_reads_what_both_its_models_read(zoo, tmp_path, shorter)
     with pytest.raises(TooLongError, match="this model reads 90"):
         list(load_short().score_many([LONG]))
     first, second = load_short(truncate=True).score_many([LONG, Solution.of("q " * 200, ("none fits",))])
-    assert first.scores[:3] == pytest.approx(load(built, family="implicit").score("p", STEPS), abs=1e-7)
+    whole = load(built, family="implicit").score("p", LONG.texts)
+    assert first.scores[:3] == pytest.approx(whole[:3], abs=1e-7)
     assert first.scores[3:] == (None, None)
     assert second.scores == (None,)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import random
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoints import bos_tokenizer, chatml_tokenizer
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoder
-from stepmark.training.examples import Dropped, Target, by_problem
+from stepmark.models.families import FAMILIES
+from stepmark.solutions.interchange import read_labelled
+from stepmark.training.examples import Dropped, LabelRules, Target, by_problem, examples
 from stepmark.training.items import batches, items_of, packed
 from tiny_base import LAYOUT, branching, example, tokenizer
 
@@ -225,3 +232,81 @@ def test_trees_laid_one_after_the_other(encoder):
     marker = tokenizer().convert_tokens_to_ids("<file_sep>")
     assert len(reads) == sum(len(item.reads) for item in items)
     assert set(ids[reads].tolist()) == {marker}
+
+
+# --- the tokens of TRL's trainer ---------------------------------------------------------------------------------------
+
+
+def tokenize_row(words, row):
+    """What `PRMTrainer.tokenize_row` of TRL 1.13.0 makes of a row that is not too long, by its published rule: prompt and steps are
+    tokenised each alone, a separator's ids follow each step, BOS stands first where there is one, and a step's label stands at the
+    last id of its separator. (ids, labels), -100 where nothing is trained."""
+    separator = words("\n", add_special_tokens=False)["input_ids"]
+    ids = words(row["prompt"], add_special_tokens=False)["input_ids"]
+    ids = ids if words.bos_token_id is None else [words.bos_token_id, *ids]
+    labels = [-100] * len(ids)
+    for step, label in zip(row["completions"], row["labels"], strict=True):
+        more = words(step, add_special_tokens=False)["input_ids"] + separator
+        ids += more
+        labels += [-100] * (len(more) - 1) + [int(label)]
+    return ids, labels
+
+
+def trained_on(file, words):
+    """Ids and labels of the rows of a file, as stepmark trains a token classifier on them."""
+    encoder = Encoder(words, FAMILIES["token-classification"].layout, max_tokens=None)
+    dropped = Dropped()
+    found = []
+    for row in read_labelled(file):
+        rows = examples([row], LabelRules(after_error="keep"), dropped=dropped)
+        (item,) = trees(rows, encoder, dropped=dropped)
+        assert item.tree.parents.tolist() == list(range(-1, len(item.tree) - 1))
+        labels = [-100] * len(item.tree)
+        for read, target in zip(item.reads, item.targets, strict=True):
+            labels[read] = int(target.value)
+        found.append((item.tree.ids.tolist(), labels))
+    assert dropped.counts == {}
+    return found
+
+
+SPACED = [
+    {
+        "prompt": "What is 2 + 3? ",
+        "completions": ["2 + 3 = 5. ", "\n So it is 5.\n"],
+        "labels": [True, False],
+    },
+    {"prompt": "\nAdd 4.", "completions": ["    x = 4", "\tx += 1\r\n", "x"], "labels": [True, True, True]},
+    {"prompt": "Plain", "completions": ["No space at the ends.", "None"], "labels": [False, True]},
+]
+
+
+@pytest.mark.parametrize("words", [bos_tokenizer(), chatml_tokenizer()], ids=["with BOS", "without"])
+def test_a_row_gives_the_tokens_and_labels_of_trl(tmp_path, words):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in SPACED), encoding="utf-8")
+    assert trained_on(file, words) == [tokenize_row(words, row) for row in SPACED]
+
+
+def test_rows_of_prm800k_give_the_tokens_of_trl():
+    """Real rows: many of them have white space at the end of a step."""
+    folder = Path(os.environ.get("STEPMARK_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    file = folder / "prm800k" / "phase1_train.jsonl.gz"
+    if not file.is_file():
+        pytest.skip("no development data: set STEPMARK_DATA to a folder with prm800k/phase1_train.jsonl.gz")
+    words = bos_tokenizer()
+    encoder = Encoder(words, FAMILIES["token-classification"].layout, max_tokens=None)
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        raw = [json.loads(line) for line in islice(lines, 400)]
+    spaced = 0
+    for source, row in zip(raw, read_labelled(file), strict=False):
+        if source["answer"] is not None:
+            continue  # the final answer stands apart there, and is put to the last step
+        steps = [*source["responses"], source["next_response"]]
+        spaced += any(step != step.strip() for step in steps)
+        ids, labels = tokenize_row(
+            words, {"prompt": source["instruction"], "completions": steps, "labels": [True] * len(steps)}
+        )
+        encoded = encoder.encode(row.solution)
+        assert encoded.ids.tolist() == ids
+        assert list(encoded.reads) == [at for at, label in enumerate(labels) if label == 1]
+    assert spaced > 30

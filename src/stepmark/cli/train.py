@@ -56,7 +56,7 @@ class Network:
     base: str = "stepmark:smollm2-135m-instruct"
     """The base model: a folder, a hub name, or a built-in one."""
     mark: str | None = None
-    """The token that ends a step. Left out: the first known one that the base has."""
+    """What ends a step: a token, or a question of several words. Left out: the first known token that the base has."""
     layout: Literal["auto", "chatml", "chat", "text"] = "auto"
     """How problem and steps become text."""
     rank: int = 16

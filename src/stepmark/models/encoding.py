@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
-from stepmark.models.pieces import FRAME, PROBLEM, Piece, units_of, visible_mark
-from stepmark.models.spec import ChatLayout, DialogueLayout, Layout, PieceLayout, TextLayout
+from stepmark.models.pieces import FRAME, PROBLEM, Frames, Piece, spaced, units_of, visible_mark
+from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, TextLayout
 from stepmark.models.tree import Ints
 from stepmark.records import Solution
 
@@ -87,51 +87,81 @@ class Encoder:
         """Find out before the first solution that the tokenizer cannot serve this layout.
 
         Raises:
-            CheckpointError: a chat template that cannot be used, or a visible mark that is not one token: it would
-                be cut into pieces and the last of them read, a plausible number.
+            CheckpointError: a chat template that cannot be used; a visible mark that is not one token and not declared as a text: it
+                would be cut into pieces and the last of them read, a plausible number; a text as mark whose end the tokenizer
+                merges with what follows.
         """
-        if isinstance(self.layout, ChatLayout | DialogueLayout):
-            _ = self._chat_frames
-        mark = visible_mark(self.layout)
-        ids = self.tokenizer(mark, add_special_tokens=False)["input_ids"] if mark else []
-        if mark and (len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id):
+        _ = self._frames
+        layout = self.layout
+        mark = visible_mark(layout)
+        if isinstance(layout, DialogueLayout) or not mark:
+            return
+        ids = self.tokenizer(mark, add_special_tokens=False)["input_ids"]
+        if not layout.mark_is_text and (len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id):
             raise CheckpointError(
                 f"this PRM is read at {mark!r}, which is not one token here but {self.tokenizer.convert_ids_to_tokens(ids)}; "
-                "use the tokenizer that was published with the PRM, or name the right --family"
+                "use the tokenizer that was published with the PRM, name the right --family, or, for a text that is meant to be "
+                f'read at its last token, write "mark_is_text": true into the layout in {SPEC_FILE}'
             )
+        if layout.mark_is_text:
+            try:
+                self._encode(Solution.of("a", ("b", "c")), ["b", "c"])
+            except TooLongError:
+                pass
+            except InputError as error:
+                raise CheckpointError(
+                    f"the mark {layout.mark!r} has no last token of its own in this tokenizer ({error.message}); put the white space "
+                    "after it into the mark itself"
+                ) from error
 
     @cached_property
-    def _chat_frames(self) -> list[str]:
-        """The template's own text around its contents: for `chat` 3 frames, for `dialogue` 5 (two turns)."""
+    def _frames(self) -> Frames | None:
+        """The template's own text around its contents; None for layouts without a template."""
+        layout = self.layout
+        if not isinstance(layout, ChatLayout | DialogueLayout):
+            return None
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 "this PRM is read through a chat template and its tokenizer has none; fetch the checkpoint's "
                 "chat_template.jinja (or its tokenizer_config.json), or name another --family"
             )
-        layout = self.layout
-        assert isinstance(layout, ChatLayout | DialogueLayout)
         turns = 1 if isinstance(layout, ChatLayout) else 2
-        # Private-use characters stand for the contents: no template touches them, and texts keep theirs.
-        slots = [f"\ue000{i}\ue001" for i in range(2 * turns)]
-        messages = [{"role": "system", "content": layout.system}] if layout.system is not None else []
-        messages += [
-            {"role": "assistant" if i % 2 else "user", "content": slot} for i, slot in enumerate(slots)
-        ]
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+            text, frames = self._rendered(layout.system, turns, "")
+            _, wider = self._rendered(layout.system, turns, " ")
         except Exception as error:  # a template is a program: it raises what it likes
             raise CheckpointError(
                 f"the chat template, through which this PRM is read, fails ({type(error).__name__}: {error}); fetch "
                 "the checkpoint's tokenizer again, or name another --family"
             ) from error
-        frames = re.split("\ue000\\d+\ue001", text)
         if len(frames) != 2 * turns + 1 or (layout.system or "").strip() not in text:
             raise CheckpointError(
                 "the chat template does not show the system message and every turn once; this PRM cannot be read"
             )
         if turns == 2 and frames[1] != frames[3]:
             raise CheckpointError("the chat template frames later verdicts otherwise than the first")
-        return frames
+        return Frames(tuple(frames), (wider[0] == frames[0], wider[-1] == frames[-1]))
+
+    def _rendered(self, system: str | None, turns: int, space: str) -> tuple[str, list[str]]:
+        """A conversation of stand-ins with some space around each, and what the template puts around them."""
+        # Private-use characters stand for the contents: no template touches them, and texts keep theirs.
+        slots = [f"{space}\ue000{i}\ue001{space}" for i in range(2 * turns)]
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        messages += [
+            {"role": "assistant" if i % 2 else "user", "content": slot} for i, slot in enumerate(slots)
+        ]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        return text, re.split("\ue000\\d+\ue001", text)
+
+    @cached_property
+    def _drops_a_space(self) -> bool:
+        """Whether a text that begins with a space has the ids of the text without it.
+
+        So do Llama's and Mistral's tokenizers in transformers 5, which put a space before a text only where there is none; those of
+        transformers 4, with which their PRMs were trained, put one before every text.
+        """
+        with_space, without = (self.tokenizer(t, add_special_tokens=False)["input_ids"] for t in (" a", "a"))
+        return bool(with_space == without)
 
     def encode(self, solution: Solution) -> Encoded:
         """Tokens and step ends of a solution.
@@ -174,20 +204,20 @@ class Encoder:
                     where=where,
                     field=f"steps[{i}]",
                 )
-            text = step.text.strip()
-            texts.append(f"{before}\n\n{text}" if before else text)
+            text = spaced(step.text, self.layout.step_space)
+            texts.append(f"{before}\n\n{text.lstrip()}" if before else text)
             before = step.observation.strip()
         return texts
 
     def _encode(self, solution: Solution, texts: list[str]) -> Encoded:
         where = _name(solution)
-        problem = solution.problem.text.strip()
+        problem = spaced(solution.problem.text, self.layout.problem_space)
         self._refuse_marks(problem, texts, where)
         units = units_of(
             self.layout,
             problem,
             texts,
-            frames=self._chat_frames if isinstance(self.layout, ChatLayout | DialogueLayout) else (),
+            frames=self._frames,
             bos=(self.tokenizer.bos_token or "") if isinstance(self.layout, PieceLayout) else "",
         )
         ids: list[int] = []
@@ -248,11 +278,17 @@ class Encoder:
         """Ids of a unit; for each step read in it, the position; the first token of a step in it."""
         layout = self.layout
         special = isinstance(layout, TextLayout) and layout.special_tokens
+        text = "".join(p.text for p in unit)
+        widened = self._drops_a_space and text.startswith((" ", "▁"))
         out = self.tokenizer(
-            "".join(p.text for p in unit), add_special_tokens=special, return_offsets_mapping=True
+            " " + text if widened else text, add_special_tokens=special, return_offsets_mapping=True
         )
         ids: list[int] = out["input_ids"]
         spans: list[tuple[int, int]] = out["offset_mapping"]
+        if widened:  # the first token, of the space that was added, stands for the first character
+            spans = [
+                (start, end) if end == 0 else (max(start - 1, 0), max(end - 1, 1)) for start, end in spans
+            ]
         # Tokens that a tokenizer adds itself have the empty span (0, 0). Leading ones (BOS) stay; a trailing
         # one (EOS) would stand after every read and break the order that the search below needs.
         while spans and spans[-1] == (0, 0):

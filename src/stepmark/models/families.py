@@ -26,11 +26,13 @@ from stepmark.models.spec import (
 _BOXED = r"within \boxed{}."
 _QWEN_SYSTEM = "Please reason step by step, and put your final answer " + _BOXED
 
+_QWEN_LAYOUT = ChatLayout(system=_QWEN_SYSTEM, mark="<extra_0>", step_space="keep", problem_space="keep")
+
 _qwen = ScoringSpec(
     family="qwen-prm",
     summary="Qwen2.5-Math-PRM: a two-class head read at <extra_0> after each step",
     source="Zhang et al. 2025, The Lessons of Developing Process Reward Models; the model card",
-    layout=ChatLayout(system=_QWEN_SYSTEM, mark="<extra_0>"),
+    layout=_QWEN_LAYOUT,
     readout=Readout(head=MlpHead(), activation="softmax", good=1),
     score_kind="probability",
     aggregate="product",
@@ -48,7 +50,7 @@ _token = ScoringSpec(
     family="token-classification",
     summary="TRL style: a two-class token classifier read at the separator after each step",
     source="TRL 1.13 PRMTrainer (tokenize_row): pieces tokenised alone, BOS first, label at the last separator token",
-    layout=PieceLayout(opening="{problem}", mark="\n", bos=True),
+    layout=PieceLayout(opening="{problem}", mark="\n", bos=True, step_space="keep", problem_space="keep"),
     readout=Readout(head=LinearHead(), activation="softmax", good=1),
     score_kind="probability",
     aggregate="product",
@@ -60,7 +62,7 @@ _rlhflow = ScoringSpec(
     family="rlhflow",
     summary="RLHFlow: each step a user turn, '+' or '-' read before the assistant's answer",
     source="RLHFlow/RLHF-Reward-Modeling math-rm/prm_evaluate.py; history is teacher-forced with '+'",
-    layout=DialogueLayout(first="{problem} {step}", verdict="+"),
+    layout=DialogueLayout(first="{problem} {step}", verdict="+", problem_space="keep"),
     readout=Readout(head=VocabHead(candidates=("+", "-")), activation="softmax", good=0),
     score_kind="probability",
     aggregate="mean",
@@ -74,7 +76,9 @@ _implicit = ScoringSpec(
     summary="Implicit PRM (EurusPRM): the log-ratio of a policy and a reference, summed to each step's end",
     source="Yuan et al. 2024; PRIME-RL/ImplicitPRM eval/processbench.py (bare problem, 'Step i: ', blank lines). Their "
     "index runs one or two tokens into the next step; here the sum stops at the blank line, so no score sees ahead",
-    layout=ChatLayout(prefix="Step {i}: ", mark="\n\n"),
+    layout=ChatLayout(
+        prefix="Step {i}: ", mark="\n\n", ending="turn", step_space="keep", problem_space="keep"
+    ),
     readout=Readout(
         head=LogRatioHead(beta=0.001, reference="Qwen/Qwen2.5-Math-7B-Instruct"), activation="identity"
     ),
@@ -85,14 +89,20 @@ _implicit = ScoringSpec(
     checkpoints=("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
 )
 
+_REASONEVAL_LAYOUT = PieceLayout(
+    opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n",
+    bos=True,
+    read_back=1,
+    step_space="keep",
+    problem_space="keep",
+)
+
 _reasoneval = ScoringSpec(
     family="reasoneval",
     summary="ReasonEval: three classes; validity = p(neutral) + p(positive), redundancy = p(neutral)",
     source="Xia et al. 2024; GAIR-NLP/ReasonEval codes/examples.py. The 7B code reads the last but one token of a "
     "step (its indices are not moved for the BOS that it adds back), and so does this",
-    layout=PieceLayout(
-        opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n", bos=True, read_back=1
-    ),
+    layout=_REASONEVAL_LAYOUT,
     readout=Readout(
         head=LinearHead(weight="score_head.weight", bias=None),
         activation="softmax",
@@ -117,7 +127,7 @@ _ALL = (
         family="reasonflux-prm",
         summary="ReasonFlux-PRM-7B: as qwen-prm, without a system message",
         source="the model card of ReasonFlux-PRM-7B",
-        layout=ChatLayout(mark="<extra_0>"),
+        layout=replace(_QWEN_LAYOUT, system=None),
         aggregate="mean",
         aggregate_source="none named by the card; ours",
         architectures=(),
@@ -128,7 +138,9 @@ _ALL = (
         summary="Skywork-o1-Open-PRM: a scalar value head read at the newline after each step",
         source="SkyworkAI/skywork-o1-prm-inference model_utils/io_utils.py; a step of several lines is read at its "
         "last newline",
-        layout=PieceLayout(opening="{bos}{problem}\n", mark="\n", by_line=True),
+        layout=PieceLayout(
+            opening="{bos}{problem}\n", mark="\n", by_line=True, step_space="keep", problem_space="keep"
+        ),
         readout=Readout(
             head=LinearHead(weight="v_head.summary.weight", bias="v_head.summary.bias"), activation="sigmoid"
         ),
@@ -144,7 +156,9 @@ _ALL = (
         family="math-shepherd",
         summary="Math-Shepherd: '+' against '-' on the language-model head, read at ки after 'Step i: …'",
         source="Wang et al. 2023; the model card of peiyi9979/math-shepherd-mistral-7b-prm",
-        layout=TextLayout(opening="{problem} ", prefix="Step {i}: ", mark=" ки", between="\n"),
+        layout=TextLayout(
+            opening="{problem} ", prefix="Step {i}: ", mark=" ки", between="\n", problem_space="keep"
+        ),
         readout=Readout(head=VocabHead(candidates=("+", "-")), activation="softmax", good=0),
         score_kind="probability",
         aggregate="min",
@@ -170,7 +184,7 @@ _ALL = (
         family="pure",
         summary="PURE-PRM-7B: as token-classification, scored as p(good) - p(bad)",
         source="Cheng et al. 2025, Stop Summation; CJReinforce/PURE PRM/eval/bon.py: no template, no BOS, separator newline",
-        layout=PieceLayout(opening="{problem}", mark="\n"),
+        layout=PieceLayout(opening="{problem}", mark="\n", step_space="rstrip", problem_space="keep"),
         readout=Readout(head=LinearHead(), activation="margin", good=1),
         score_kind="margin",
         aggregate="softmin",
@@ -199,7 +213,7 @@ _ALL = (
         _reasoneval,
         family="reasoneval-34b",
         summary="ReasonEval-34B: as reasoneval, read at the last token of each step",
-        layout=PieceLayout(opening="Question:\n{problem}\nAnswer:\nLet's think step by step.\n", bos=True),
+        layout=replace(_REASONEVAL_LAYOUT, read_back=0),
         readout=replace(
             _reasoneval.readout, head=LinearHead(weight="score_head.weight", bias="score_head.bias")
         ),
@@ -215,6 +229,7 @@ _ALL = (
             system="You are a helpful and harmless assistant. You should think step-by-step and put your final answer "
             + _BOXED,
             mark="<extra_0>",
+            problem_space="keep",
         ),
         readout=Readout(head=EnsembleHead(), activation="sigmoid-mean"),
         score_kind="probability",
@@ -247,7 +262,7 @@ _ALL = (
         family="orm",
         summary="An outcome reward model: one-logit sequence classifier, read at the last step only",
         source="the Hugging Face *ForSequenceClassification convention: the chat closed by its template, the last token read",
-        layout=ChatLayout(between="\n\n", closing=True),
+        layout=ChatLayout(between="\n\n", closing=True, step_space="keep", problem_space="keep"),
         readout=Readout(head=LinearHead(bias=None), activation="sigmoid"),
         score_kind="probability",
         aggregate="last",

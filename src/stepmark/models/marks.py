@@ -12,15 +12,17 @@ from stepmark.models.tree import Ints
 def mark_token(encoder: Encoder) -> int | None:
     """The token that ends a step and nothing else, for layouts that have one.
 
-    None where steps end in a token that other text has too (a line break, the step's own last one), where a token before the mark is
-    read, or where the verdict's place is: then only whoever wrote the tokens knows where steps end.
+    None where steps end in a token that other text has too (a line break, a word, the step's own last one), where a token before the
+    mark is read, or where the verdict's place is: then only the writer of the tokens knows where steps end.
     """
     layout = encoder.layout
     if not isinstance(layout, TextLayout | ChatLayout | PieceLayout) or not layout.mark.strip():
         return None
-    if (isinstance(layout, ChatLayout) and layout.closing) or (
-        isinstance(layout, PieceLayout) and layout.read_back
-    ):
+    if layout.mark_is_text:
+        return None
+    if isinstance(layout, ChatLayout) and (layout.closing or layout.ending == "turn"):
+        return None
+    if isinstance(layout, PieceLayout) and layout.read_back:
         return None
     if layout.mark != layout.mark.rstrip():
         return None  # what is read is the white space after it

@@ -19,8 +19,22 @@ from stepmark.records import ScoreKind
 SPEC_FILE = "stepmark.json"
 
 
+Space = Literal["keep", "strip", "rstrip"]
+"""What is done with white space at the ends of a text: it is kept, taken off, or taken off at the end only."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextLayout:
+class Spacing:
+    """White space around the texts that a layout is given. Specs written before there was this choice strip both."""
+
+    step_space: Space = "strip"
+    """Around each step. White space only is no step, whatever stands here."""
+    problem_space: Space = "strip"
+    """Around the problem."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextLayout(Spacing):
     """One plain text, tokenised in one go: opening, then for each step `prefix + step + mark`."""
 
     kind: Literal["text"] = "text"
@@ -30,6 +44,9 @@ class TextLayout:
     """Before each step; `{i}` is its number from 1. Left out where a step already begins with it."""
     mark: str
     """After each step; its last token is read."""
+    mark_is_text: bool = False
+    """The mark is a text of several tokens, such as a question. Otherwise a mark that is more than white space must be one token, so
+    that a checkpoint with a tokenizer of another PRM is refused."""
     between: str = ""
     """Between a mark and the next step."""
     special_tokens: bool = True
@@ -39,15 +56,18 @@ class TextLayout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PieceLayout:
+class PieceLayout(Spacing):
     """Every piece tokenised alone and the ids joined: what TRL, Skywork and ReasonEval trained on."""
 
     kind: Literal["pieces"] = "pieces"
     opening: str = "{problem}"
     """`{problem}` and `{bos}` (the tokenizer's BOS text, empty when it has none)."""
     prefix: str = ""
+    """As in `TextLayout`; tokenised with the step."""
     mark: str = ""
     """Tokenised alone after each step; empty: the step's own last token is read."""
+    mark_is_text: bool = False
+    """As in `TextLayout`."""
     bos: bool = False
     """Start with the BOS id, if the tokenizer has one."""
     by_line: bool = False
@@ -57,7 +77,7 @@ class PieceLayout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChatLayout:
+class ChatLayout(Spacing):
     """The checkpoint's chat template; all steps in one assistant turn, `prefix + step + mark` each."""
 
     kind: Literal["chat"] = "chat"
@@ -66,13 +86,18 @@ class ChatLayout:
     prefix: str = ""
     mark: str = ""
     """After each step; its last token is read. Empty only with `closing`."""
+    mark_is_text: bool = False
+    """As in `TextLayout`."""
+    ending: Literal["mark", "turn"] = "mark"
+    """What follows the last step and is read there: its mark, or what the template ends the turn with (its white space at the end
+    left out)."""
     between: str = ""
     closing: bool = False
     """Read at the last token of the closed template instead (outcome models)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DialogueLayout:
+class DialogueLayout(Spacing):
     """The checkpoint's chat template; each step a user turn, answered by a verdict.
 
     What is read is the token before the verdict; history is teacher-forced with `verdict`.

@@ -196,6 +196,10 @@ def _reading(spec: ScoringSpec | None) -> list[str]:
         said.append(
             f"The problem ({_code(_shown(layout.opening))}), then each step, tokenised alone and {mark}."
         )
+    ends = {"keep": "kept", "strip": "taken off", "rstrip": "taken off at its end only"}
+    said.append(
+        f"White space around a step is {ends[layout.step_space]}, around the problem {ends[layout.problem_space]}."
+    )
     meaning = {
         "probability": "the probability that the step is right",
         "margin": "P(right) - P(wrong), from -1 to 1",

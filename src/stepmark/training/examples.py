@@ -335,7 +335,7 @@ def coarsen(example: Example, share: float, seed: int) -> Example:
     targets: list[Target | None] = []
     text = ""
     for i, (step, target) in enumerate(zip(example.solution.steps, example.targets, strict=True)):
-        text = f"{text} {step.text.strip()}" if text else step.text.strip()
+        text = f"{text.rstrip()} {step.text.lstrip()}" if text else step.text
         stays = (
             i == len(example.targets) - 1
             or bool(step.observation.strip())

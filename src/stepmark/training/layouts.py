@@ -29,7 +29,8 @@ def layout_for(
 
     Args:
         tokenizer: the base's.
-        mark: what ends a step and is read, one token of this tokenizer; None takes the first of `MARKS` that it has.
+        mark: what ends a step and is read: one token of this tokenizer, or a text with a space in it, such as "Is this step right?",
+            which stands on a line of its own and is read at its last token. None takes the first of `MARKS` that it has.
         layout: `chatml`: the problem as the user's turn and the steps as the assistant's, in ChatML without a system message; `chat`:
             through the tokenizer's own chat template; `text`: problem, blank line, steps. auto: chatml where the tokenizer has its two
             tokens, else chat where it has a template, else text.
@@ -37,9 +38,14 @@ def layout_for(
             ends it, unless `mark` names a token.
 
     Raises:
-        UsageError: the mark is not one token, none of the known marks is there, or the layout does not fit the tokenizer.
+        UsageError: the mark is neither one token nor a text, none of the known marks is there, or the layout does not fit the tokenizer.
     """
-    mark = f"\n{_mark(tokenizer, mark)}" if marked or mark is not None else "\n\n"
+    is_text = mark is not None and len(mark.split()) > 1 and not _is_token(tokenizer, mark)
+    if is_text:
+        # With its line break it ends where a token ends, whatever the next step begins with.
+        mark = f"\n{mark}\n"
+    else:
+        mark = f"\n{_mark(tokenizer, mark)}" if marked or mark is not None else "\n\n"
     chatml = all(_is_token(tokenizer, token) for token in ("<|im_start|>", "<|im_end|>"))
     if layout == "auto":
         layout = "chatml" if chatml else "chat" if tokenizer.chat_template else "text"
@@ -51,13 +57,14 @@ def layout_for(
         return TextLayout(
             opening="<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n",
             mark=mark,
+            mark_is_text=is_text,
             special_tokens=False,
         )
     if layout == "chat":
         if not tokenizer.chat_template:
             raise UsageError("--layout chat: this tokenizer has no chat template; take text")
-        return ChatLayout(mark=mark)
-    return TextLayout(opening="{problem}\n\n", mark=mark)
+        return ChatLayout(mark=mark, mark_is_text=is_text)
+    return TextLayout(opening="{problem}\n\n", mark=mark, mark_is_text=is_text)
 
 
 def _mark(tokenizer: Any, mark: str | None) -> str:
@@ -65,7 +72,7 @@ def _mark(tokenizer: Any, mark: str | None) -> str:
         if not _is_token(tokenizer, mark):
             raise UsageError(
                 f"--mark {mark!r} is not one token of this base but "
-                f"{tokenizer.tokenize(mark)}; name a token that no solution holds"
+                f"{tokenizer.tokenize(mark)}; name a token that no solution holds, or a question of several words"
             )
         return mark
     for known in MARKS:

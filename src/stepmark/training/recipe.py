@@ -45,7 +45,8 @@ class Recipe:
     rules: LabelRules = field(default_factory=LabelRules)
     train: Train = field(default_factory=Train)
     mark: str | None = None
-    """The token that ends a step; None: the first known one that the base has (`layouts.MARKS`)."""
+    """What ends a step: a token, or a question of several words (`layouts.layout_for`). None: the first known token that the base has
+    (`layouts.MARKS`)."""
     layout: LayoutName = "auto"
     adapter: bool = False
     """Write the LoRA adapter alone, to be read over its base; else the whole checkpoint."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.encoding import Encoder
-from stepmark.models.spec import DialogueLayout, PieceLayout, ScoringSpec
+from stepmark.models.spec import ChatLayout, DialogueLayout, PieceLayout, ScoringSpec
 from stepmark.store import naming
 
 TRAIN_FILE = "train.json"
@@ -47,10 +47,18 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
     """
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
-    mark = "" if isinstance(layout, DialogueLayout) else layout.mark.strip()
-    if not mark or spec.outcome_only or (isinstance(layout, PieceLayout) and layout.read_back):
+    if (
+        isinstance(layout, DialogueLayout)
+        or layout.mark_is_text
+        or not layout.mark.strip()
+        or spec.outcome_only
+    ):
         return None
-    tag = int(tokenizer(mark, add_special_tokens=False)["input_ids"][0])
+    if isinstance(layout, PieceLayout) and layout.read_back:
+        return None
+    if isinstance(layout, ChatLayout) and layout.ending == "turn":
+        return None
+    tag = int(tokenizer(layout.mark.strip(), add_special_tokens=False)["input_ids"][0])
     # Of other words a tokenizer makes one token alone and another one after a space.
     return tag if tag in tokenizer.added_tokens_decoder else None
 

@@ -293,7 +293,7 @@ def step_texts(solution: Solution) -> list[str]:
     """The texts of the steps, each with what the world answered before it, as `Encoder` joins them."""
     texts, before = [], ""
     for step in solution.steps:
-        texts.append(f"{before}\n\n{step.text.strip()}" if before and step.text.strip() else step.text)
+        texts.append(f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text)
         before = step.observation.strip()
     return texts
 
