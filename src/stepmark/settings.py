@@ -2,7 +2,7 @@
 
 A method is a dataclass made by `settings`; a function of the public API that takes settings as keyword arguments is wrapped by `checked`.
 Both read the same declarations, from which the command line makes its flags too. `width: Annotated[int, Field(ge=1)] = 4` refuses 0 with
-"width=0: expected a whole number, 1 or more".
+"width=0: expected 1 or more".
 """
 
 from __future__ import annotations
@@ -72,32 +72,49 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     Raises:
         SettingError: (the function, when called) a value does not fit its annotation.
     """
-    adapters: dict[str, TypeAdapter[Any]] = {}
-    hints: dict[str, Any] = {}
-
-    def prepare() -> None:
-        from pydantic import ConfigDict, TypeAdapter
-
-        hints.update(get_type_hints(function, include_extras=True))
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind is parameter.KEYWORD_ONLY and _is_plain(hints[parameter.name]):
-                adapters[parameter.name] = TypeAdapter(hints[parameter.name], config=ConfigDict(strict=True))
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> T:
-        from pydantic import ValidationError
-
-        if not hints:
-            prepare()
-        for name, value in keywords.items():
-            if name in adapters:
-                try:
-                    adapters[name].validate_python(value)
-                except ValidationError as error:
-                    raise _setting_error(error, hints, name) from None
+        check_arguments(function, keywords)
         return function(*args, **keywords)
 
     return call
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Check keyword-only arguments of a function against their annotations, without calling it; see `checked`.
+
+    Args:
+        function: of the public API.
+        arguments: some of its keyword-only arguments, by name.
+
+    Raises:
+        SettingError: a value does not fit its annotation.
+    """
+    from pydantic import ValidationError
+
+    function = inspect.unwrap(function)
+    hints, adapters = _adapters(function)
+    for name, value in arguments.items():
+        if name in adapters:
+            try:
+                adapters[name].validate_python(value)
+            except ValidationError as error:
+                raise _setting_error(error, hints, name) from None
+
+
+@functools.cache
+def _adapters(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, TypeAdapter[Any]]]:
+    """The annotations of a function, and what checks its plain settings."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    hints = get_type_hints(function, include_extras=True)
+    adapters = {
+        one.name: TypeAdapter(hints[one.name], config=ConfigDict(strict=True))
+        for one in inspect.signature(function).parameters.values()
+        if one.kind is one.KEYWORD_ONLY and _is_plain(hints[one.name])
+    }
+    return hints, adapters
 
 
 def expected(annotation: Any) -> str:
@@ -105,7 +122,11 @@ def expected(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         base, *metadata = get_args(annotation)
         bounds = _bounds(metadata)
-        return ", ".join(part for part in (expected(base), bounds) if part)
+        return (
+            bounds
+            if bounds.startswith("a number")
+            else ", ".join(part for part in (expected(base), bounds) if part)
+        )
     if get_origin(annotation) is Literal:
         return _listed([str(choice) for choice in get_args(annotation)])
     if get_origin(annotation) in (Union, UnionType):
@@ -135,7 +156,9 @@ def _bounds(metadata: list[Any]) -> str:
                 limits[name] = limit
     low, high = limits.get("ge", limits.get("gt")), limits.get("le", limits.get("lt"))
     if low is not None and high is not None:
-        return f"in {'[' if 'ge' in limits else '('}{low:g}, {high:g}{']' if 'le' in limits else ')'}"
+        return (
+            f"a number in {'[' if 'ge' in limits else '('}{low:g}, {high:g}{']' if 'le' in limits else ')'}"
+        )
     if low is not None:
         return f"{low:g} or more" if "ge" in limits else f"more than {low:g}"
     if high is not None:
@@ -152,8 +175,20 @@ def _setting_error(error: ValidationError, hints: Mapping[str, Any], name: str |
         return UsageError(f"{setting}: {first['msg'].lower()}; the settings are {known}")
     if setting not in hints:
         return UsageError(f"{setting}: {first['msg']}")
+    if first["type"] in _OUT_OF_BOUNDS and (bounds := _bounds_of(hints[setting])):
+        return SettingError(setting, first["input"], bounds)
     cause = first.get("ctx", {}).get("error")
     return SettingError(setting, first["input"], expected(hints[setting]) if cause is None else str(cause))
+
+
+_OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+
+
+def _bounds_of(annotation: Any) -> str:
+    """The bounds of the numbers that an annotation allows, without their type: "1 or more"."""
+    if get_origin(annotation) is Annotated:
+        return _bounds(list(get_args(annotation)[1:]))
+    return "".join(map(_bounds_of, get_args(annotation)))
 
 
 def _listed(words: list[str]) -> str:

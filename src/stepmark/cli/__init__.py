@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
 from stepmark.catalog import unknown_name
-from stepmark.errors import StepmarkError, UsageError, raised_at
+from stepmark.errors import SettingError, StepmarkError, UsageError, raised_at
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except StepmarkError as error:
-        _complain(error, debug)
+        _complain(error, debug, tokens=tokens)
         return error.exit_code
     except KeyboardInterrupt as error:
         print(f"\ninterrupted{': ' if error.args else ''}{error}", file=sys.stderr)
@@ -147,27 +147,60 @@ def _run(tokens: list[str]) -> int:
         raise unknown_name(
             "option" if option else "command", tokens[0], (*own, *COMMANDS) if option else COMMANDS
         )
-    from cyclopts import App, CycloptsError, UnusedCliTokensError
+    from cyclopts import CycloptsError, UnusedCliTokensError
+
+    tokens, config = _without_config(tokens)
+    app = _app()
+    if config is not None:
+        from cyclopts.config import Toml
+
+        if not Path(config).is_file():
+            raise UsageError(f"--config {config}: there is no such file")
+        app.config = Toml(config, must_exist=True, use_commands_as_keys=False)
+    try:
+        _check_whole(app, tokens)
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        if isinstance(error.__cause__, StepmarkError):
+            raise error.__cause__ from None
+        message = str(error)
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            message = f"expected nothing more, found {' '.join(map(repr, error.unused_tokens))}"
+        print(f"error: {message}\nSee: {' '.join(_command(app, tokens))} --help", file=sys.stderr)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _app() -> App:
+    from cyclopts import App
 
     app = App(
         name="stepmark",
         help="Process reward models: grade reasoning step by step.",
+        help_epilogue="Every command takes --config FILE.toml: its keys are the command's flags, and flags override them.",
         version=__version__,
         help_format="plaintext",
         suppress_keyboard_interrupt=False,  # `main` says how to go on
     )
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
-    try:
-        _check_whole(app, tokens)
-        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        said = str(error)
-        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-            said = f"expected nothing more, found {' '.join(map(repr, error.unused_tokens))}"
-        print(f"error: {said}\nSee: {' '.join(_command(app, tokens))} --help", file=sys.stderr)
-        return 2
-    return code if isinstance(code, int) else 0
+    return app
+
+
+def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
+    """The words without --config, and the file that it names."""
+    rest: list[str] = []
+    config: str | None = None
+    words = iter(tokens)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != "--config":
+            rest.append(word)
+            continue
+        config = value if equals else next(words, "")
+        if not config:
+            raise UsageError("--config: expected the name of a TOML file")
+    return rest, config
 
 
 def _command(app: App, tokens: list[str]) -> list[str]:
@@ -196,12 +229,42 @@ def _check_whole(app: App, tokens: list[str]) -> None:
             raise UsageError(f"{flag} {value}: expected a whole number")
 
 
-def _complain(error: Exception, debug: bool, *, kind: str | None = None) -> None:
+def _flags(tokens: list[str]) -> dict[str, str]:
+    """The flags of the command that was typed, by the names of their settings."""
+    app = _app()
+    try:
+        _, apps, _ = app.parse_commands(_without_config(tokens)[0])
+        arguments = apps[-1].assemble_argument_collection()
+    except (StepmarkError, ImportError, ValueError):
+        return {}
+    names = [name for argument in arguments for name in argument.names if name.startswith("--")]
+    return {name.removeprefix("--").replace("-", "_"): name for name in names}
+
+
+def _message(error: Exception, tokens: list[str]) -> str:
+    """The message of an error with the command's flags in the place of settings."""
+    flags = _flags(tokens) if "`" in str(error) or isinstance(error, SettingError) else {}
+    if isinstance(error, SettingError) and error.setting in flags:
+        return f"{flags[error.setting]} {error.value}: expected {error.expected}"
+    return _with_flags(str(error), flags)
+
+
+def _with_flags(text: str, flags: dict[str, str]) -> str:
+    return re.sub(r"`([a-z][a-z_]*)`", lambda match: flags.get(match[1], match[0]), text)
+
+
+def _complain(
+    error: Exception, debug: bool, *, kind: str | None = None, tokens: list[str] | None = None
+) -> None:
     if debug:
         import traceback
 
         traceback.print_exception(error)
         return
     notes: list[str] = getattr(error, "__notes__", [])  # as PEP 678 has it: absent until the first note
-    said = str(error) if kind is None else f"{kind}{': ' if str(error) else ''}{error}"
-    print("\n".join([f"error: {said}", *notes]), file=sys.stderr)
+    if tokens is not None:
+        notes = [_with_flags(note, _flags(tokens)) for note in notes]
+    message = str(error) if tokens is None else _message(error, tokens)
+    if kind is not None:
+        message = f"{kind}{': ' if message else ''}{message}"
+    print("\n".join([f"error: {message}", *notes]), file=sys.stderr)

@@ -6,7 +6,7 @@ import sys
 from itertools import count
 
 from stepmark.batching.cluster_settings import Cluster
-from stepmark.cli.twin import Call, Model, command
+from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.records import ScoredSolution
@@ -48,7 +48,7 @@ def _run(call: Call) -> int:
         on_result=print_first,
         **settings,
     )
-    print(results.summary, file=sys.stderr)
+    report(results.summary)
     return 0
 
 

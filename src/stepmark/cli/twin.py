@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 
 from stepmark.cli.paths import FileOrDash
-from stepmark.errors import UsageError
 from stepmark.models.lazy import Lazy
+from stepmark.store import parse_columns
 
 COMMON = Group("Common", sort_key=1)
 DATA = Group("Data", sort_key=2)
@@ -30,7 +32,7 @@ _PANELS: Mapping[str, Group] = {
     **dict.fromkeys(("columns", "split", "marker", "limit", "keep_going", "data", "scores", "format"), DATA),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
     **dict.fromkeys(
-        ("ray", "ray_workers", "ray_cpus", "ray_gpus", "in_flight", "dtype", "device", "token_budget"),
+        ("cluster", "in_flight", "dtype", "device", "token_budget"),
         MACHINE,
     ),
 }
@@ -107,6 +109,14 @@ def command(
             annotation=Annotated[annotation, Parameter(help=help_, group=group, **options)],
         )
 
+    def add_fields(kind: type, panel: Group) -> None:
+        hints, texts = get_type_hints(kind, include_extras=True), _field_texts(kind)
+        for field in fields(kind):
+            if is_dataclass(hints[field.name]):
+                add_fields(hints[field.name], panel)
+            else:
+                add(field.name, hints[field.name], _default(field), texts.get(field.name, ""), panel)
+
     for source in (function, *([] if also is None else [also])):
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
@@ -114,13 +124,7 @@ def command(
             if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
                 continue
             if name in methods:
-                kind = methods[name]
-                parameters[name] = inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=kind(),
-                    annotation=Annotated[kind, Parameter(name="*", group=METHOD)],
-                )
+                add_fields(methods[name], _PANELS.get(name, METHOD))
                 continue
             add(name, hints[name], parameter.default, texts.get(name, ""))
     for name, model in models.items():
@@ -144,6 +148,8 @@ def command(
                 )
 
     def call(*files: str, **values: Any) -> int:
+        defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+        values = {**defaults, **values}
         loaded: dict[str, Lazy[Any] | None] = {}
         for name, model in models.items():
             given = values.pop(name)
@@ -152,9 +158,13 @@ def command(
                 loaded[name] = None
                 continue
             loaded[name] = Lazy(model.load, given, arguments, check=model.check)
+        for name, kind in methods.items():
+            values[name] = _made(kind, values)
         own = inspect.signature(function).parameters
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
+        if settings.get("columns") is not None:
+            settings["columns"] = parse_columns(settings["columns"])
         return run(Call(inputs=files, models=loaded, settings=settings))
 
     call.__name__ = function.__name__
@@ -177,48 +187,32 @@ def command(
     return call
 
 
-def flag_words(message: str, names: Sequence[str]) -> str:
-    """A message of the library as the command line prints it: settings in backticks become the flags of the command.
-
-    Args:
-        message: names settings as `` `keep_going` ``.
-        names: the settings that are flags of this command.
-    """
-    return re.sub(
-        r"`([a-z][a-z_]*)`",
-        lambda match: f"--{match[1].replace('_', '-')}" if match[1] in names else match[0],
-        message,
-    )
+def report(text: str) -> None:
+    """Print what a run says of itself, with flags in the place of settings in backticks."""
+    print(re.sub(r"`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text), file=sys.stderr)
 
 
 def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
-    """The annotation of a flag, and what cyclopts must know of it."""
-    plain = _without_metadata(annotation)
+    """The annotation of a flag, without the constraints, which the library checks; and what cyclopts must know of it."""
+    annotation = plain = _without_metadata(annotation)
+    if Path in get_args(plain):
+        return (FileOrDash | None if default is None else FileOrDash), {}
     if plain is bool:
         return bool, {"negative": "", "show_default": False}
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
-        return tuple[str, ...], {"negative": "", "show_default": False, "converter": _pairs, "n_tokens": 1}
+        return str | None, {"show_default": False}
     if any(get_origin(part) is tuple or get_origin(part) is Sequence for part in parts):
         return annotation, {"negative": "", "consume_multiple": True}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
 
 
-def _pairs(type_: object, tokens: Sequence[Any]) -> dict[str, str]:
-    """`problem=question,solution=response` as a mapping."""
-    pairs: dict[str, str] = {}
-    for part in ",".join(token.value for token in tokens).split(","):
-        name, separator, value = part.partition("=")
-        if not separator or not name.strip() or not value.strip():
-            raise UsageError(
-                f"expected name=column pairs, as problem=question,solution=response, found {part!r}"
-            )
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
 def _without_metadata(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(annotation) is Annotated:
+        return _without_metadata(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return Union[tuple(_without_metadata(part) for part in get_args(annotation))]  # noqa: UP007 - made at run time
+    return annotation
 
 
 def _summary(function: Callable[..., Any]) -> str:
@@ -235,13 +229,35 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
         one.arg_name: (one.description or "").replace("\n", " ")
         for one in parse(inspect.getdoc(function) or "").params
     }
-    return {name: re.sub(r"`{1,2}", "", text) for name, text in texts.items()}
+    return {name: text[:1].upper() + re.sub(r"`{1,2}", "", text[1:]) for name, text in texts.items()}
 
 
-def settings_of(kind: type) -> list[str]:
-    """The names of the settings of a method, those of its nested settings too."""
-    names: list[str] = []
-    for field in fields(kind):
-        nested = field.type if isinstance(field.type, type) and is_dataclass(field.type) else None
-        names += settings_of(nested) if nested is not None else [field.name]
-    return names
+def _field_texts(kind: type) -> dict[str, str]:
+    from docstring_parser import parse_from_object
+
+    texts: dict[str, str] = {}
+    for one in reversed(kind.__mro__[:-1]):
+        texts |= {
+            param.arg_name: (param.description or "").replace("\n", " ")
+            for param in parse_from_object(one).params
+        }
+    return texts
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
+
+
+def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """A method from the values of its flags, which are those of its nested settings too."""
+    hints = get_type_hints(kind)
+    arguments = {
+        field.name: _made(hints[field.name], values)
+        if is_dataclass(hints[field.name])
+        else values[field.name]
+        for field in fields(kind)
+        if is_dataclass(hints[field.name]) or field.name in values
+    }
+    return kind(**arguments)

@@ -27,12 +27,13 @@ from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
 from stepmark.models.files import present, read_object
+from stepmark.models.grader import Grader
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
 from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.spec import SPEC_FILE
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores, read_record
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 
 Settings = ThinkPRM | GenPRM | RPRM
 
@@ -202,7 +203,7 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 
 
 @final
-class GenerativePRM:
+class GenerativePRM(Grader):
     """A critic and the policy that writes for it; a `models.prm.PRM`.
 
     The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request
@@ -262,19 +263,6 @@ class GenerativePRM:
     def causal(self) -> bool:
         """Whether the score of step t depends on the steps up to t only."""
         return self.critic.causal
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """Score every step of one solution; see `PRM.score`.
-
-        Raises:
-            InputError: an empty problem or step, a marker in the text, too many tokens, or a step on which no
-                critique gave a verdict.
-            BackendError: the policy failed.
-        """
-        [scored] = self.score_many([Solution.of(problem, steps)])
-        if isinstance(scored, Refusal):
-            raise scored.error
-        return list(scored.scores)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

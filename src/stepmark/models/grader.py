@@ -21,7 +21,7 @@ class Grader:
 
     def score(
         self: PRM,
-        problem: ProblemLike,
+        problem: ProblemLike | None,
         solution: SolutionLike,
         *,
         split: str = "auto",
@@ -129,7 +129,3 @@ class Grader:
             replace(one, index=index) for index, one in enumerate(results) if isinstance(one, ScoredSolution)
         ]
         return sorted(scored, key=lambda one: (one.score is None, -(one.score or 0.0)))
-
-    def __repr__(self: PRM) -> str:
-        threshold = "none" if self.default_threshold is None else f"{self.default_threshold:g}"
-        return f"<PRM {self.name}: {self.score_kind} scores, aggregate {self.default_aggregate}, threshold {threshold}>"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.files import local_folder, present
@@ -23,26 +25,29 @@ from stepmark.models.named import (
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
 from stepmark.models.spec import spec_key
+from stepmark.settings import check_arguments as check_settings
+from stepmark.settings import checked
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
     from stepmark.models.spec import ScoringSpec
 
 
+@checked
 def load_prm(
     name_or_path: str = "default",
     *,
     family: str | None = None,
     neutral: Literal["positive", "negative"] = "positive",
-    dtype: str = "auto",
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     device: str = "auto",
     truncate: bool = False,
-    token_budget: int | None = None,
+    token_budget: Annotated[int, Field(ge=1)] | None = None,
     reference: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
     outcome: bool = False,
-    samples: int | None = None,
+    samples: Annotated[int, Field(ge=1)] | None = None,
     seed: int = 0,
 ) -> PRM:
     """Load a process reward model.
@@ -115,6 +120,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         UsageError: one of them.
         CheckpointError: what the checkpoint says of itself cannot be read.
     """
+    check_settings(load_prm, arguments)
     check_device(arguments.get("device", "auto"))
     idle = idle_settings(name, family=arguments.get("family"), tokenizer=arguments.get("tokenizer"))
     refuse_idle(arguments, idle)

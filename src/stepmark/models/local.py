@@ -14,11 +14,12 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, Take, windows
+from stepmark.models.grader import Grader
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
 from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.spec import LogRatioHead, ScoringSpec
 from stepmark.models.tree import Ints, PackedTree
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class _Job:
     error: InputError | None
 
 
-class WindowedPRM(ABC):
+class WindowedPRM(Grader, ABC):
     """What PRMs that read tokens share: streaming, windows, refusals. Abstract: `_window` scores."""
 
     def __init__(
@@ -79,12 +80,6 @@ class WindowedPRM(ABC):
     def ledger(self) -> Ledger:
         """What it has cost so far."""
         return self._ledger
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, steps)]))
-        assert isinstance(result, StepScores)
-        return list(result.scores)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
+from stepmark.solutions.inputs import ProblemLike, SolutionLike
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,13 +88,6 @@ class PRM(Protocol):
     def ledger(self) -> Ledger:
         """What it has cost so far."""
 
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """Score every step of one solution; the result has the length of `steps`.
-
-        Raises:
-            InputError: an empty problem or step, a marker inside the text, too many tokens.
-        """
-
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
     ) -> Iterator[StepScores | Refusal]:
@@ -106,5 +100,41 @@ class PRM(Protocol):
             keep_going: yield a `Refusal` for a solution that cannot be scored instead of raising.
 
         Raises:
-            InputError: as `score`, unless `keep_going`.
+            InputError: a blank problem or step, a marker inside the text, too many tokens; unless `keep_going`.
         """
+
+    # Below: what `models.grader.Grader` makes of `score_many`; derive a PRM of your own from it.
+
+    def score(
+        self,
+        problem: ProblemLike | None,
+        solution: SolutionLike,
+        *,
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> list[float | None]:
+        """See `Grader.score`."""
+
+    def grade(
+        self,
+        problem: ProblemLike | None,
+        solution: SolutionLike,
+        *,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> ScoredSolution:
+        """See `Grader.grade`."""
+
+    def rank(
+        self,
+        problem: ProblemLike,
+        solutions: Iterable[SolutionLike],
+        *,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> list[ScoredSolution]:
+        """See `Grader.rank`."""

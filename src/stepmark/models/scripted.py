@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from stepmark.errors import InputError, UsageError
+from stepmark.models.grader import Grader
 from stepmark.models.prm import Ledger, repr_of
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 Script = Callable[[str, tuple[str, ...]], float | None]
 """The score of the last of the steps, given the problem and the steps up to it; None for "not read"."""
@@ -21,7 +22,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {"probability": (0.0, 1.0), "margin": 
 
 
 @final
-class ScriptedPRM:
+class ScriptedPRM(Grader):
     """A PRM that says what it was told to say.
 
     Args:
@@ -57,18 +58,6 @@ class ScriptedPRM:
 
     def __repr__(self) -> str:
         return repr_of(self)
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """The script's score of every step.
-
-        Raises:
-            InputError: a blank problem or step, no steps, or a step that a table does not have.
-            UsageError: the script gave something that is no score of its kind.
-        """
-        self._forget()
-        result = self._read(Solution.of(problem, steps))
-        self._forget()
-        return list(result.scores)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

@@ -11,7 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ class Refit:
         monitor: Monitor | None = None,
         family: str | None = None,
         device: str = "auto",
-        dtype: str = "auto",
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
         fit: Fit | None = None,
     ) -> None:
         self.actor, self.prm, self.place, self.verifier = actor, prm, place, verifier

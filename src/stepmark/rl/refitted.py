@@ -8,13 +8,14 @@ from typing import final
 
 from stepmark.errors import UsageError, said
 from stepmark.metrics.intervals import Difference
+from stepmark.models.grader import Grader
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger, repr_of
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 
 @final
-class RefittedPRM:
+class RefittedPRM(Grader):
     """A PRM whose place another can take. It keeps its name, by which a run is known.
 
     Args:
@@ -68,10 +69,6 @@ class RefittedPRM:
                 f"{self._name} scores a {self._prm.score_kind}, and {prm.name} a {prm.score_kind}: it cannot take its place"
             )
         self._before, self._prm = self.ledger, prm
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """As `PRM.score`, by the present one."""
-        return self._prm.score(problem, steps)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

@@ -10,7 +10,9 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.errors import InputError, StepmarkError, UsageError
@@ -38,6 +40,7 @@ from stepmark.store import (
     read_rows,
     run_input,
 )
+from stepmark.store.columns import columns_of
 
 PRMLike = PRM | str | Lazy[PRM]
 """A PRM, or the name that `load_prm` takes."""
@@ -51,7 +54,7 @@ def grade(
     out: str | Path | None = None,
     report: str | Path | None = None,
     aggregate: str | None = None,
-    threshold: float | None = None,
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None,
     orm: str | None = None,
     split: str = "auto",
     marker: str | None = None,
@@ -132,7 +135,7 @@ def grade(
         )
         try:
             with run.progress:
-                run.all(report, {**settings, "prm": scorer.name})
+                run.all(report, {**settings, "prm": scorer.name}, _loading(grader))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(writer) or "nothing was kept") from None
         except StepmarkError as error:
@@ -163,7 +166,9 @@ def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
         if isinstance(row.record, ScoredSolution):
             yield row.record
             continue
-        plain = {key: value for key, value in row.data.items() if key not in GRADED_KEYS}
+        # A text that was split stands beside its steps.
+        texts = columns_of(row.data, "solution") if "steps" in row.data else []
+        plain = {key: value for key, value in row.data.items() if key not in (*GRADED_KEYS, *texts)}
         try:
             yield from_row(read_solution(plain, where=row.where).solution, row.data)
         except InputError as error:
@@ -220,7 +225,7 @@ class _Run:
     records: list[ScoredSolution] = field(default_factory=list)
     tally: _Tally = field(default_factory=_Tally)
 
-    def all(self, report: str | Path | None, settings: Mapping[str, Any]) -> None:
+    def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
         """Grade every row, write the report, finish the output: last, so that a run that is killed before has its part to resume from."""
         if report is None:
             for _ in self.results():
@@ -236,7 +241,7 @@ class _Run:
                 settings={"file": self.source.name, **shown},
             )
         facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
-        self.out.finish(facts | ({"orm": self.orm.name} if self.orm else {}))
+        self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
 
     def results(self) -> Iterator[ScoredSolution]:
         """Every graded solution, as it is written to the part.
@@ -318,6 +323,11 @@ class _Run:
         return scored
 
 
+def _loading(prm: PRM | Lazy[PRM]) -> dict[str, Any]:
+    """What the PRM was loaded with, for the manifest."""
+    return {"loaded_with": prm.arguments} if isinstance(prm, Lazy) else {}
+
+
 def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
     """The PRM, and the outcome model, which is loaded with the same device and precision."""
     if orm is None:
@@ -389,6 +399,8 @@ def _check(
             raise UsageError(
                 "`ray`: expected the PRM as a name, which every worker loads, found a PRM of this process"
             )
+    if cluster is not None:
+        cluster.check(prm.arguments.get("device", "auto") if isinstance(prm, Lazy) else "auto")
     check_outputs(outputs, source.source)
 
 

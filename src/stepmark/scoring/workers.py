@@ -10,9 +10,10 @@ from typing import Any, Literal, Protocol, cast, final, get_args
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError
+from stepmark.models.grader import Grader
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger, repr_of
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 BUILD = "stepmark.scoring.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -133,7 +134,7 @@ class Workers(Protocol):
 
 
 @final
-class SpreadPRM:
+class SpreadPRM(Grader):
     """A PRM (see `models.prm.PRM`) that has the workers of a cluster score, each with a PRM of its own.
 
     Only what keeps them busy is read ahead and held here. Neighbours of one problem are scored by one worker together.
@@ -172,12 +173,6 @@ class SpreadPRM:
     def ledger(self) -> Ledger:
         """What all workers have spent, added up; of one that died, what it had told."""
         return ledger_of(self._workers.counters, self._which)
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, steps)]))
-        assert isinstance(result, StepScores)
-        return list(result.scores)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import final
 
+from stepmark.models.grader import Grader
 from stepmark.models.prm import Ledger, repr_of
 from stepmark.models.remote.answers import ServedModel
 from stepmark.models.remote.client import Client
-from stepmark.records import Refusal, ScoreKind, Solution, Steps, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 
 @final
-class RemotePRM:
+class RemotePRM(Grader):
     """Scores on a server. Made by `load_prm` from an address.
 
     Its name, kind of scores, aggregate and threshold are the server's; so is how the checkpoint is read.
@@ -63,12 +64,6 @@ class RemotePRM:
     def ledger(self) -> Ledger:
         """See `Client.ledger`."""
         return self.client.ledger
-
-    def score(self, problem: str, steps: Steps) -> list[float | None]:
-        """Score every step of one solution; see `PRM.score`."""
-        result = next(self.score_many([Solution.of(problem, steps)]))
-        assert isinstance(result, StepScores)
-        return list(result.scores)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

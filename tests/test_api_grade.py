@@ -1,0 +1,139 @@
+"""`stepmark.grade` and `stepmark grade` are one: the same rows, byte for byte; records without a file; the same refusals."""
+
+import json
+
+import pytest
+
+import scripted_prms
+import stepmark
+from stepmark.cli import main
+from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.records import ScoredSolution
+from stepmark.scoring.run import grade, read_graded
+
+PRM = "scripted_prms:arithmetic"
+ROWS = [
+    {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 5"], "id": "a"},
+    {"problem": "Add.", "solution": "1 + 1 = 2\n2 + 3 = 5", "id": "b", "mine": {"kept": True}},
+    {"question": "Add.", "response": "2 + 2 = 4"},
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+def test_the_function_writes_what_the_command_writes(tmp_path, file):
+    assert (
+        main(
+            ["grade", str(file), "--prm", PRM, "--threshold", "0.4", "--out", str(tmp_path / "command.jsonl")]
+        )
+        == 0
+    )
+    results = grade(file, PRM, threshold=0.4, out=tmp_path / "function.jsonl", progress=False)
+    assert (tmp_path / "function.jsonl").read_bytes() == (tmp_path / "command.jsonl").read_bytes()
+    # The manifests too, but for what only the command line names: how the PRM was loaded.
+    command, function = (
+        json.loads((tmp_path / f"{name}.jsonl.manifest.json").read_text()) for name in ("command", "function")
+    )
+    assert {**command, "loaded_with": {}} == {**function, "loaded_with": {}}
+    assert results.out == tmp_path / "function.jsonl"
+    assert [scored.first_error for scored in results] == [1, -1, -1]
+
+
+@pytest.mark.parametrize("make", [list, tuple, iter], ids=["list", "tuple", "iterator"])
+def test_rows_of_python_give_records(make):
+    results = grade(make(ROWS), PRM, progress=False)
+    assert [type(one) for one in results] == [ScoredSolution] * 3
+    assert [one.first_error for one in results] == [1, -1, -1]
+    assert results.out is None
+    assert "3 solutions, 5 steps: 1 with an error" in results.summary
+
+
+def test_rows_of_python_are_resumed_and_written_the_same(tmp_path, file):
+    from_file = grade(file, PRM, out=tmp_path / "a.jsonl", progress=False)
+    from_rows = grade(ROWS, PRM, out=tmp_path / "b.jsonl", progress=False)
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    assert list(from_file) == list(from_rows)
+
+
+def test_records_and_a_prm_object(tmp_path):
+    prm = scripted_prms.arithmetic()
+    graded = grade(ROWS, prm, progress=False)
+    again = grade([one.solution for one in graded], prm, progress=False)
+    assert [one.steps for one in again] == [one.steps for one in graded]
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    written = grade(ROWS, PRM, out=tmp_path / "a.jsonl", progress=False)
+    assert [one.steps.scores for one in read_graded(tmp_path / "a.jsonl")] == [
+        one.steps.scores for one in written
+    ]
+
+
+def test_left_out_rows_are_listed():
+    results = grade([*ROWS, {"problem": "Add.", "steps": []}], PRM, keep_going=True, progress=False)
+    assert len(results) == 3
+    assert len(results.refused) == 1 and results.refused[0].startswith("row 4")
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "error", "message"),
+    [
+        ("x = 5", {}, InputError, "there is no such file"),
+        ([{"steps": ["1 + 1 = 2"]}], {}, InputError, "row 1"),
+        (ROWS, {"threshold": "high"}, SettingError, "threshold='high': expected a number"),
+        (ROWS, {"aggregate": "prodcut"}, UsageError, "Did you mean 'product'"),
+        (ROWS, {"marker": "#"}, UsageError, "`marker` #: this is for `split` marker"),
+        (ROWS, {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
+    ],
+)
+def test_python_errors_name_settings(rows, settings, error, message):
+    with pytest.raises(error, match=message):
+        grade(rows, PRM, progress=False, **settings)
+
+
+def test_a_config_file_sets_flags_and_flags_override_it(tmp_path, file, capfd):
+    config = tmp_path / "run.toml"
+    config.write_text(f'prm = "{PRM}"\nthreshold = 0.99\nkeep_going = true\n')
+    out = tmp_path / "a.jsonl"
+    assert main(["grade", str(file), "--config", str(config), "--out", str(out)]) == 0
+    assert {json.loads(line)["threshold"] for line in out.read_text().splitlines()} == {0.99}
+    assert (
+        main(
+            [
+                "grade",
+                str(file),
+                "--config",
+                str(config),
+                "--threshold",
+                "0.3",
+                "--out",
+                str(tmp_path / "b.jsonl"),
+            ]
+        )
+        == 0
+    )
+    assert '"threshold": 0.3' in (tmp_path / "b.jsonl").read_text()
+    config.write_text("treshold = 0.5\n")
+    assert main(["grade", str(file), "--config", str(config)]) == 2
+    assert "Did you mean --threshold" in capfd.readouterr().err
+    assert main(["grade", str(file), "--config", "nowhere.toml"]) == 2
+    assert "--config nowhere.toml: there is no such file" in capfd.readouterr().err
+
+
+def test_the_prm_grades_one_and_ranks_several():
+    prm = scripted_prms.arithmetic()
+    wrong = prm.grade("Add.", "1 + 1 = 2\n2 + 2 = 5")
+    assert (wrong.first_error, len(wrong.steps.scores)) == (1, 2)
+    assert prm.score("Add.", ["1 + 1 = 2"]) == prm.score("Add.", stepmark.split("1 + 1 = 2"))
+    ranked = prm.rank("Add.", ["2 + 2 = 5", "2 + 2 = 4", ["1 + 1 = 2", "2 + 2 = 5"]])
+    assert [one.index for one in ranked] == [1, 0, 2]
+    assert ranked[0].score > ranked[1].score == ranked[2].score
+    with pytest.raises(InputError, match="expected a list of solutions, found one text"):
+        prm.rank("Add.", "2 + 2 = 4")
+    with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
+        prm.rank("Add.", ["2 + 2 = 4", ""])
