@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import Parameter
 
 from stepmark.cli.answering import RAY, check_ray, ray_workers
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.grading import Run, summary
-from stepmark.cli.paths import FileOrDash
+from stepmark.cli.paths import FileOrDash, is_row
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, StepmarkError, UsageError
@@ -48,6 +47,8 @@ class GradeOptions(PRMFlags):
     """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token."""
     marker: str | None = None
     """The text that ends each step, for --split marker."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=question,solution=response (docs: files)."""
     out: FileOrDash | None = None
     """Write the graded rows to this file, packed if it ends in .gz; "-" for standard output."""
     report: FileOrDash | None = None
@@ -80,12 +81,12 @@ _OF_MODELS = (*(field.name for field in fields(PRMFlags)), "truncate", "orm")
 def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()) -> int:
     """Grade solutions step by step with a PRM.
 
-    FILE holds JSON lines, such as {"problem": "…", "steps": ["…", "…"]} or {"problem": "…", "solution": "…"}; TRL rows
-    (prompt, completions), chat messages and ProcessBench rows are read too. Graded rows go to --out or, when
+    FILE holds rows, such as {"problem": "…", "steps": ["…", "…"]} or {"problem": "…", "solution": "…"}, as JSON lines, CSV, TSV,
+    Parquet or a JSON list; TRL rows (prompt, completions), chat messages and ProcessBench rows are read too. Graded rows go to --out or, when
     standard output is no terminal, there. A run that is stopped continues when the same command is given again.
 
     Args:
-        file: JSON lines, packed if it ends in .gz; "-" for standard input.
+        file: by its ending .csv, .tsv, .parquet, .json, or else JSON lines; packed if it ends in .gz; "-" for standard input.
         options: the flags.
     """
     from stepmark.scoring.grade import Grade
@@ -93,7 +94,13 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
 
     _check(file, options)
     show = _shown(options)
-    rows = read_solutions(file, how=options.split, marker=options.marker, keep_going=options.keep_going)
+    rows = read_solutions(
+        file,
+        columns=columns_of(options.columns),
+        how=options.split,
+        marker=options.marker,
+        keep_going=options.keep_going,
+    )
     # The first row before the model: a file that is no file of solutions is refused in no time.
     rows = chain([next(rows)], rows)
     known = _fingerprint(file, always=options.out is not None and not is_stream(options.out))
@@ -230,7 +237,7 @@ def _kept(out: RowWriter) -> str | None:
 
 
 def _way_out(error: StepmarkError, options: GradeOptions) -> str | None:
-    of_a_row = isinstance(error, InputError) and re.search(r":\d+( \(.*\))?$", error.where or "")
+    of_a_row = isinstance(error, InputError) and is_row(error.where)
     if of_a_row and not options.keep_going:
         return "with --keep-going, rows that cannot be graded are left out and listed"
     return None
