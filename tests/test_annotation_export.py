@@ -145,7 +145,8 @@ def test_trl_is_cut_where_nobody_judged():
         ["q step 0", "q step 1"],
         [True, False],
     )
-    assert row["meta"] == {"from": "q", "judge": "human:ann", "kind": "correctness", "outcome": None}
+    assert list(row["meta"]) == ["from", "judge", "kind", "outcome", "annotation"]
+    assert row["meta"]["annotation"]["answers"][0]["account"] == "ann"
     assert any("cut before its first step that nobody judged" in what for what in losses.facts()["lost"])
 
 
@@ -263,10 +264,17 @@ def test_what_a_format_cannot_hold_is_counted():
     )
     for format in ("trl", "math-shepherd", "potato", "processbench"):
         losses = Losses()
-        assert rows(
+        (row,) = rows(
             FIRST, [item("q", 2, outcome=False)], [replace(answer, marks=marks)], format=format, losses=losses
         )
         lost = losses.facts()["lost"]
+        if format in ("trl", "math-shepherd"):  # whose rows have a meta
+            (said,) = row["meta"]["annotation"]["answers"]
+            assert said["notes"] == [[0, "n"], [None, "m"]]
+            assert said["error_types"] == [[1, "t"]]
+            assert (said["unsure"], said["seconds"]) == ([None, 0], 3.0)
+            assert not any("notes" in what or "unsure" in what for what in lost)
+            continue
         assert [count for what, count in lost.items() if "notes" in what] == [2]
         assert [count for what, count in lost.items() if "types of errors" in what] == [1]
         assert [count for what, count in lost.items() if "unsure" in what] == [2]

@@ -188,8 +188,8 @@ def test_what_is_no_item_is_refused(tmp_path, rows, said_):
 
 
 def test_a_format_can_be_said(tmp_path):
-    file = write(tmp_path / "items.jsonl", {"id": "x", "problem": "?", "steps": ["a"], "more": 1})
-    with pytest.raises(InputError, match="more"):
+    file = write(tmp_path / "items.jsonl", {"id": "x", "problem": "?", "steps": ["a"], "anwser": 1})
+    with pytest.raises(InputError, match="anwser"):
         read_items(Project(items=(file,)))
     (item,) = read_items(Project(items=(file,), format="traces"))
     assert item.solution.texts == ("a",)

@@ -31,7 +31,7 @@ def test_steps():
         ),
         row=row,
         where="f:1",
-        meta={"scores": 1},
+        own_meta={"scores": 1},
     )
 
 

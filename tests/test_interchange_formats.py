@@ -192,7 +192,13 @@ def test_math_shepherd_and_what_it_cannot_hold():
         "input": "How many? Step 1: 3 a day\nfor 2 days ки\nStep 2: It is 6. ки",
         "label": "How many? Step 1: 3 a day\nfor 2 days +\nStep 2: It is 6. -",
         "task": "unknown",
-        "meta": {"from": "in.jsonl:7", "judge": "ann", "kind": "correctness", "outcome": False},
+        "meta": {
+            "from": "in.jsonl:7",
+            "judge": "ann",
+            "kind": "correctness",
+            "outcome": False,
+            "record": {"id": "s1"},
+        },
     }
     losses = Losses()
     assert isinstance(written(labelled(("a ки b", (rated(1),))), "math-shepherd", losses), InputError)
@@ -387,7 +393,9 @@ def test_a_row_tells_its_format():
     with pytest.raises(InputError, match=r"may be rlhflow or chat.*--from") as caught:
         told("messages", "conversations")
     assert caught.value.where == "f:1"
-    with pytest.raises(InputError, match=r"no known format: it has 'a'.*trl \(prompt, completions\)"):
+    with pytest.raises(
+        InputError, match=r"no known format: it has 'a'.*trl \(prompt, completions or problem"
+    ):
         told("a")
 
 
@@ -442,7 +450,7 @@ def test_our_own_rows_leave_out_what_is_not_there():
         ({"outcome": "yes"}, "outcome"),
         ({"repeated": 2}, "repeated"),
         ({"meta": 3}, "meta"),
-        ({"extra": 3}, "extra"),
+        ({"roots": []}, "roots"),
     ],
 )
 def test_our_own_rows_are_read_strictly(change, field, tmp_path):

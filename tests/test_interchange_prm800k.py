@@ -165,7 +165,6 @@ def test_screening_quality_control_and_bad_problems(tmp_path):
         (record(step(said(" ", 1), chosen=0)), "a blank one"),
         (record(step(said("Add.", 2), chosen=0)), "rating"),
         ({**record(step(said("Add.", 1), chosen=0)), "label": {"steps": 3}}, "steps"),
-        ({**record(step(said("Add.", 1), chosen=0)), "extra": 3}, "extra"),
     ],
 )
 def test_a_bad_record_is_refused_with_its_place(bad, said_, tmp_path):

@@ -68,7 +68,6 @@ def test_reading_packed_prm800k(tmp_path):
         ({**RATED, "rating": "1"}, "'rating'"),
         ({**RATED, "responses": "Add."}, "'responses'"),
         ({**RATED, "responses": [None]}, r"'responses\.0'"),
-        ({**RATED, "verdict": 1}, "'verdict'"),
         ({**RATED, "instruction": " "}, "empty problem or step"),
         ({**RATED, "next_response": ""}, "empty problem or step"),
         ({**RATED, "responses": ["a", "\n"]}, "empty problem or step"),

@@ -238,7 +238,7 @@ def test_the_libraries_are_not_imported():
         ([{"p": float("nan")}], "row 1, field 'p': found nan, which JSON does not have; write None"),
         ([{"p": "\ud800"}], "row 1, field 'p': half of a surrogate pair"),
         ([{3: "p"}], "row 1: expected keys that are texts, found 3"),
-        ([], "there are no rows"),
+        ([], "expected at least one row, found none"),
     ],
     ids=str,
 )

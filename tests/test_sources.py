@@ -138,7 +138,6 @@ def test_a_label_out_of_range(write, label):
         ("steps", "x", "expected a list, found a string"),
         ("steps", ["a", " "], "step 1 (0-based; number 2 of 2): expected a text"),
         ("problem", "", "expected a text"),
-        ("split", "x", "unknown key in a ProcessBench row; known: id, generator"),
     ],
 )
 def test_a_row_that_is_no_processbench_row(write, key, value, said):

@@ -225,9 +225,9 @@ class RowMaker:
         return facts
 
     def _lose(self, said: Sequence[Answer | Decision]) -> None:
-        """Count what the format has no place for."""
+        """Count what the format has no place for; those with `meta` hold it all under `annotation`."""
         format, where = self.settings.format, self.item.id
-        if format == "stepmark":
+        if format in ("stepmark", "trl", "math-shepherd"):
             return
         notes = sum(len(one.marks.notes) for one in said)
         self.losses.lose(f"annotators' notes are left out ({format} has no place for them)", where, notes)

@@ -88,6 +88,8 @@ class Project:
     format: str | None = None
     """Their format: a name of `stepmark convert --from`, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
     None: told by each file's first row."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Which column of the files is what, where its name is neither ours nor a common one: {problem: question}; docs: files."""
     labels: Literal["ignore", "suggestions", "gold"] = "suggestions"
     """What labels become that stand in the files of `items`: suggestions (shown as `help.show` says), or gold: who labels such an item is
     measured by it."""

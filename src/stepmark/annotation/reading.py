@@ -32,7 +32,7 @@ from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.solutions.interchange.potato_items import STEPS_KEYS, Keys, Shown, shown
-from stepmark.solutions.interchange.rows import origin, outcome_told, place
+from stepmark.solutions.interchange.rows import origin, outcome_told
 from stepmark.store import Row, read_rows
 
 Role = Literal["work", "gold", "screening"]
@@ -90,7 +90,7 @@ def items_of_file(
     Raises:
         InputError: as `read_items`, but for ids.
     """
-    rows = read_rows(file)
+    rows = read_rows(file, columns=project.columns)
     first = next(rows)
     # Gold for traces may be of another format, and tell what it is itself.
     format = _format(
@@ -161,10 +161,10 @@ def _of_trace(row: Row, project: Project, role: Role, losses: Losses) -> Item:
     losses.lose(
         "a step's thought is shown in the trace and is no part of the step's text", row.where, thoughts
     )
-    meta = origin(row, TRACES)
+    meta = origin(row, TRACES, {})
     index = tuple(found.step_of)
     return Item(
-        id=found.solution.id or place(row),
+        id=found.solution.id or row.place,
         solution=found.solution,
         trace=_turns(found),
         outcome=outcome_told(row.data) if "outcome" in row.data else outcome_told(meta),

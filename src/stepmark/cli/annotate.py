@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.errors import MissingExtraError, StepmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class AnnotateOptions:
     """Whose labels are suggested, where --suggest names a file with several judges."""
     threshold: float | None = None
     """A score under it suggests an error; left out: the PRM's own."""
+    columns: ColumnsFlag = None
+    """Which column of the items is what, where the names differ: problem=question,solution=response (docs: files)."""
     invite: Literal["annotator", "adjudicator", "admin"] | None = None
     """Print an invitation link for this role and end; the app may be running."""
     uses: int = 1
@@ -135,6 +137,7 @@ def _project(file: Path, options: AnnotateOptions) -> Project:
         "allow_neutral": options.allow_neutral or None,
         "overlap": options.overlap,
         "order": options.order,
+        "columns": columns_of(options.columns),
     }
     loaded = load_project(file, {key: value for key, value in settings.items() if value is not None})
     for note in loaded.notes:

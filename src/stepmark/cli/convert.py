@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.paths import FileOrDash, check_out, checked_input
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.store import STDIO, Fingerprint, fingerprint, is_stream, open_rows
@@ -31,6 +31,8 @@ class ConvertOptions:
     """The file to write, packed if it ends in .gz; "-" or left out for standard output."""
     from_: Annotated[str | None, Parameter(name="--from")] = None
     """The format of FILE: any of these, prmbench, openr, chat or inspect. Left out: told by the first row."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=question,solution=response (docs: files)."""
     judge: str | None = None
     """Whose judgements count, where a step has several: a judge's name, or the part before ":" ("human")."""
     kind: Literal["correctness", "value"] | None = None
@@ -64,8 +66,8 @@ def convert_command(file: FileOrDash, /, *, options: ConvertOptions) -> int:
     message names the option that makes it; what is left out is counted, and listed on standard error at the end.
 
     Args:
-        file: JSON lines, packed if it ends in .gz; a .json file with a list or one document; a .eval log; "-" for
-            standard input.
+        file: by its ending .csv, .tsv, .parquet, .json (a list, or one document), .eval (a log), or else JSON lines; packed if it
+            ends in .gz; "-" for standard input.
         options: the flags.
     """
     from stepmark.solutions.interchange.conversion import convert, first_row, items_of_rows
@@ -90,7 +92,7 @@ def convert_command(file: FileOrDash, /, *, options: ConvertOptions) -> int:
     )
     if options.from_ is not None:
         format_named(options.from_)
-    first, rows = first_row(checked_input(file))
+    first, rows = first_row(checked_input(file), columns_of(options.columns))
     if options.out is not None:
         check_out(options.out, file, streams=True)
     source = options.from_ or detect(first)

@@ -16,6 +16,7 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.flags import columns_of
 from stepmark.errors import UsageError
 
 EVALUATIONS: dict[str, tuple[str, str]] = {
@@ -78,7 +79,7 @@ def processbench_command(
 
     _check(threshold, options)
     files = files_of(data, dataset=NAME)
-    every = read_processbench(files)
+    every = read_processbench(files, columns=columns_of(options.columns))
     cases = limited(every, options.limit)
     check_asked(threshold, list(dict.fromkeys(case.group for case in cases)))
     sheet = scored(NAME, cases, files, options)
@@ -112,7 +113,7 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
     check_threshold(threshold)
     files = files_of(data, dataset=NAME)
     lengths = None if options.scores is None else score_lengths(options.scores, model=options.model_name)
-    every = read_prmbench(files, lengths=lengths)
+    every = read_prmbench(files, lengths=lengths, columns=columns_of(options.columns))
     cases = limited(every, options.limit)
     sheet = scored(NAME, cases, files, options)
     return finish(

@@ -26,6 +26,7 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.flags import columns_of
 from stepmark.errors import InputError, UsageError
 from stepmark.store import open_rows
 
@@ -96,7 +97,7 @@ def best_of_n_command(
     of_prm = beside | (set() if choices.orm is None else of_model(choices.orm))
     check(options, also=of_prm)
     files = files_of(choices.data) if choices.data else (str(_sample(NAME, choices, options)),)
-    every = read_candidates(files, how=choices.split)
+    every = read_candidates(files, how=choices.split, columns=columns_of(options.columns))
     cases = limited(every, options.limit if choices.data else None)
     sheet = scored(NAME, cases, files, options, also=of_prm, split=choices.split)
     outcomes = outcome_tokens = None
@@ -174,7 +175,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
         check_same(path, manifest)
         print(f"{path} has the candidates of an earlier run with these settings", file=sys.stderr)
         return path
-    problems = list(read_problems(choices.problems))
+    problems = list(read_problems(choices.problems, columns=columns_of(options.columns)))
     if options.limit is not None:
         problems = [
             problems[at * len(problems) // options.limit] for at in range(min(options.limit, len(problems)))

@@ -20,6 +20,7 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.flags import columns_of
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def drift_command(
         raise UsageError(f"--bins {bins}: expected 1 or more")
     files = files_of(data)
     chosen = by or ("file" if len(files) > 1 else "policy")
-    every, parts = read_parts(files, chosen)
+    every, parts = read_parts(files, chosen, columns=columns_of(options.columns))
     cases = limited(every, options.limit)
     sheet = scored(NAME, cases, files, options, by=chosen)
     return finish(
@@ -156,9 +157,13 @@ def _cases(files: Sequence[str], options: EvaluateOptions) -> list[Case]:
     from stepmark.evaluation.sources import read_cases, read_prmbench
     from stepmark.store import read_rows
 
-    if options.scores is not None and all("modified_process" in next(read_rows(file)).data for file in files):
-        return read_prmbench(files, lengths=score_lengths(options.scores, model=options.model_name))
-    return read_cases(files)
+    columns = columns_of(options.columns)
+    if options.scores is not None and all(
+        "modified_process" in next(read_rows(file, columns=columns)).data for file in files
+    ):
+        lengths = score_lengths(options.scores, model=options.model_name)
+        return read_prmbench(files, lengths=lengths, columns=columns)
+    return read_cases(files, columns=columns)
 
 
 def _split(
@@ -179,7 +184,9 @@ def _split(
         return cases, by_group(cases, fit), []
     if not Path(fit).is_file():
         return cases, by_group(cases, fit), []  # says which groups there are
-    whole, split = by_file(cases, limited(read_cases([fit]), options.limit), Path(fit).name)
+    whole, split = by_file(
+        cases, limited(read_cases([fit], columns=columns_of(options.columns)), options.limit), Path(fit).name
+    )
     return unique(whole), split, [fit]
 
 

@@ -17,6 +17,7 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.flags import columns_of
 
 
 def disagreement_command(
@@ -47,8 +48,12 @@ def disagreement_command(
 
     graded = process == "scores" or options.scores is not None or options.prm != DEFAULTS.prm
     check(options, also=RATINGS, asked=graded)
-    files = files_of(data)
-    every = read_cases(files) if trials is None else read_openr(files, trials=trials)
+    files, columns = files_of(data), columns_of(options.columns)
+    every = (
+        read_cases(files, columns=columns)
+        if trials is None
+        else read_openr(files, trials=trials, columns=columns)
+    )
     cases = limited(every, options.limit)
     sheet = scored(NAME, cases, files, options, also=RATINGS, trials=trials) if graded else None
     return finish(

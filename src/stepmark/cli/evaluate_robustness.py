@@ -17,6 +17,7 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.flags import columns_of
 
 
 def robustness_command(
@@ -48,7 +49,7 @@ def robustness_command(
     from stepmark.evaluation.sources import files_of, read_cases
 
     files = files_of(data)
-    every = read_cases(files)
+    every = read_cases(files, columns=columns_of(options.columns))
     cases = limited(every, options.limit)
     names = only or tuple(PERTURBATIONS)
     found = trials(cases, names, options.seed)

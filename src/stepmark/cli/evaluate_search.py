@@ -22,6 +22,7 @@ from stepmark.cli.evaluating import (
     settings_of,
     write_result,
 )
+from stepmark.cli.flags import columns_of
 from stepmark.cli.own import Own, Settings
 from stepmark.cli.paths import checked_input
 from stepmark.errors import UsageError
@@ -143,7 +144,7 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     how = _steps(contest, options)
     _check(file, contest, options)
     entrants(settings.methods, settings.shape, settings.own)
-    problems, facts = _problems(file, options.limit)
+    problems, facts = _problems(file, options.limit, options.columns)
     folder = folder_of(NAME, options)
     with ExitStack() as stack:
         verifier = stack.enter_context(
@@ -255,10 +256,10 @@ def _steps(contest: ContestOptions, options: EvaluateOptions) -> Steps:
     )
 
 
-def _problems(file: str, limit: int | None) -> tuple[list[Problem], tuple[str, ...]]:
+def _problems(file: str, limit: int | None, columns: str | None) -> tuple[list[Problem], tuple[str, ...]]:
     from stepmark.problems.sources import read_problems
 
-    every = list(read_problems(file))
+    every = list(read_problems(file, columns=columns_of(columns)))
     if limit is None or limit >= len(every):
         return every, ()
     kept = [every[at * len(every) // limit] for at in range(limit)]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.evaluating import Data, provenance, write_result
+from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.errors import UsageError
 
 
@@ -25,6 +26,7 @@ def verifier_command(
     percent: Literal["distinct", "sign"] = "distinct",
     out: Path | None = None,
     limit: int | None = None,
+    columns: ColumnsFlag = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> int:
@@ -38,6 +40,7 @@ def verifier_command(
         percent: of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it.
         out: folder for the result and the report. Left out: evaluation/verifier.
         limit: only the first so many pairs.
+        columns: which column of the data is what, where the names differ: gold=reference,answer=response (docs: files).
         resamples: bootstrap resamples of the intervals.
         seed: of the resamples.
     """
@@ -46,7 +49,7 @@ def verifier_command(
     from stepmark.problems.answers import load_verifier
 
     files = files_of(data)
-    pairs = list(read_pairs(files, part=part))
+    pairs = list(read_pairs(files, part=part, columns=columns_of(columns)))
     whole = len(pairs)
     if limit is not None:
         if limit < 1:

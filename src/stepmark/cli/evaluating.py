@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.errors import BackendError, UsageError
 from stepmark.show.progress import Progress
@@ -36,6 +36,8 @@ class EvaluateOptions(PRMFlags):
     """Which model's scores, where the file holds several; with --scores, the name in the report."""
     out: Path | None = None
     """Folder for the scores, the result (JSON) and the report (HTML). Left out: evaluation/NAME."""
+    columns: ColumnsFlag = None
+    """Which column of the data is what, where the names differ: problem=question,solution=response (docs: files)."""
     limit: int | None = None
     """Take only so many problems, evenly spaced over the data. The report says so."""
     resamples: int = 1000

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.cli.label_report import write_beside
 from stepmark.cli.paths import check_out, checked_input
 from stepmark.errors import InputError, UsageError
@@ -33,6 +34,8 @@ class ConsensusOptions:
 
     out: str
     """Write the solutions that are kept to this file (format stepmark-labels), packed if it ends in .gz."""
+    columns: ColumnsFlag = None
+    """Which column of FILES is what, where the names differ: problem=question,solution=response (docs: files)."""
     same_names: Literal["together", "apart"] | None = None
     """Judges of one name in several files are one source, or one a file (NAME:FILE). Needed only where there are such."""
 
@@ -53,7 +56,7 @@ def consensus_command(*files: str, labeller: ConsensusFlags = _CONSENSUS, option
     for file in files:
         checked_input(file)
     check_out(options.out, *files)
-    read = [list(read_labelled(file)) for file in files]
+    read = [list(read_labelled(file, columns=columns_of(options.columns))) for file in files]
     outcomes = _outcomes(read)
     renamed = _sources(files, read, options.same_names)
     views = list(labeller.views(side_by_side(*renamed)))
@@ -170,5 +173,5 @@ def _manifest(files: Sequence[str], labeller: Consensus, options: ConsensusOptio
             {"name": name, "bytes": one.bytes, "sha256": one.sha256} for name, one in known if one is not None
         ],
         "method": asdict(labeller),
-        "settings": {"same_names": options.same_names},
+        "settings": {"same_names": options.same_names, "columns": options.columns},
     }

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.label_report import write_beside
 from stepmark.cli.paths import FileOrDash, check_out, checked_input, with_hint
 from stepmark.errors import InputError, UsageError
@@ -36,6 +36,8 @@ class ExactOptions:
     """Instead of FILE: right solutions of this many problems of the arithmetic world, made from --seed."""
     split: str = "auto"
     """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=question,solution=response (docs: files)."""
     keep_going: Flag = False
     """Leave out rows that are no solutions, and list them with those that no error could be put into."""
 
@@ -104,7 +106,8 @@ def _sources(file: str | None, labeller: ExactErrors, options: ExactOptions) -> 
         return
     if file == STDIO:
         raise UsageError("stepmark label exact reads its file more than once; give it a name, not -")
-    first = next(read_rows(checked_input(file, again=True), keep_going=options.keep_going))
+    columns = columns_of(options.columns)
+    first = next(read_rows(checked_input(file, again=True), columns=columns, keep_going=options.keep_going))
     gsm8k = not isinstance(first, Refusal) and {"question", "answer"} <= set(first.data)
     rows = _gsm8k(file, options) if gsm8k else _solutions(file, options)
     for where, worked in rows:
@@ -119,7 +122,7 @@ def _named(worked: Worked, where: str, name: str) -> Worked:
 
 
 def _gsm8k(file: str, options: ExactOptions) -> Iterator[tuple[str, Worked | Refusal]]:
-    for row in read_rows(file, keep_going=options.keep_going):
+    for row in read_rows(file, columns=columns_of(options.columns), keep_going=options.keep_going):
         if isinstance(row, Refusal):
             yield row.error.where or file, row
             continue
@@ -134,7 +137,10 @@ def _gsm8k(file: str, options: ExactOptions) -> Iterator[tuple[str, Worked | Ref
 def _solutions(file: str, options: ExactOptions) -> Iterator[tuple[str, Worked | Refusal]]:
     from stepmark.solutions.formats import read_solutions
 
-    for row in read_solutions(file, how=options.split, keep_going=options.keep_going):
+    rows = read_solutions(
+        file, columns=columns_of(options.columns), how=options.split, keep_going=options.keep_going
+    )
+    for row in rows:
         if isinstance(row, Refusal):
             yield row.error.where or file, row
             continue
@@ -175,7 +181,11 @@ def _manifest(file: str | None, labeller: ExactErrors, options: ExactOptions) ->
         "command": "label exact",
         "input": source,
         "method": {"name": "exact", **asdict(labeller)},
-        "settings": {"split": options.split, "keep_going": options.keep_going},
+        "settings": {
+            "split": options.split,
+            "columns": options.columns,
+            "keep_going": options.keep_going,
+        },
     }
 
 

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from stepmark.batching import Write
 from stepmark.cli.answering import RAY, answering, check_computing, check_ray
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.errors import InputError, UsageError
@@ -56,6 +56,8 @@ class LabelOptions:
     """Stop when the labelled solutions have cost this many tokens of the policy; the rest are counted as not labelled."""
     split: str = "auto"
     """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=question,solution=response (docs: files)."""
     in_flight: int = 64
     """Solutions that are worked on at once: more fill a server better and take more memory."""
     keep_going: Flag = False
@@ -117,7 +119,9 @@ def run_labeller(
         raise UsageError(
             "expected --policy: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
         )
-    rows = read_solutions(file, how=options.split, keep_going=options.keep_going)
+    rows = read_solutions(
+        file, columns=columns_of(options.columns), how=options.split, keep_going=options.keep_going
+    )
     try:
         rows = chain([next(rows)], rows)
     except InputError as error:
@@ -253,6 +257,7 @@ def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bo
     """
     from stepmark.records import Refusal
     from stepmark.solutions.interchange.labels import to_row
+    from stepmark.solutions.interchange.rows import outcome_told
 
     given, others, refused = [], [], []
     payer: str | None = None
@@ -265,7 +270,9 @@ def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bo
             continue
         assert not isinstance(row, Refusal)
         shared = {} if payer is None else {"cost_at": payer}
-        given.append(to_row(result.labelled, meta={**_facts(result), **shared}))
+        rest = {key: value for key, value in row.meta.items() if key != "outcome"}
+        meta = {**rest, **_facts(result), **shared}
+        given.append(to_row(result.labelled, outcome=outcome_told(row.meta), meta=meta))
         payer = payer or result.labelled.solution.id or Path(row.where).name
         others += [to_row(other, meta={"method": result.method}) for other in result.others]
     return {"rows": [*given, *others], "given": len(given), "refused": refused}

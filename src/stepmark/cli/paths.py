@@ -61,6 +61,11 @@ def check_out(out: str, *inputs: str | None, streams: bool = False) -> None:
         raise UsageError(f"--out {out} is an input: it would be replaced; choose another")
 
 
+def is_row(where: str | None) -> bool:
+    """Whether the place of an error is that of one row: FILE:LINE, or row 3, and perhaps more in brackets."""
+    return re.search(r"(:|\brow )\d+( \(.*\))?$", where or "") is not None
+
+
 def with_hint(error: InputError, *, keep_going: bool) -> InputError:
     """An error of one row, with what leaves such rows out, where that was not asked for; other errors as they are.
 
@@ -68,6 +73,6 @@ def with_hint(error: InputError, *, keep_going: bool) -> InputError:
         error: as it was caught.
         keep_going: whether the flag was given.
     """
-    if not keep_going and re.search(r":\d+( \(.*\))?$", error.where or ""):
+    if not keep_going and is_row(error.where):
         error.add_note("with --keep-going, such rows are left out and listed")
     return error

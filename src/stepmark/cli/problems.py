@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
+from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.cli.paths import check_out
-from stepmark.errors import UsageError
+from stepmark.errors import InputError, UsageError
+from stepmark.records import record_row
 
 if TYPE_CHECKING:
     from stepmark.records import Problem
@@ -77,40 +79,45 @@ def arithmetic_command(
                     "id": problem.id,
                 }
                 write(row)
-    return _write((one.problem for one in made), out)
+    return _write(((one.problem, {}) for one in made), out)
 
 
-def read_command(*files: Path, out: Path, limit: int | None = None) -> int:
+def read_command(*files: Path, out: Path, limit: int | None = None, columns: ColumnsFlag = None) -> int:
     """Read problems of any known layout (problem or question; answer, gold or target; GSM8K's worked answers) and write them in ours.
 
     Args:
-        files: JSON lines, plain or gzip.
-        out: the file of problems: {"problem", "answer", "id"} a line, packed if it ends in .gz.
+        files: by their endings .csv, .tsv, .parquet, .json, or else JSON lines; packed if they end in .gz.
+        out: the file of problems: {"problem", "answer", "id", "meta"} a line, packed if it ends in .gz; meta holds the other columns.
         limit: take only so many, evenly spaced over the files.
+        columns: which column is what, where the names differ: problem=task,answer=result (docs: files).
     """
-    from stepmark.problems.sources import read_problems
+    from stepmark.problems.sources import problem_rows
 
     if not files:
         raise UsageError("expected files of problems")
     check_out(str(out), *map(str, files), streams=True)
-    found = [problem for file in files for problem in read_problems(file)]
+    found = []
+    for file in files:
+        for row in problem_rows(file, columns=columns_of(columns)):
+            if isinstance(row, InputError):
+                raise row
+            found.append(row)
     if limit is not None:
         if limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
         count = min(limit, len(found))
         found = [found[i * len(found) // count] for i in range(count)]
-    return _write(found, out)
+    return _write(((row.problem, row.meta) for row in found), out)
 
 
-def _write(problems: Iterable[Problem], out: Path) -> int:
+def _write(problems: Iterable[tuple[Problem, Mapping[str, Any]]], out: Path) -> int:
     from stepmark.store import atomic_rows, check_writable
 
     check_writable(out)
     count = 0
     with atomic_rows(out) as write:
-        for problem in problems:
-            row = {"problem": problem.text, "answer": problem.answer, "id": problem.id}
-            write({key: value for key, value in row.items() if value is not None})
+        for problem, meta in problems:
+            write({**record_row(problem), **({"meta": dict(meta)} if meta else {})})
             count += 1
     print(f"{count:,} problems in {out}", file=sys.stderr)
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from stepmark.cli.flags import columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.cli.rl_flags import (
     CreditFlags,
@@ -110,7 +111,8 @@ def _split(file: str, run: RunFlags, seed: int) -> tuple[list[Problem], list[Pro
     """
     from stepmark.problems.sources import read_problems
 
-    every = list(read_problems(file))
+    columns = columns_of(run.columns)
+    every = list(read_problems(file, columns=columns))
     if run.held_out.isdigit():
         count = int(run.held_out)
         if not 0 < count < len(every):
@@ -122,7 +124,7 @@ def _split(file: str, run: RunFlags, seed: int) -> tuple[list[Problem], list[Pro
         rest = set(range(len(every))) - set(chosen)
         every = [every[number] for number in sorted(rest)]
     else:
-        held_out = list(read_problems(checked_input(run.held_out)))
+        held_out = list(read_problems(checked_input(run.held_out), columns=columns))
         if not held_out:
             raise UsageError(f"--held-out {run.held_out}: expected problems, found none")
     measured = {problem.text for problem in held_out}

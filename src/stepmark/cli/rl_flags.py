@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class RunFlags:
 
     held_out: str = "100"
     """Problems to measure on, which are not trained on: a file, or how many to take out of PROBLEMS."""
+    columns: ColumnsFlag = None
+    """Which column of PROBLEMS is what, where the names differ: problem=task,answer=result (docs: files)."""
     verifier: str = "math"
     """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.cli.answering import RAY, answering, check_computing, check_ray
+from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.errors import InputError, UsageError
 from stepmark.show.progress import Progress
@@ -46,6 +47,8 @@ class SampleOptions:
     """Whether 10% is 1/10 only, or 10 too."""
     seed: int = 0
     """Another seed, other samples."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=task,answer=result (docs: files)."""
     in_flight: int = 64
     """Problems that are asked about at once."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -69,22 +72,26 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     """Sample solutions of problems, and compare each final answer with the problem's.
 
     A row of the output is a solution that every command reads: problem, solution, answer (the reference), id, source (the policy) and
-    meta {"outcome"}: true, false, or null where there is no verdict. Interrupted, the same command goes on; the output is whole or absent.
+    meta {"outcome"}: true, false, or null where there is no verdict; the problem's other columns ride along in meta. Interrupted, the same command goes on; the output is whole or absent.
 
     Args:
-        file: problems, as JSON lines: {"problem" or "question", "answer"}.
+        file: problems, {"problem" or "question", "answer"} a row: JSON lines, CSV, TSV, Parquet or a JSON list; GSM8K's own rows too.
         policy: a model's folder or hub name, a built-in one, http://HOST/v1#MODEL, or "package.module:factory".
         out: the file of solutions, packed if it ends in .gz.
         options: the flags.
     """
     from stepmark.batching import run
     from stepmark.models.replies import ReplyFile
-    from stepmark.problems.sources import read_problems
+    from stepmark.problems.sources import problem_rows
     from stepmark.sampling import sample_and_judge
 
     _check(file, out, options)
     check_computing(options, policy=policy)
-    problems = list(read_problems(file))
+    rows = list(problem_rows(file, columns=columns_of(options.columns)))
+    if (bad := next((row for row in rows if isinstance(row, InputError)), None)) is not None:
+        raise bad
+    problems = [row.problem for row in rows if not isinstance(row, InputError)]
+    metas = [row.meta for row in rows if not isinstance(row, InputError)]
     sampling = _sampling(options)
     tally = _Tally()
     verifier = None if options.verifier == "none" else options.verifier
@@ -99,7 +106,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
         methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in problems)
         with progress:
             for number, judged in run(methods, asked.answerers, store=store, in_flight=options.in_flight):
-                for row in _rows(problems[number], judged, policy, tally):
+                for row in _rows(problems[number], metas[number], judged, policy, tally):
                     write(row)
                 progress.advance()
         if not tally.written:
@@ -145,7 +152,9 @@ class _Tally:
             yield f"left out: {len(self.why) - 3:,} more problems"
 
 
-def _rows(problem: Problem, judged: Judged, policy: str, tally: _Tally) -> Iterator[dict[str, Any]]:
+def _rows(
+    problem: Problem, meta: Mapping[str, Any], judged: Judged, policy: str, tally: _Tally
+) -> Iterator[dict[str, Any]]:
     tally.problems += 1
     if judged.refused is not None:
         tally.why.append(f"{problem.id}: {judged.refused}")
@@ -167,6 +176,7 @@ def _rows(problem: Problem, judged: Judged, policy: str, tally: _Tally) -> Itera
             "id": f"{problem.id}#{number}",
             "source": policy,
             "meta": {
+                **meta,
                 "outcome": correct,
                 "tokens": written.tokens,
                 "finish": written.finish,

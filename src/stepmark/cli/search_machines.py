@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from stepmark.batching import Answerer, Score
 from stepmark.cli.answering import ray_workers
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag
 from stepmark.errors import UsageError
 from stepmark.records import ScoreKind
 from stepmark.search.remaking import remade
@@ -83,6 +83,8 @@ class SearchOptions:
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     in_flight: int = 16
     """Problems that are searched at once: more fill a server better and take more memory."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=task,answer=result (docs: files)."""
     keep_going: Flag = False
     """Leave out problems that cannot be searched, and list them at the end."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
 from stepmark.cli.answering import RAY, check_computing, check_ray
+from stepmark.cli.flags import columns_of
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
 from stepmark.cli.search_report import Tally, print_found, summary, write_page
@@ -143,7 +144,8 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
 
         def problems() -> Iterator[Problem]:
             reader = problems_or_errors if options.keep_going else read_problems
-            for number, one in enumerate(reader(file, need_answer=False)):
+            columns = columns_of(options.columns)
+            for number, one in enumerate(reader(file, columns=columns, need_answer=False)):
                 if number >= before:
                     waiting.append(one if isinstance(one, InputError) else None)
                     if isinstance(one, Problem):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.prm_flags import check_device
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.store import atomic_write
@@ -32,6 +32,8 @@ EVERY = 10.0
 class Labels:
     """Which labels are trained on."""
 
+    columns: ColumnsFlag = None
+    """Which column of the data is what, where the names differ: problem=question,solution=response (docs: files)."""
     labels: Literal["auto", "correctness", "value"] = "auto"
     """Ratings of people, judges and exact rules (correctness), shares of rollouts (value), or ratings where a row has any."""
     judge: str | None = None
@@ -160,6 +162,7 @@ def train_command(
 
     check_device(network.device)
     _check(network, running)
+    columns = columns_of(labels.columns)
     made = _joint(_objective(objective, candidates, critic, keep_all), running)
     recipe = _recipe(made, labels, network, running)
     state = out.with_name(f"{out.name}.run")
@@ -176,10 +179,12 @@ def train_command(
                 monitor.tell(progress)
 
         done = train(
-            training_rows(data),
+            training_rows(data, columns=columns),
             out,
             recipe,
-            held_out=None if running.held_out_data is None else training_rows([running.held_out_data]),
+            held_out=None
+            if running.held_out_data is None
+            else training_rows([running.held_out_data], columns=columns),
             data=data,
             report=report,
         )

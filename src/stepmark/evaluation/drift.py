@@ -23,6 +23,7 @@ from stepmark.evaluation.sources import read_cases
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.metrics.quantiles import weighted_quantiles
+from stepmark.store import Columns
 
 NAME = "drift"
 
@@ -52,19 +53,22 @@ FIGURES = (
 threshold. Means need scores with a scale, `gap`, `ece` and `brier` probabilities: else nan."""
 
 
-def read_parts(files: Sequence[str], by: str) -> tuple[list[Case], dict[str, str]]:
+def read_parts(
+    files: Sequence[str], by: str, *, columns: Columns | None = None
+) -> tuple[list[Case], dict[str, str]]:
     """The cases, and the part that each id belongs to.
 
     Args:
         files: the data.
         by: "policy", who wrote the solution; "file", one stage a file. Where files share ids, all become PART:ID.
+        columns: as `store.read_rows`.
 
     Raises:
         UsageError: less than two parts; a solution without a policy.
         InputError: what the reader of the data refuses.
     """
     if by == "policy":
-        cases = read_cases(files)
+        cases = read_cases(files, columns=columns)
         nobody = next((case for case in cases if case.policy is None), None)
         if nobody is not None:
             raise UsageError(
@@ -73,7 +77,7 @@ def read_parts(files: Sequence[str], by: str) -> tuple[list[Case], dict[str, str
         parts = {case.id: case.policy or "" for case in cases}
     else:
         names = _names(files)
-        per_file = [read_cases([file]) for file in files]
+        per_file = [read_cases([file], columns=columns) for file in files]
         ids = [case.id for inside in per_file for case in inside]
         if len(set(ids)) < len(ids):
             per_file = [

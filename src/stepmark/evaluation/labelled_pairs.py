@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from stepmark.errors import InputError, UsageError
-from stepmark.store import Row, json_type, read_rows
+from stepmark.store import Columns, Row, Source, json_type, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +30,16 @@ class LabelledPair:
     """Why they are equal or not, where the file says so."""
 
 
-def read_pairs(files: Sequence[str | Path], *, part: str = "answer") -> Iterator[LabelledPair]:
+def read_pairs(
+    files: Sequence[Source], *, part: str = "answer", columns: Columns | None = None
+) -> Iterator[LabelledPair]:
     """Read labelled pairs or candidates; the two may not be mixed within a row.
 
     Args:
-        files: JSON lines, gzip when the name ends in ".gz".
+        files: as `store.read_rows` takes them.
         part: for candidates, what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or
             "text" (always the text, so that finding the answer is checked too).
+        columns: as `store.read_rows`.
 
     Raises:
         InputError: with `FILE:LINE` and the field: a missing or unknown key, a wrong type, an id twice.
@@ -47,7 +49,7 @@ def read_pairs(files: Sequence[str | Path], *, part: str = "answer") -> Iterator
         raise UsageError(f"part: expected 'answer' or 'text', found {part!r}")
     seen: dict[str, str] = {}
     for file in files:
-        for row in read_rows(file):
+        for row in read_rows(file, columns=columns):
             for pair in _candidates(row, part) if "candidates" in row.data else _pair(row):
                 if pair.id in seen:
                     raise InputError(
@@ -79,14 +81,12 @@ def _truth(data: Mapping[str, Any], key: str, where: str) -> bool:
 
 
 def _pair(row: Row) -> Iterator[LabelledPair]:
-    known = {"gold", "answer", "text", "equal", "id", "why"}
-    for key in row.data:
-        if key not in known:
-            raise InputError(
-                f"expected a labelled pair ({', '.join(sorted(known))}) or candidates, found the key {key!r}",
-                where=row.where,
-                field=key,
-            )
+    known = ("gold", "answer", "text", "equal", "id", "why")
+    if "equal" not in row.data:
+        raise InputError(
+            f"expected a labelled pair ({', '.join(known)}) or candidates, found {', '.join(map(repr, row.data))}",
+            where=row.where,
+        )
     if ("answer" in row.data) == ("text" in row.data):
         raise InputError(
             "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"

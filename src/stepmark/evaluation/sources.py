@@ -16,7 +16,8 @@ Math-Shepherd   `input`, `label`, `task` (the same)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
@@ -31,7 +32,8 @@ from stepmark.solutions.interchange.benchmarks import (
 )
 from stepmark.solutions.interchange.rows import need, text_of
 from stepmark.solutions.segmentation import split
-from stepmark.store import Row, json_type, read_rows
+from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.store.columns import identifier, problem_column, reference_answer
 
 HUB_FILES = {
     "processbench": (
@@ -44,7 +46,7 @@ HUB_FILES = {
 
 
 def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, ...]:
-    """The files that `--data` names: files as they are, of a folder all that end in .jsonl, .jsonl.gz or .json, "hub"
+    """The files that `--data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
     downloads them.
 
     Args:
@@ -90,35 +92,41 @@ def _downloaded(dataset: str | None) -> list[str]:
         ) from error
 
 
-def read_processbench(files: Sequence[str]) -> list[Case]:
+def read_processbench(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name.
 
+    Args:
+        files: as `store.read_rows` takes them; here and below.
+        columns: as there; here and below.
+
     Raises:
-        InputError: with `FILE:LINE`: another format, a label outside -1 … steps - 1, a blank step, an id twice.
+        InputError: with the place: another format, a label outside -1 … steps - 1, a blank step, an id twice.
     """
-    return unique(_processbench(row) for file in files for row in read_rows(file))
+    return _read(files, columns, _processbench)
 
 
-def _processbench(row: Row) -> Case:
-    need(row, PROCESSBENCH_KEYS, "ProcessBench")
-    extra = [key for key in row.data if key not in PROCESSBENCH_KEYS]
-    if extra:
-        raise InputError(
-            f"unknown key in a ProcessBench row; known: {', '.join(PROCESSBENCH_KEYS)}",
+_Reader = Callable[[Iterable[Row]], Iterable[Case]]
+"""Makes cases of the rows of one file."""
+
+
+def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> list[Case]:
+    return unique(case for file in files for case in reader(read_rows(file, columns=columns)))
+
+
+def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
+    for row in rows:
+        need(row, PROCESSBENCH_KEYS, "ProcessBench")
+        solution = read_solution(row.data, where=row.where).solution
+        if solution.id is None:
+            raise InputError("expected an id, found null", where=row.where, field="id")
+        yield Case(
+            id=solution.id,
+            labelled=ratings_until(solution, row.data["label"], judge="human"),
             where=row.where,
-            field=extra[0],
+            group=_subset(solution.id, row.file),
+            outcome=row.data["final_answer_correct"],
+            policy=row.data["generator"],
         )
-    solution = read_solution(row.data, where=row.where).solution
-    if solution.id is None:
-        raise InputError("expected an id, found null", where=row.where, field="id")
-    return Case(
-        id=solution.id,
-        labelled=ratings_until(solution, row.data["label"], judge="human"),
-        where=row.where,
-        group=_subset(solution.id, row.file),
-        outcome=row.data["final_answer_correct"],
-        policy=row.data["generator"],
-    )
 
 
 def without_number(step: str) -> str:
@@ -135,7 +143,9 @@ def _subset(id_: str, file: str) -> str:
     return named[1] if named else Path(file).name.split(".")[0]
 
 
-def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = None) -> list[Case]:
+def read_prmbench(
+    files: Sequence[Source], *, lengths: Mapping[str, int] | None = None, columns: Columns | None = None
+) -> list[Case]:
     """PRMBench rows (Song et al. 2025): every step judged, wrong where `error_steps` (1-based) says so.
 
     As the benchmark's own loader and script have it: of rows with the same class and index the first counts; an
@@ -146,19 +156,23 @@ def read_prmbench(files: Sequence[str], *, lengths: Mapping[str, int] | None = N
         files: the data.
         lengths: id to the number of its scores, where scores are there already. Of rows with one id the first of that
             length then counts: R-PRM's published scores are of the later row of two different ones.
+        columns: as `store.read_rows`.
 
     Raises:
-        InputError: with `FILE:LINE`: another format, an error step under 1, no steps.
+        InputError: with the place: another format, an error step under 1, no steps.
     """
-    lengths = lengths or {}
+    rows = (row for file in files for row in read_rows(file, columns=columns))
+    return _prmbench_cases(rows, lengths or {})
+
+
+def _prmbench_cases(rows: Iterable[Row], lengths: Mapping[str, int]) -> list[Case]:
     kept: dict[str, Case] = {}
-    for file in files:
-        for row in read_rows(file):
-            case = _prmbench(row)
-            before = kept.setdefault(case.id, case)
-            wanted = lengths.get(case.id)
-            if len(before.solution.steps) != wanted == len(case.solution.steps):
-                kept[case.id] = case
+    for row in rows:
+        case = _prmbench(row)
+        before = kept.setdefault(case.id, case)
+        length = lengths.get(case.id)
+        if len(before.solution.steps) != length == len(case.solution.steps):
+            kept[case.id] = case
     return list(kept.values())
 
 
@@ -170,30 +184,34 @@ def _prmbench(row: Row) -> Case:
     return Case(id=f"{kind}_{index}", labelled=labelled, where=row.where, group=kind)
 
 
-def read_candidates(files: Sequence[str], *, how: str = "auto") -> list[Case]:
+def read_candidates(
+    files: Sequence[Source], *, how: str = "auto", columns: Columns | None = None
+) -> list[Case]:
     """Candidate solutions of each problem, one case a candidate, named PROBLEM/NUMBER.
 
     Args:
-        files: rows with `id`, `question` (or `problem`), `gold` and `candidates`, each of which has `text` and may have
+        files: rows with `id`, `question` (or `problem`), `gold` (or `answer`) and `candidates`, each of which has `text` and may have
             `model`, `answer`, `correct` (true, false or null), `tokens`, `greedy`.
         how: how texts are cut into steps.
+        columns: as `store.read_rows`.
 
     Raises:
-        InputError: with `FILE:LINE`: another format, a candidate without text, an id twice.
+        InputError: with the place: another format, a candidate without text, an id twice.
     """
-    return unique(case for file in files for row in read_rows(file) for case in _candidates(row, how))
+    return _read(files, columns, lambda rows: (case for row in rows for case in _candidates(row, how)))
 
 
 def _candidates(row: Row, how: str) -> Iterator[Case]:
-    question = "question" if "question" in row.data else "problem"
-    need(row, ("id", question, "candidates"), "candidates")
     data = row.data
-    if isinstance(data["id"], bool) or not isinstance(data["id"], str | int):
-        raise InputError(
-            f"expected a string or a whole number, found {json_type(data['id'])}", where=row.where, field="id"
-        )
-    id_, gold = str(data["id"]), data.get("gold")
-    problem = Problem(text=text_of(row, question), id=id_, answer=None if gold is None else str(gold))
+    need(row, ("id", "candidates"), "candidates")
+    try:
+        id_, _ = identifier(data)
+        if id_ is None:
+            raise InputError("expected a string or a whole number, found null", field="id")
+        answer, _ = reference_answer(data)
+        problem = Problem(text=text_of(row, problem_column(data)), id=id_, answer=answer)
+    except InputError as error:
+        raise error.at(row.where) from None
     listed = data["candidates"]
     if not isinstance(listed, list) or not listed:
         raise InputError(
@@ -218,7 +236,7 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
                 f"expected a whole number or null, found {json_type(tokens)}", where=place, field="tokens"
             )
         cut = split(text, how)
-        answer, model = candidate.get("answer"), candidate.get("model")
+        final, model = candidate.get("answer"), candidate.get("model")
         if not isinstance(model, str | None):
             raise InputError(
                 f"expected a string or null, found {json_type(model)}", where=place, field="model"
@@ -232,35 +250,36 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
             where=row.where,
             outcome=correct,
             policy=model,
-            answer=None if answer is None else str(answer),
+            answer=None if final is None else str(final),
             tokens=tokens,
             greedy=candidate.get("greedy") is True,
         )
 
 
-def read_prm800k_cases(files: Sequence[str]) -> list[Case]:
+def read_prm800k_cases(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """Rated completions of PRM800K in the flat layout: one case a row, of which the last step is judged.
 
     Raises:
-        InputError: with `FILE:LINE`, as `solutions.prm800k`.
+        InputError: with the place, as `solutions.prm800k`.
     """
-    from stepmark.solutions.prm800k import read_prm800k
-
-    return [
-        Case(id=f"{Path(file).name}:{number}", labelled=labelled, where=f"{file}:{number}", group="prm800k")
-        for file in files
-        for number, labelled in enumerate(read_prm800k(file), start=1)
-    ]
+    return _read(files, columns, _prm800k)
 
 
-def read_trl(files: Sequence[str]) -> list[Case]:
+def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
+    from stepmark.solutions.prm800k import rated_completion
+
+    for row in rows:
+        yield Case(id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k")
+
+
+def read_trl(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """TRL's stepwise rows: `prompt`, `completions`, `labels` (true or false, 1 or 0).
 
     Raises:
-        InputError: with `FILE:LINE`: another format, no labels, not one label a completion, a share (how many rollouts it is
+        InputError: with the place: another format, no labels, not one label a completion, a share (how many rollouts it is
             of is not known).
     """
-    return unique(_trl(row) for file in files for row in read_rows(file))
+    return _read(files, columns, lambda rows: map(_trl, rows))
 
 
 def _trl(row: Row) -> Case:
@@ -282,56 +301,52 @@ def _trl(row: Row) -> Case:
     if not judgements:
         raise InputError("expected one label a completion, found none", where=row.where, field="labels")
     return Case(
-        id=solution.id or f"{Path(row.file).name}:{row.line}",
+        id=solution.id or row.place,
         labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
         where=row.where,
     )
 
 
-def _rollouts(reader: str) -> Callable[[Sequence[str]], list[Case]]:
-    def read(files: Sequence[str]) -> list[Case]:
-        from stepmark.evaluation import rollouts  # which reads rows with this module
+def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
+    """Name: the columns by which a row is told, and who reads such rows."""
+    from stepmark.evaluation import rollouts  # which reads rows with this module
 
-        readers = {
-            "stepmark-labels": rollouts.read_labels,
-            "openr": rollouts.read_openr,
-            "Math-Shepherd": rollouts.read_math_shepherd,
-        }
-        return readers[reader](files)
-
-    return read
-
-
-_SHAPES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[str]], list[Case]]]] = {
-    "ProcessBench": (("final_answer_correct", "label"), read_processbench),
-    "PRMBench": (("modified_process", "error_steps"), read_prmbench),
-    "candidates": (("candidates",), read_candidates),
-    "PRM800K": (("responses", "next_response", "rating"), read_prm800k_cases),
-    "TRL": (("prompt", "completions", "labels"), read_trl),
-    "stepmark-labels": (("solution", "judgements"), _rollouts("stepmark-labels")),
-    "openr": (("question", "final_answer", "reasoning_steps"), _rollouts("openr")),
-    "Math-Shepherd": (("input", "label", "task"), _rollouts("Math-Shepherd")),
-}
+    return {
+        "ProcessBench": (("final_answer_correct", "label"), _processbench),
+        "PRMBench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
+        "candidates": (
+            ("candidates",),
+            lambda rows: (case for row in rows for case in _candidates(row, "auto")),
+        ),
+        "PRM800K": (("responses", "next_response", "rating"), _prm800k),
+        "TRL": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
+        "stepmark-labels": (("solution", "judgements"), rollouts.labels_cases),
+        "openr": (("question", "final_answer", "reasoning_steps"), rollouts.openr_cases),
+        "Math-Shepherd": (("input", "label", "task"), rollouts.math_shepherd_cases),
+    }
 
 
-def read_cases(files: Sequence[str]) -> list[Case]:
+def read_cases(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
     """Cases of files of any known shape; the first row of a file says which.
 
     Raises:
-        InputError: with `FILE:LINE`: a row of no known shape, or what the reader of that shape refuses.
+        InputError: with the place: a row of no known shape, or what the reader of that shape refuses.
     """
-    cases: list[Case] = []
-    for file in files:
-        first = next(read_rows(file))
-        shape = next((s for s, (keys, _) in _SHAPES.items() if all(key in first.data for key in keys)), None)
-        if shape is None:
-            known = "; ".join(f"{name} ({', '.join(keys)})" for name, (keys, _) in _SHAPES.items())
-            raise InputError(
-                f"expected labelled solutions in one of these shapes: {known}; found {', '.join(map(repr, first.data))}",
-                where=first.where,
-            )
-        cases += _SHAPES[shape][1]([file])
-    return unique(cases)
+    return _read(files, columns, _of_any_shape)
+
+
+def _of_any_shape(rows: Iterable[Row]) -> Iterable[Case]:
+    rows = iter(rows)
+    first = next(rows)
+    shapes = _shapes()
+    reader = next((read for keys, read in shapes.values() if all(key in first.data for key in keys)), None)
+    if reader is None:
+        known = "; ".join(f"{name} ({', '.join(keys)})" for name, (keys, _) in shapes.items())
+        raise InputError(
+            f"expected labelled solutions in one of these shapes: {known}; found {', '.join(map(repr, first.data))}",
+            where=first.where,
+        )
+    return reader(chain([first], rows))
 
 
 def _texts(row: Row, key: str) -> list[str]:

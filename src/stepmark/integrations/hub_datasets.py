@@ -7,6 +7,7 @@ a data set and to open one, and not to read rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from stepmark.records import LabelledSolution, Problem, ScoredSolution, Solution
 from stepmark.solutions.interchange.conversion import items_of_rows
 from stepmark.solutions.interchange.formats import detect
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
-from stepmark.store import Row
+from stepmark.store import read_rows
 
 
 def to_dataset(records: Iterable[Problem | Solution | LabelledSolution | ScoredSolution]) -> Any:
@@ -111,10 +112,8 @@ def read_dataset(
         InputError: a row that is not of the format, a format that cannot be told, no rows.
         UnknownNameError: no such format.
     """
-    rows = (Row(data=dict(row), file=name, line=number) for number, row in enumerate(dataset, start=1))
-    first = next(rows, None)
-    if first is None:
-        raise InputError("expected at least one row, found none", where=name)
+    rows = (replace(row, file=name, by_line=True) for row in read_rows(dataset))
+    first = next(rows)
     for item in items_of_rows(chain([first], rows), format or detect(first), Reading(), Losses()):
         assert isinstance(item, LabelledRow)  # without keep_going an error is raised
         yield item

@@ -9,7 +9,7 @@ steps          `problem`, `steps` (a list of strings)
 solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
 chat           `messages` (cut by `solutions.traces`: an assistant turn is a step)
-TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a completion)
+TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 =============  =====================================================================================
 
@@ -74,8 +74,15 @@ class SolutionRow:
     """`Row.where`."""
     why: str | None = None
     """Why the text was cut as `solution.split` says; None when the steps were given."""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    """What else the row says: its `meta`, and the columns that mean nothing here."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The columns that mean nothing here."""
+    own_meta: Mapping[str, Any] = field(default_factory=dict)
+    """The row's own `meta`."""
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What else the row says: the columns that mean nothing here, and its own `meta`."""
+        return {**self.columns, **self.own_meta}
 
 
 @overload
@@ -174,6 +181,14 @@ def read_solution(
         raise error.at(where) from None
 
 
+def step_labels(row: Mapping[str, Any]) -> list[bool | int | float] | None:
+    """The labels of a row's steps, one each, as TRL writes them; None where there are none."""
+    labels = row.get("labels")
+    given = row.get("steps") is not None or row.get("completions") is not None
+    listed = isinstance(labels, list) and all(isinstance(label, bool | int | float) for label in labels)
+    return labels if given and labels and listed else None
+
+
 def is_solution(row: Mapping[str, Any]) -> bool:
     """Whether a row has the columns of a shape above."""
     content = [column for field in CONTENT for column in columns_of(row, field)]
@@ -232,7 +247,7 @@ def _read_solution(
     if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
         source = _check_processbench(row)
         used |= set(PROCESSBENCH_KEYS)
-    if kind == "completions":
+    if kind == "completions" or step_labels(row) is not None:
         used.add("labels")
         lacking += [] if "labels" in row else ["labels"]
 
@@ -246,7 +261,7 @@ def _read_solution(
         asked = problem_column(row)
         used.add(asked)
         problem = Problem(text=_text(row, asked), answer=answer)
-    meta = {**riding(row, {name for name in used if name is not None}, lacking), **(own_meta or {})}
+    rest = riding(row, {name for name in used if name is not None}, lacking)
     problem = replace(problem, id=problem_id, source=problem_source)
     if kind == "solution":
         from stepmark.solutions.segmentation import split
@@ -259,13 +274,18 @@ def _read_solution(
             )
         cut = split(text, how, marker=marker)
     steps = cut.steps if cut is not None else _ready_steps(row, column)
-    if kind == "completions":
-        _check_trl_labels(row, len(steps))
+    if "labels" in used:
+        _check_labels(row, len(steps))
     solution = Solution(
         problem=problem, steps=steps, id=id_, split=None if cut is None else cut.how, source=source
     )
     return SolutionRow(
-        solution=solution, row=as_read, where=where, why=None if cut is None else cut.why, meta=meta
+        solution=solution,
+        row=as_read,
+        where=where,
+        why=None if cut is None else cut.why,
+        columns=rest,
+        own_meta=own_meta or {},
     )
 
 
@@ -382,7 +402,7 @@ def _ready_steps(row: dict[str, Any], key: str) -> tuple[Step, ...]:
     return tuple(Step(text=text) for text in texts)
 
 
-def _check_trl_labels(row: dict[str, Any], steps: int) -> None:
+def _check_labels(row: dict[str, Any], steps: int) -> None:
     if row.get("labels") is None:
         return
     labels = _list(row, "labels")

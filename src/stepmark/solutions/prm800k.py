@@ -8,13 +8,13 @@ written by a person and not rated).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.store import read_rows
+from stepmark.store import Row, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,22 +40,31 @@ def read_prm800k(path: str | Path) -> Iterator[LabelledSolution]:
     Raises:
         InputError: a row that is not of this layout, with file, line and field.
     """
-    for row in read_rows(path):
-        rated = read_record(RatedCompletion, row.data, where=row.where)
-        texts = (*rated.responses, rated.next_response)
-        if not rated.instruction.strip() or not all(text.strip() for text in texts):
-            raise InputError("an empty problem or step", where=row.where)
-        judged = (
-            ()
-            if rated.rating is None
-            else (Judgement(kind="correctness", judge="human", rating=rated.rating, note="PRM800K phase 1"),)
-        )
-        yield LabelledSolution(
-            solution=Solution(
-                # Without `answer`: that is this completion's own final answer, wrong as often as not.
-                problem=Problem(text=rated.instruction, source="PRM800K"),
-                steps=tuple(Step(text=text) for text in texts),
-                id=row.where,
-            ),
-            judgements=(*((),) * len(rated.responses), judged),
-        )
+    return map(rated_completion, read_rows(path))
+
+
+def rated_completion(row: Row) -> LabelledSolution:
+    """One row; see `read_prm800k`.
+
+    Raises:
+        InputError: as there.
+    """
+    known = {field.name: row.data[field.name] for field in fields(RatedCompletion) if field.name in row.data}
+    rated = read_record(RatedCompletion, known, where=row.where)
+    texts = (*rated.responses, rated.next_response)
+    if not rated.instruction.strip() or not all(text.strip() for text in texts):
+        raise InputError("an empty problem or step", where=row.where)
+    judged = (
+        ()
+        if rated.rating is None
+        else (Judgement(kind="correctness", judge="human", rating=rated.rating, note="PRM800K phase 1"),)
+    )
+    return LabelledSolution(
+        solution=Solution(
+            # Without `answer`: that is this completion's own final answer, wrong as often as not.
+            problem=Problem(text=rated.instruction, source="PRM800K"),
+            steps=tuple(Step(text=text) for text in texts),
+            id=row.where,
+        ),
+        judgements=(*((),) * len(rated.responses), judged),
+    )

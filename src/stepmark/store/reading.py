@@ -212,10 +212,12 @@ def _rows(
             continue
         yield replace(row, data=renamed, original=original if columns else None)
     if not count:
-        raise InputError(f"there are no rows: expected {_EXPECTED_ROWS}", where=name or None)
+        raise (
+            InputError(_NO_ROWS, where=name) if name else InputError("expected at least one row, found none")
+        )
 
 
-_EXPECTED_ROWS = "one JSON object a line, or a table's rows under its header"
+_NO_ROWS = "there are no rows: expected one JSON object a line, or a table's rows under its header"
 
 
 def _placed(entries: Entries, name: str) -> Entries:

@@ -14,7 +14,7 @@ from typing import Literal
 from stepmark.errors import InputError, UsageError, said
 from stepmark.records import Judgement, Problem, Solution, Step
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.solutions.interchange.prm800k_flat import WRITTEN
+from stepmark.solutions.interchange.one_label import WRITTEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

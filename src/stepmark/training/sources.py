@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepmark.errors import InputError, MissingExtraError, UsageError
+from stepmark.errors import UsageError
 from stepmark.models.fetching import fetch
 from stepmark.records import Refusal
 from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
 from stepmark.solutions.interchange.conversion import first_row, items_of_rows
 from stepmark.solutions.interchange.formats import detect
-from stepmark.store import Row, atomic_write
+from stepmark.store import Columns, Row
 
 _READING = Reading()
-_MADE = ".stepmark.jsonl"
-_FILES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+_FILES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv")
 
 
 def training_rows(
-    names: Sequence[str], *, split: str = "train", reading: Reading = _READING, losses: Losses | None = None
+    names: Sequence[str],
+    *,
+    split: str = "train",
+    columns: Columns | None = None,
+    reading: Reading = _READING,
+    losses: Losses | None = None,
 ) -> Iterator[LabelledRow]:
     """Labelled rows of several sources, one after the other.
 
@@ -34,6 +37,7 @@ def training_rows(
     Args:
         names: files in any format of `stepmark convert`, or "OWNER/NAME" of a data set on the hub.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
+        columns: as `store.read_rows`.
         reading: how to read.
         losses: takes note of what is left out in reading.
 
@@ -43,12 +47,12 @@ def training_rows(
     """
     for name in names:
         for file in _files(name, split):
-            for row in _read(file, reading, losses or Losses()):
+            for row in _read(file, columns, reading, losses or Losses()):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
 
 
-def _read(file: str, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    first, rows = first_row(file)
+def _read(file: str, columns: Columns | None, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
+    first, rows = first_row(file, columns)
     format = detect(_as_given(first))
     for item in items_of_rows(map(_as_given, rows), format, reading, losses):
         if isinstance(item, Refusal):
@@ -80,9 +84,9 @@ def _with_source(row: LabelledRow, source: str) -> LabelledRow:
 def _files(name: str, split: str) -> list[str]:
     path = Path(name).expanduser()
     if path.is_dir():
-        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(_FILES[:3]))
+        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(_FILES))
         if not found:
-            raise UsageError(f"{name}: the folder holds no {', '.join(_FILES[:3])}")
+            raise UsageError(f"{name}: the folder holds no {', '.join(_FILES)}")
         return found
     if path.exists() or name.count("/") != 1 or name.endswith(_FILES):
         return [str(path)]
@@ -90,7 +94,7 @@ def _files(name: str, split: str) -> list[str]:
 
 
 def hub_files(name: str, split: str) -> list[Path]:
-    """A hub data set's files of one split, downloaded; parquet as JSON lines beside them.
+    """A hub data set's files of one split, downloaded.
 
     Args:
         name: "OWNER/NAME".
@@ -98,32 +102,11 @@ def hub_files(name: str, split: str) -> list[Path]:
 
     Raises:
         UsageError: there is no such file here and the hub cannot be reached or has no such data set.
-        MissingExtraError: huggingface_hub, or pyarrow for parquet, is not installed.
+        MissingExtraError: huggingface_hub is not installed.
     """
     folder = fetch(name, [f"*{ending}" for ending in _FILES], kind="dataset")
-    found = sorted(
-        f for f in folder.rglob("*") if f.name.endswith(_FILES) and not f.name.endswith(_MADE) and f.is_file()
-    )
+    found = sorted(f for f in folder.rglob("*") if f.name.endswith(_FILES) and f.is_file())
     chosen = [f for f in found if split in f.name] or found
     if not chosen:
         raise UsageError(f"{name}: the data set holds no {', '.join(_FILES)}")
-    return [_as_lines(f) if f.suffix == ".parquet" else f for f in chosen]
-
-
-def _as_lines(file: Path) -> Path:
-    """A parquet file as JSON lines beside it; made once."""
-    lines = file.with_suffix(_MADE)
-    if lines.is_file():
-        return lines
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError(f"{file.name} is parquet: pip install pyarrow") from error
-    try:
-        with atomic_write(lines) as out:
-            for batch in parquet.ParquetFile(file).iter_batches():
-                for row in batch.to_pylist():
-                    out.write(json.dumps(row, ensure_ascii=False) + "\n")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the parquet rows cannot be written as JSON: {error}", where=str(file)) from error
-    return lines
+    return chosen

@@ -12,6 +12,7 @@ are layout. An error step past the last says nothing, as in the benchmark's own 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepmark.errors import InputError
@@ -25,8 +26,10 @@ from stepmark.solutions.interchange.rows import (
     NotRepresentableError,
     Reading,
     Writing,
+    lose_rest,
     need,
     origin,
+    other_columns,
     plain_texts,
     text_of,
     texts_of,
@@ -47,10 +50,11 @@ def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator
         InputError: with `FILE:LINE`: another format, a label outside -1 … steps - 1, a blank step.
     """
     need(row, PROCESSBENCH_KEYS, "ProcessBench")
-    solution = read_solution(row.data, where=row.where).solution
+    read = read_solution(row.data, where=row.where)
+    solution = read.solution
     first: int = row.data["label"]
     source = None if solution.source == UNKNOWN else solution.source
-    solution = Solution(problem=solution.problem, steps=solution.steps, id=solution.id, source=source)
+    solution = replace(solution, source=source)
     judged = len(solution.steps) if first == -1 else first + 1
     yield LabelledRow(
         labelled=LabelledSolution(
@@ -64,7 +68,7 @@ def read_processbench(row: Row, _settings: Reading, _losses: Losses) -> Iterator
         ),
         where=row.where,
         outcome=row.data["final_answer_correct"],
-        meta=origin(row, "processbench"),
+        meta=origin(row, "processbench", read.columns),
     )
 
 
@@ -85,6 +89,7 @@ def write_processbench(row: LabelledRow, settings: Writing, losses: Losses) -> I
         later = [label for label in labels[first + 1 :] if label is not None]
         losses.lose("judgements after the first error are left out", row.where, len(later))
     solution = row.solution
+    lose_rest(row, losses, "ProcessBench", held=("id", "source", "outcome"))
     yield {
         "id": solution.id or row.origin,
         "generator": solution.source or UNKNOWN,
@@ -120,7 +125,13 @@ def read_prmbench(row: Row, _settings: Reading, losses: Losses) -> Iterator[Labe
     yield LabelledRow(
         labelled=labelled,
         where=row.where,
-        meta=origin(row, "prmbench", classification=row.data["classification"]),
+        meta=origin(
+            row,
+            "prmbench",
+            other_columns(row, PRMBENCH_KEYS),
+            None,
+            classification=row.data["classification"],
+        ),
     )
 
 

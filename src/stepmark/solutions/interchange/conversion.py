@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Refusal
 from stepmark.solutions.interchange.formats import detect, format_named
 from stepmark.solutions.interchange.rows import Item, LabelledRow, Losses, Reading, Writing
-from stepmark.store import Row, read_rows
+from stepmark.store import Columns, Row, Source, read_rows
 
 _READING = Reading()
 _WRITING = Writing()
 
 
-def first_row(file: str) -> tuple[Row, Iterator[Row]]:
-    """The first row of a file, and all of them.
+def first_row(file: Source, columns: Columns | None = None) -> tuple[Row, Iterator[Row]]:
+    """The first row of a source, and all of them.
 
     Raises:
         InputError: as `store.read_rows`.
     """
-    rows = read_rows(file)
+    rows = read_rows(file, columns=columns)
     first = next(rows)
     return first, chain([first], rows)
 
 
 def read_labelled(
-    file: str | Path,
+    file: Source,
     *,
+    columns: Columns | None = None,
     format: str | None = None,
     settings: Reading = _READING,
     losses: Losses | None = None,
@@ -38,7 +38,8 @@ def read_labelled(
     """Read labelled solutions of any format as a stream.
 
     Args:
-        file: its name; "-" for standard input.
+        file: as `store.read_rows`.
+        columns: as there.
         format: a key of `FORMATS`; None: told by the first row.
         settings: how to read.
         losses: takes note of what is left out.
@@ -47,15 +48,16 @@ def read_labelled(
         InputError: with `FILE:LINE`: a row that is not of the format, a format that cannot be told.
         UnknownNameError: no such format.
     """
-    for item in items_of(file, format=format, settings=settings, losses=losses):
+    for item in items_of(file, columns=columns, format=format, settings=settings, losses=losses):
         if isinstance(item, Refusal):
             raise item.error
         yield item
 
 
 def items_of(
-    file: str | Path,
+    file: Source,
     *,
+    columns: Columns | None = None,
     format: str | None = None,
     settings: Reading = _READING,
     losses: Losses | None = None,
@@ -65,7 +67,7 @@ def items_of(
 
     A line that is no JSON object ends the reading all the same.
     """
-    first, rows = first_row(str(file))
+    first, rows = first_row(file, columns)
     return items_of_rows(rows, format or detect(first), settings, losses or Losses(), keep_going=keep_going)
 
 

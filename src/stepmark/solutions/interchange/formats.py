@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
+from stepmark.solutions.formats import is_solution, step_labels
 from stepmark.solutions.interchange import (
     benchmarks,
     inspect_logs,
@@ -24,6 +25,7 @@ from stepmark.solutions.interchange import (
 )
 from stepmark.solutions.interchange.rows import Reader, Writer, each
 from stepmark.store import Row
+from stepmark.store.columns import columns_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +74,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "trl": Format(
         about="TRL: prompt, completions, labels",
-        keys=(trl.KEYS,),
+        keys=(trl.KEYS, ("problem", "steps", "labels")),
         read=trl.read,
         write=each(trl.write),
     ),
@@ -121,6 +123,8 @@ FORMATS: Mapping[str, Format] = {
 def detect(row: Row) -> str:
     """The format of a row, by its keys: of the formats whose keys it has, the one whose keys hold those of all others.
 
+    A row of none is one of solutions where its columns have their common names (`question`, `response`, ...).
+
     Raises:
         InputError: none, or several of which no one holds the others; the message names them.
     """
@@ -137,6 +141,10 @@ def detect(row: Row) -> str:
         raise InputError(
             f"this row may be {' or '.join(best)}, by its keys: say which with --from", where=row.where
         )
+    if is_solution(row.data):
+        if columns_of(row.data, "messages"):
+            return "chat"
+        return "solutions" if step_labels(row.data) is None else "trl"
     known = "; ".join(
         f"{name} ({' or '.join(', '.join(keys) for keys in format.keys)})" for name, format in FORMATS.items()
     )

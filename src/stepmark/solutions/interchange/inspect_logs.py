@@ -15,13 +15,15 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin, place
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
 from stepmark.solutions.traces import ROLES, read_messages
 from stepmark.store import Row, json_type
 
 LOG_KEYS = ("version", "eval", "samples")
 SAMPLE_KEYS = ("id", "epoch", "messages", "target")
 _RIGHT = {"C": True, "I": False}
+_READ_OF_A_SAMPLE = (*SAMPLE_KEYS, "input", "output", "scores", "metadata")
+"""What is read of a sample; `input` stands in its messages, too, and of `output` the model is read and the text stands there."""
 
 
 def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
@@ -39,6 +41,10 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         raise InputError(
             f"expected a list of samples, found {json_type(listed)}", where=row.where, field="samples"
         )
+    if "samples" in row.data:
+        for key, value in row.data.items():
+            if key not in ("samples", "eval", "version") and value not in (None, {}, []):
+                losses.lose(f"{key} of the log is left out", row.where)
     for number, sample in enumerate(listed):
         if not isinstance(sample, dict):
             raise InputError(
@@ -67,8 +73,12 @@ def _sample(
     output = sample.get("output")
     said = output.get("model") if isinstance(output, dict) else None
     scores = _scores(sample.get("scores"))
-    meta = origin(row, "inspect", **({"scores": scores} if scores else {}))
-    meta["from"] = f"{place(row)}/{id_}" if "samples" in row.data else meta["from"]
+    known = {"scores": scores, "metadata": sample.get("metadata")}
+    meta = origin(row, "inspect", {}, None, **{name: value for name, value in known.items() if value})
+    for key, value in sample.items():
+        if key not in _READ_OF_A_SAMPLE and value not in (None, {}, []):
+            losses.lose(f"{key} of a sample is left out", where)
+    meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return LabelledRow(
         labelled=LabelledSolution(
             solution=Solution(

@@ -10,7 +10,7 @@ key             what
 `root`          optional: `Judgement` records of the kind `value` of the problem alone, before any step
 `outcome`       optional: whether the final answer is right: true, false or null
 `repeated`      optional: the judgements of this many first steps stand in another row too (a branch's)
-`meta`          optional: an object of the writer's own; `from` and `format` say where the row was first read
+`meta`          optional: an object of the writer's own; `from` and `format` say where the row was first read. Other columns are read into it
 ==============  ================================================================================================
 
 Fields that have their default are left out when written.
@@ -23,7 +23,15 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, compact, read_record
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing, need
+from stepmark.solutions.interchange.rows import (
+    LabelledRow,
+    Losses,
+    Reading,
+    Writing,
+    need,
+    other_columns,
+    with_columns,
+)
 from stepmark.store import Row, json_type
 
 NAME = "stepmark-labels"
@@ -62,13 +70,6 @@ def from_row(row: Row) -> LabelledRow:
             a blank problem or step, more successes than trials, a share or a confidence outside [0, 1].
     """
     need(row, KEYS, NAME)
-    for key in row.data:
-        if key not in (*KEYS, *_MAY):
-            raise InputError(
-                f"unknown key; known: {', '.join((*KEYS, *_MAY))}. Data of your own goes under 'meta'",
-                where=row.where,
-                field=key,
-            )
     kept = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
     labelled = read_record(LabelledSolution, kept, where=row.where)
     _check(labelled, row.where)
@@ -88,7 +89,11 @@ def from_row(row: Row) -> LabelledRow:
     if not isinstance(meta, dict | None):
         raise InputError(f"expected an object, found {json_type(meta)}", where=row.where, field="meta")
     return LabelledRow(
-        labelled=labelled, where=row.where, outcome=outcome, repeated=repeated, meta=meta or {}
+        labelled=labelled,
+        where=row.where,
+        outcome=outcome,
+        repeated=repeated,
+        meta=with_columns(dict(meta or {}), other_columns(row, KEYS, _MAY)),
     )
 
 

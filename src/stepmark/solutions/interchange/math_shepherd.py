@@ -12,8 +12,8 @@ key           what
 is left to roll out: its label says whether the answer is right. The number of a step ("Step 2: ") and the marker are
 layout and stay out of its text. Nothing but "Step 1:" parts the question and the solution.
 
-Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`}, which this reader takes back. The format has no word for
-a step that was not judged, so a row is cut before its first; a text that holds the marker, and a question that holds
+Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`, `record`, ...}, which this reader takes back: `record` holds the fields
+of the solution that have no place here (`id`, `answer`, `source`, `problem_id`). The format has no word for a step that was not judged, so a row is cut before its first; a text that holds the marker, and a question that holds
 "Step 1:", cannot be written.
 """
 
@@ -33,9 +33,10 @@ from stepmark.solutions.interchange.rows import (
     Writing,
     need,
     origin,
+    other_columns,
     outcome_told,
-    place,
     plain_texts,
+    restored,
     text_of,
     told,
 )
@@ -51,6 +52,8 @@ _STEP_NUMBER = re.compile(r"\s*step\s+\d+\s*:\s*", re.I)
 _FIRST_STEP = re.compile(r"(?<!\S)step\s+1\s*:", re.I)
 _ANSWER = re.compile(r"the answer is\s*:?\s*(\S.*)", re.I | re.S)
 MARKER = "ки"
+OWN_LAYOUT = re.compile(rf"step\s+\d+\s*:|{MARKER}", re.I)
+"""What is written around steps anew."""
 
 
 def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
@@ -69,10 +72,10 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             where=row.where,
             field="input",
         )
-    question, solution = given[: first.start()], given[first.start() :]
+    question, written = given[: first.start()], given[first.start() :]
     if not question.strip():
         raise InputError('expected a question before "Step 1:"', where=row.where, field="input")
-    *pieces, rest = solution.split(MARKER)
+    *pieces, rest = written.split(MARKER)
     if rest.strip() or not pieces:
         raise InputError(
             f'expected every step to end in " {MARKER}", found {rest.strip()[:60]!r} after the last',
@@ -87,15 +90,14 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             raise InputError(f"step {number} (0-based) is blank", where=row.where, field="input")
         steps.append(step)
     answer = _ANSWER.search(steps[-1].text)
-    meta = origin(row, "math-shepherd", **({} if answer is None else {"answer": answer[1].strip()}))
+    own = {} if answer is None else {"answer": answer[1].strip()}
+    meta = origin(row, "math-shepherd", other_columns(row, KEYS), None, **own)
     judge, kind = judge_and_kind(meta, JUDGE, "value")
+    problem = Problem(text=question.strip(), source=None if task == UNKNOWN else task)
+    solution = restored(Solution(problem=problem, steps=tuple(steps), id=row.place), meta)
     yield LabelledRow(
         labelled=LabelledSolution(
-            solution=Solution(
-                problem=Problem(text=question.strip(), source=None if task == UNKNOWN else task),
-                steps=tuple(steps),
-                id=place(row),
-            ),
+            solution=solution,
             judgements=tuple(
                 (Judgement(kind=kind, judge=judge, rating=1 if sign == "+" else -1),) for sign in signs
             ),
@@ -154,7 +156,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     """
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "Math-Shepherd")
     question = row.solution.problem.text
-    texts = plain_texts(row, losses)[: len(labels)]
+    texts = plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)]
     if any(MARKER in text for text in (question, *texts)):
         raise NotRepresentableError(
             f"the text holds the marker {MARKER!r}, which ends a step in Math-Shepherd"
@@ -176,7 +178,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "input": text([MARKER] * len(pieces)),
         "label": text(signs),
         "task": row.solution.problem.source or UNKNOWN,
-        "meta": told(row, labels[0].judge, labels[0].kind),
+        "meta": told(row, labels[0].judge, labels[0].kind, held=("problem_source",)),
     }
 
 

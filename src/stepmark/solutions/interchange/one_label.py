@@ -16,6 +16,8 @@ from stepmark.records import Judgement, LabelKind
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, NotRepresentableError, Writing
 
 Rating = Literal[-1, 0, 1]
+WRITTEN = "written by the labeller, not rated"
+"""The note of a judgement of a step that a labeller of PRM800K wrote: taken for right, and from no model's distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,11 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
         "a judge's confidence is left out",
         row.where,
         sum(j.confidence is not None for step in steps for j in step),
+    )
+    losses.lose(
+        "a judgement's note is left out",
+        row.where,
+        sum(j.note not in (None, WRITTEN) for step in steps for j in step),
     )
     return tuple(_one(step, settings, row, losses) for step in steps)
 

@@ -17,7 +17,15 @@ from typing import Any
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, origin, place, text_of
+from stepmark.solutions.interchange.rows import (
+    LabelledRow,
+    Losses,
+    Reading,
+    need,
+    origin,
+    other_columns,
+    text_of,
+)
 from stepmark.store import Row, json_type
 
 JUDGE = "rollouts"
@@ -56,6 +64,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     question = text_of(row, "question")
     answer = row.data["final_answer"]
     known = row.data.get("question_id")
+    rest = other_columns(row, KEYS, ("question_id",))
     problem = Problem(
         text=question.strip(),
         id=None if known is None else str(known),
@@ -64,9 +73,9 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     )
     steps = row.data["reasoning_steps"]
     if isinstance(steps, dict):
-        root = _from_tree(row, steps)
+        root = _from_tree(row, steps, losses)
     elif isinstance(steps, list):
-        root = _from_prefixes(row, question, steps)
+        root = _from_prefixes(row, question, steps, losses)
     else:
         raise InputError(
             f"expected a tree or a list of prefixes, found {json_type(steps)}",
@@ -95,23 +104,24 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
                 solution=Solution(
                     problem=problem,
                     steps=tuple(_step(node.text) for node in path),
-                    id=f"{place(row)}/{number}",
+                    id=f"{row.place}/{number}",
                 ),
                 judgements=tuple(judgements),
             ),
             where=row.where,
             outcome=True if finished else None,
             repeated=repeated,
-            meta=origin(row, "openr"),
+            meta=origin(row, "openr", rest),
         )
 
 
-def _from_tree(row: Row, tree: dict[str, Any]) -> _Node:
+def _from_tree(row: Row, tree: dict[str, Any], losses: Losses) -> _Node:
     root = _Node(text="")
     waiting: list[tuple[_Node, Any, str]] = [(root, tree, "reasoning_steps")]
     while waiting:
         parent, raw, place = waiting.pop()
         text, share = _piece(row, raw, "text", place)
+        _lose_others(raw, ("text", "mc_value", "children"), row, losses)
         # The root is the question. An empty text is a second visit of the state over it.
         node = parent if raw is tree or not text.strip() else parent.child(text)
         node.shares.append(share)
@@ -126,7 +136,13 @@ def _from_tree(row: Row, tree: dict[str, Any]) -> _Node:
     return root
 
 
-def _from_prefixes(row: Row, question: str, listed: list[Any]) -> _Node:
+def _lose_others(raw: dict[str, Any], known: tuple[str, ...], row: Row, losses: Losses) -> None:
+    for key in raw:
+        if key not in known:
+            losses.lose(f"{key} of an estimate is left out", row.where)
+
+
+def _from_prefixes(row: Row, question: str, listed: list[Any], losses: Losses) -> _Node:
     """The tree of a list of prefixes: the parent of one is the longest other that it continues after a white space."""
     if not listed:
         raise InputError("expected prefixes, found none", where=row.where, field="reasoning_steps")
@@ -135,6 +151,7 @@ def _from_prefixes(row: Row, question: str, listed: list[Any]) -> _Node:
     for at, raw in enumerate(listed):
         place = f"reasoning_steps.{at}"
         prefix, share = _piece(row, raw, "solution_prefix", place)
+        _lose_others(raw, ("solution_prefix", "mc_value"), row, losses)
         if not prefix.startswith(start):
             raise InputError("expected a prefix that begins with the question", where=row.where, field=place)
         shares.setdefault(prefix.rstrip(), []).append(share)

@@ -41,6 +41,7 @@ from stepmark.store import Row, check_readable, json_type, read_rows
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
 EXPORT_KEYS = ("instance_id", "annotator", "steps")
+_KNOWN = (*STATE_KEYS, *ANNOTATION_KEYS, *EXPORT_KEYS, "mode", "meta")
 AI = "ai"
 """The judge of labels that Potato's model made."""
 CONFIRMED = "confirmed the AI's label"
@@ -70,6 +71,11 @@ def read_with(
     row: Row, items: Mapping[str, Shown], settings: Reading, losses: Losses, name: str
 ) -> Iterator[LabelledRow]:
     """As `read`, with the items that were shown, by id, from the data file `name`."""
+    rest = {name: value for name, value in row.data.items() if name not in _KNOWN and value is not None}
+    if STATE_KEYS[0] in row.data:  # the state of a person's whole session
+        for key in rest:
+            losses.lose(f"{key} of Potato's user_state.json is left out", row.where)
+        rest = {}
     for id_, person, schema, label in _labels(row):
         item = items.get(id_)
         if item is None:
@@ -88,7 +94,15 @@ def read_with(
         yield LabelledRow(
             labelled=LabelledSolution(solution=item.solution, judgements=judgements),
             where=row.where,
-            meta=origin(row, "potato", schema=schema, mode=label.get("mode"), **_index(item)),
+            meta=origin(
+                row,
+                "potato",
+                rest,
+                None,
+                schema=schema,
+                mode=label.get("mode"),
+                **_index(item),
+            ),
         )
 
 

@@ -12,20 +12,22 @@ written but for steps that people wrote.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.interchange.one_label import StepLabel, three_way
+from stepmark.solutions.interchange.one_label import WRITTEN, StepLabel, three_way
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
     Losses,
     NotRepresentableError,
     Reading,
     Writing,
+    lose_rest,
     need,
     origin,
-    place,
+    other_columns,
     plain_texts,
 )
 from stepmark.solutions.prm800k import RatedCompletion
@@ -33,8 +35,6 @@ from stepmark.store import Row
 
 KEYS = ("instruction", "responses", "next_response", "rating")
 JUDGE = "human"
-WRITTEN = "written by the labeller, not rated"
-"""The note of a judgement of a step that the labeller wrote: taken for right, and from no model's distribution."""
 HEADING = "\n\n# Answer\n\n"
 """What stands between the last step and its final answer in PRM800K."""
 
@@ -46,7 +46,9 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
         InputError: with `FILE:LINE`: another layout, a blank problem or step.
     """
     need(row, KEYS, "PRM800K in the flat layout")
-    rated = read_record(RatedCompletion, row.data, where=row.where)
+    names = [field.name for field in fields(RatedCompletion)]
+    known = {name: row.data[name] for name in names if name in row.data}
+    rated = read_record(RatedCompletion, known, where=row.where)
     last = rated.next_response if rated.answer is None else rated.next_response + HEADING + rated.answer
     texts = (*rated.responses, last)
     if not rated.instruction.strip() or not all(text.strip() for text in texts):
@@ -66,12 +68,12 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
             solution=Solution(
                 problem=Problem(text=rated.instruction, source="PRM800K"),
                 steps=tuple(Step(text=text) for text in texts),
-                id=place(row),
+                id=row.place,
             ),
             judgements=(*((),) * len(rated.responses), judged),
         ),
         where=row.where,
-        meta=origin(row, "prm800k-flat", prm800k=flags),
+        meta=origin(row, "prm800k-flat", other_columns(row, names), None, prm800k=flags),
     )
 
 
@@ -90,6 +92,7 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     if not judged:
         raise NotRepresentableError("no step is judged, and a row of PRM800K's flat layout is a judgement")
     losses.lose("the layout has no place for who judged", row.where, len(judged))
+    lose_rest(row, losses, "PRM800K's flat layout", held=(), facts=("prm800k",))
     for step in judged:
         label = labels[step]
         assert label is not None

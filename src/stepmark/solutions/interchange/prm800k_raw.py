@@ -20,13 +20,13 @@ cut from `label` and kept in `question.pre_generated_steps`, as phase 2 has it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, read_record
-from stepmark.solutions.interchange.prm800k_flat import WRITTEN
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, origin, place
+from stepmark.solutions.interchange.one_label import WRITTEN
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, origin, other_columns
 from stepmark.store import Row
 
 KEYS = ("labeler", "question", "label")
@@ -112,7 +112,10 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
         InputError: with `FILE:LINE`: another shape, a choice that was not offered, a blank problem or chosen step.
     """
     need(row, KEYS, "PRM800K")
-    record = read_record(RawRecord, row.data, where=row.where)
+    names = [field.name for field in fields(RawRecord)]
+    known = {name: row.data[name] for name in names if name in row.data}
+    record = read_record(RawRecord, known, where=row.where)
+    rest = other_columns(row, names)
     if reason := _left_out(record, settings):
         losses.drop(reason, row.where)
         return
@@ -133,7 +136,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             ),
             where=row.where,
             repeated=repeated,
-            meta=origin(row, "prm800k", prm800k=facts),
+            meta=origin(row, "prm800k", rest, None, prm800k=facts),
         )
 
     line = _Line(texts=[], judged=[], chosen=[])
@@ -162,7 +165,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
                 yield made(
                     [*line.texts, completion.text],
                     [*line.judged, _judged(completion, judge)],
-                    f"{place(row)}/{number}.{at}",
+                    f"{row.place}/{number}.{at}",
                     len(line.texts),
                     {"branch": [number, at]},
                 )
@@ -189,7 +192,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
             losses.lose("steps after the end of the walk are left out", row.where, len(steps) - number - 1)
             break
     if line.texts:
-        yield made(line.texts, line.judged, place(row), 0, _facts(record, line.chosen))
+        yield made(line.texts, line.judged, row.place, 0, _facts(record, line.chosen))
 
 
 def _left_out(record: RawRecord, settings: Reading) -> str | None:

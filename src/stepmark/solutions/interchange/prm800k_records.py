@@ -7,8 +7,7 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Refusal
-from stepmark.solutions.interchange.one_label import StepLabel, three_way
-from stepmark.solutions.interchange.prm800k_flat import WRITTEN
+from stepmark.solutions.interchange.one_label import WRITTEN, StepLabel, three_way
 from stepmark.solutions.interchange.prm800k_raw import FINISHES, FLAGS, IN_META
 from stepmark.solutions.interchange.rows import (
     Item,
@@ -16,6 +15,7 @@ from stepmark.solutions.interchange.rows import (
     Losses,
     NotRepresentableError,
     Writing,
+    lose_rest,
     plain_texts,
 )
 
@@ -119,6 +119,8 @@ def _record(
             main.where,
         )
         facts = {"pre_generated_steps": texts, **facts}
+    for row in (main, *(row for _, _, row in branches)):
+        lose_rest(row, losses, "PRM800K", held=("answer",), facts=("prm800k",) if _facts(row) else ())
     judge = next(label.judge for label in labels if label is not None)
     finish = facts.get("finish_reason")
     if finish not in FINISHES:

@@ -4,7 +4,7 @@ The question and the first step are glued together with a space, so that nothing
 wants it exactly once, or else exactly one blank line in the first turn (as RLHFlow's script for ProcessBench has it). The
 number of a step ("Step 2: ") is layout and stays out of its text. What was written here is read back the same.
 
-Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`}. The format has no word for a step that was not judged,
+Written rows have a further key `meta` {`from`, `judge`, `kind`, `outcome`, `record`, ...}, as Math-Shepherd's have. The format has no word for a step that was not judged,
 so a row is cut before its first; a question that holds "Step 1:" cannot be written.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.solutions.interchange.math_shepherd import judge_and_kind, numbered
+from stepmark.solutions.interchange.math_shepherd import OWN_LAYOUT, judge_and_kind, numbered
 from stepmark.solutions.interchange.one_label import two_way, until_unjudged
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -25,9 +25,10 @@ from stepmark.solutions.interchange.rows import (
     Reading,
     Writing,
     origin,
+    other_columns,
     outcome_told,
-    place,
     plain_texts,
+    restored,
     told,
 )
 from stepmark.store import Row, json_type
@@ -60,11 +61,11 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
     question, first = _parted(turns[0], row)
     texts = [first, *turns[2::2]]
     steps = tuple(_step(text, number, row) for number, text in enumerate(texts))
-    meta = origin(row, "rlhflow")
+    meta = origin(row, "rlhflow", other_columns(row, KEYS))
     judge, kind = judge_and_kind(meta, JUDGE, "value")
     yield LabelledRow(
         labelled=LabelledSolution(
-            solution=Solution(problem=Problem(text=question), steps=steps, id=place(row)),
+            solution=restored(Solution(problem=Problem(text=question), steps=steps, id=row.place), meta),
             judgements=tuple(
                 (Judgement(kind=kind, judge=judge, rating=1 if sign == "+" else -1),) for sign in signs
             ),
@@ -139,7 +140,8 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
     """
     labels = until_unjudged(two_way(row, settings, losses), row, losses, "RLHFlow")
     texts = [
-        numbered(text, number) for number, text in enumerate(plain_texts(row, losses)[: len(labels)], start=1)
+        numbered(text, number)
+        for number, text in enumerate(plain_texts(row, losses, own_layout=OWN_LAYOUT)[: len(labels)], start=1)
     ]
     first = f"{row.solution.problem.text} {texts[0]}"
     if len(_FIRST.findall(first)) != 1:
@@ -152,5 +154,5 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         turns.append({"role": "assistant", "content": "+" if label.rating == 1 else "-"})
     yield {
         "conversations": turns,
-        "meta": told(row, labels[0].judge, labels[0].kind),
+        "meta": told(row, labels[0].judge, labels[0].kind, held=()),
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from stepmark.errors import InputError, UsageError
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.store import Row, json_type
+from stepmark.store.columns import riding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,28 +164,146 @@ def each(write: OneWriter) -> Writer:
     return writer
 
 
-def place(row: Row) -> str:
-    """NAME:LINE, without the folder: provenance that is the same wherever the file lies."""
-    return row.place
-
-
 def _short(where: str) -> str:
     return Path(where).name
 
 
-def origin(row: Row, format: str, **known: Any) -> dict[str, Any]:
-    """The `meta` of a row: the source's own, where it came from, and what the reader adds. The first source stays."""
-    own = row.data.get("meta")
-    own = own if isinstance(own, dict) else {}
-    return {"from": place(row), "format": format, **known, **own}
+_OURS = {"from": (), "format": (), "kind": (), "record": (), "judge": (str,), "outcome": (bool,)}
+"""The names in `meta` that are ours, and the types that a column of that name may have to be taken as it."""
 
 
-def told(row: LabelledRow, judge: str | None = None, kind: str | None = None) -> dict[str, Any]:
-    """What a written row's `meta` says: the row's first source, who judged what, the outcome; null where nobody says.
+def origin(
+    row: Row, format: str, columns: Mapping[str, Any], own: Mapping[str, Any] | None = None, **known: Any
+) -> dict[str, Any]:
+    """The `meta` of a row: the source's own, where it came from, what the reader adds, and the columns that mean nothing here.
 
-    The same keys in every row, so that a file of them is a table.
+    The first source stays. A column whose name is taken is put under "column.NAME".
+
+    Args:
+        row: as it was read.
+        format: of the file.
+        columns: those that ride along.
+        own: the source's own `meta`; None for that of the row.
+        known: what the reader adds.
     """
-    return {"from": row.origin, "judge": judge, "kind": kind, "outcome": row.outcome}
+    given = row.data.get("meta") if own is None else own
+    meta = {"from": row.place, "format": format, **known, **(given if isinstance(given, Mapping) else {})}
+    return with_columns(meta, columns)
+
+
+def with_columns(meta: dict[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with columns that mean nothing here; one whose name is taken is put under "column.NAME"."""
+    for name, value in columns.items():
+        taken = name in meta and meta[name] != value
+        free = not taken and (name not in _OURS or isinstance(value, _OURS[name]))
+        meta[name if free else f"column.{name}"] = value
+    return meta
+
+
+def other_columns(row: Row, keys: Iterable[str], may: Iterable[str] = ()) -> dict[str, Any]:
+    """The columns of a row that its format does not know.
+
+    Args:
+        row: of the format.
+        keys: those that it has.
+        may: further ones that it may have, beside `meta`.
+
+    Raises:
+        InputError: with the place: a column whose name is nearly that of a key that the row lacks.
+    """
+    known = {*keys, *may, "meta"}
+    try:
+        return riding(row.data, known, [key for key in known if key not in row.data])
+    except InputError as error:
+        raise error.at(row.where) from None
+
+
+def _fields(solution: Solution) -> dict[str, str]:
+    """What a record says beside the texts, where it says it."""
+    problem = solution.problem
+    known = {
+        "id": solution.id,
+        "answer": problem.answer,
+        "source": solution.source,
+        "problem_id": problem.id,
+        "problem_source": problem.source,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def told(
+    row: LabelledRow, judge: str | None = None, kind: str | None = None, *, held: Collection[str]
+) -> dict[str, Any]:
+    """The `meta` of a written row: `from`, `judge`, `kind` and `outcome` (null where nobody says), then the rest.
+
+    Args:
+        row: what is written.
+        judge: who judged.
+        kind: what was judged.
+        held: the fields of the record (`id`, `answer`, `source`, `problem_id`, `problem_source`) that the format has a place for; the others
+            stand under `record`, and `restored` takes them back.
+    """
+    record = {name: value for name, value in _fields(row.solution).items() if name not in held}
+    return {
+        "from": row.origin,
+        "judge": judge,
+        "kind": kind,
+        "outcome": row.outcome,
+        **({"record": record} if record else {}),
+        **{name: value for name, value in row.meta.items() if name not in _OURS},
+    }
+
+
+HELD = ("id", "answer", "source", "problem_id", "problem_source")
+"""The fields of a record that rows of `solutions` and `trl` have places for."""
+
+
+def problem_fields(solution: Solution) -> dict[str, str]:
+    """`problem_id` and `problem_source`, where they are known."""
+    return {name: value for name, value in _fields(solution).items() if name.startswith("problem_")}
+
+
+def restored(solution: Solution, meta: dict[str, Any]) -> Solution:
+    """A solution with the fields that `told` put under `record`, which is taken out of `meta`."""
+    record = meta.get("record")
+    if not isinstance(record, dict) or not all(
+        name in HELD and isinstance(value, str) for name, value in record.items()
+    ):
+        return solution
+    del meta["record"]
+    problem = replace(
+        solution.problem,
+        id=record.get("problem_id", solution.problem.id),
+        answer=record.get("answer", solution.problem.answer),
+        source=record.get("problem_source", solution.problem.source),
+    )
+    return replace(
+        solution,
+        problem=problem,
+        id=record.get("id", solution.id),
+        source=record.get("source", solution.source),
+    )
+
+
+def lose_rest(
+    row: LabelledRow, losses: Losses, format: str, *, held: Collection[str], facts: Collection[str] = ()
+) -> None:
+    """Note the fields and the `meta` of a row that a format without `meta` has no place for.
+
+    Args:
+        row: what is written.
+        losses: takes the note.
+        format: its name, for people.
+        held: the fields of the record that it has a place for; "outcome" too.
+        facts: what it takes from `meta`.
+    """
+    names = [name for name, value in _fields(row.solution).items() if name not in held]
+    if row.solution.id == row.origin:  # no name of its own
+        names = [name for name in names if name != "id"]
+    names += ["outcome"] if row.outcome is not None and "outcome" not in held else []
+    names += [f"meta.{name}" for name in row.meta if name not in (*_OURS, *facts)]
+    for name in names:
+        losses.lose(f"{name} is left out, since {format} has no place for it", row.where)
 
 
 def outcome_told(meta: Mapping[str, Any]) -> bool | None:
@@ -246,8 +366,24 @@ def texts_of(row: Row, key: str) -> list[str]:
     return value
 
 
-def plain_texts(row: LabelledRow, losses: Losses) -> list[str]:
-    """The texts of the steps for a format that holds no more; observations are noted as lost."""
+def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
+    """The texts of the steps for a format that holds no more; observations, and signs around steps, are noted as lost.
+
+    The headings that a conversation's rendering writes (`solutions.traces`) are no loss.
+
+    Args:
+        row: what is written.
+        losses: takes the notes.
+        own_layout: what the format itself writes around steps.
+    """
+    around = [step.lead + step.tail for step in row.solution.steps]
+    if own_layout is not None:
+        around = [own_layout.sub("", text) for text in around]
+    losses.lose(
+        "what stands around a step (its number, a separator) is left out",
+        row.where,
+        0 if row.solution.split == "agent" else sum(bool(text.strip()) for text in around),
+    )
     losses.lose(
         "what the world answered after a step (observation) is left out",
         row.where,

@@ -1,7 +1,7 @@
 """Solutions without labels: `problem` and `steps`, `problem` and `solution`, or chat `messages`; steps are written.
 
 These are the shapes that `stepmark grade` and `stepmark label` read (`solutions.formats`). Written rows have `id`, `answer`,
-`source` and `meta` {`from`, `outcome`} beside `problem` and `steps`; judgements are left out, and counted.
+`source`, `problem_id`, `problem_source` and `meta` {`from`, `outcome`, ...} beside `problem` and `steps`; judgements are left out, and counted.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.records import LabelledSolution
-from stepmark.solutions.formats import read_solution
+from stepmark.solutions.formats import solutions_of
 from stepmark.solutions.interchange.rows import (
+    HELD,
     LabelledRow,
     Losses,
     Reading,
     Writing,
     origin,
     outcome_told,
-    place,
     plain_texts,
+    problem_fields,
+    restored,
     told,
 )
 from stepmark.store import Row
 
 
 def _read(row: Row, settings: Reading, format: str) -> Iterator[LabelledRow]:
-    solution = read_solution(row.data, where=row.where, how=settings.how, marker=settings.marker).solution
-    solution = replace(solution, id=solution.id or place(row))
-    meta = origin(row, format)
-    yield LabelledRow(
-        labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
-        where=row.where,
-        outcome=outcome_told(meta),
-        meta=meta,
-    )
+    for read in solutions_of(row, how=settings.how, marker=settings.marker):
+        meta = origin(row, format, read.columns, read.own_meta)
+        solution = restored(replace(read.solution, id=read.solution.id or row.place), meta)
+        yield LabelledRow(
+            labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
+            where=read.where,
+            outcome=outcome_told(meta),
+            meta=meta,
+        )
 
 
 def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of `problem` with `steps` or `solution`.
+    """A row of `problem` with `steps`, `solution` or `solutions`, or their common names.
 
     Raises:
         InputError: with `FILE:LINE`, as `solutions.formats`.
@@ -59,7 +61,7 @@ def read_chat(row: Row, settings: Reading, _losses: Losses) -> Iterator[Labelled
 def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
     """A row of `problem` and `steps`."""
     solution = row.solution
-    judged = sum(map(len, row.own.judgements))
+    judged = sum(map(len, row.own.judgements)) + len(row.labelled.root)
     losses.lose("judgements are left out", row.where, judged)
     yield {
         "id": solution.id or row.origin,
@@ -67,5 +69,6 @@ def write_solutions(row: LabelledRow, _settings: Writing, losses: Losses) -> Ite
         "steps": plain_texts(row, losses),
         "answer": solution.problem.answer,
         "source": solution.source,
-        "meta": told(row),
+        **problem_fields(solution),
+        "meta": told(row, held=HELD),
     }

@@ -4,8 +4,8 @@ Labels of a row are true or false (or 1 and 0), or floats, which are shares of r
 each label, so 0.9 trains as 0 there: write hard labels (`--hard`) for it. A row whose labels were shares has floats
 throughout, and one whose labels were ratings true and false, so that reading tells them apart.
 
-Written rows have `id`, `answer`, `source` and `meta` {`from`, `judge`, `kind`, `outcome`} too; the reader takes them back. The format
-has no word for a step that was not judged, so a row is cut before its first.
+Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` {`from`, `judge`, `kind`, `outcome`, ...} too; the
+reader takes them back. Rows of `problem`, `steps` and `labels` are read the same. The format has no word for a step that was not judged, so a row is cut before its first.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.solutions.formats import read_solution
+from stepmark.solutions.formats import read_solution, step_labels
 from stepmark.solutions.interchange.math_shepherd import judge_and_kind
 from stepmark.solutions.interchange.one_label import soft, until_unjudged
 from stepmark.solutions.interchange.rows import (
+    HELD,
     LabelledRow,
     Losses,
     Reading,
     Writing,
     origin,
     outcome_told,
-    place,
     plain_texts,
+    problem_fields,
+    restored,
     told,
 )
 from stepmark.store import Row
@@ -43,9 +45,9 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
     Raises:
         InputError: with `FILE:LINE`: as `solutions.formats` says, a label outside [0, 1].
     """
-    solution = read_solution(row.data, where=row.where).solution
-    labels = row.data.get("labels") or []
-    meta = origin(row, "trl")
+    read_row = read_solution(row.data, where=row.where)
+    labels = step_labels(row.data) or []
+    meta = origin(row, "trl", read_row.columns)
     soft_labels = any(isinstance(label, float) for label in labels)
     judge, kind = judge_and_kind(meta, JUDGE, "value" if soft_labels else "correctness")
     judgements: list[tuple[Judgement, ...]] = []
@@ -61,7 +63,8 @@ def read(row: Row, _settings: Reading, _losses: Losses) -> Iterator[LabelledRow]
                 else Judgement(kind=kind, judge=judge, rating=1 if label else -1),
             )
         )
-    solution = replace(solution, id=solution.id or place(row))
+    solution = replace(read_row.solution, id=read_row.solution.id or row.place)
+    solution = restored(solution, meta)
     yield LabelledRow(
         labelled=LabelledSolution(
             solution=solution, judgements=tuple(judgements) or ((),) * len(solution.steps)
@@ -93,5 +96,6 @@ def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[
         "id": solution.id,
         "answer": solution.problem.answer,
         "source": solution.source,
-        "meta": told(row, labels[0].judge, labels[0].kind),
+        **problem_fields(solution),
+        "meta": told(row, labels[0].judge, labels[0].kind, held=HELD),
     }
