@@ -46,7 +46,12 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
     """
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
-    if isinstance(layout, DialogueLayout) or layout.mark_is_text or not layout.mark.strip() or spec.outcome_only:
+    if (
+        isinstance(layout, DialogueLayout)
+        or layout.mark_is_text
+        or not layout.mark.strip()
+        or spec.outcome_only
+    ):
         return None
     if isinstance(layout, PieceLayout) and layout.read_back:
         return None
