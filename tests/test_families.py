@@ -25,7 +25,8 @@ from stepmark import load_prm
 from stepmark.errors import CheckpointError, MarkerInTextError
 from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, PieceLayout, TextLayout
-from stepmark.records import Solution
+from stepmark.records import Problem, Solution
+from stepmark.solutions.segmentation import split
 
 PENS = "A box holds 12 pens. Ann buys 3 boxes and gives 6 pens away. How many are left?"
 SOLUTIONS = [
@@ -735,3 +736,36 @@ def test_a_question_after_each_step_is_read_at_its_last_token(zoo, tmp_path, lay
         load_prm(str(folder), dtype="float32", device="cpu")
     with pytest.raises(MarkerInTextError, match="Is this step right"):
         prm.score(PENS, ["12 * 3 = 36. Is this step right? Yes."])
+
+
+# ---- a text that stepmark cuts itself ------------------------------------------------------------------------
+
+RESPONSE = (
+    "To find how many pens are left:\n1. **Count the pens.** \n   - Ann buys 3 boxes.\n   \\[\n   12 * 3 = 36\n   \\]  \n"
+    "2. **Take 6 away.**\n\t36 - 6 = 30"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "separator", "text"),
+    [
+        # Skywork's loop has a piece for each line; here the formula's lines are one step, read at its last line.
+        ("skywork", "line", "\n", RESPONSE),
+        ("qwen-prm", "blank-line", "\n\n", RESPONSE.replace("\n1", "\n\n1").replace("\n2", "\n\n    2")),
+    ],
+)
+def test_a_text_is_read_with_the_white_space_of_its_lines(zoo, name, how, separator, text):
+    family = next(f for f in FORWARD if f.name == name)
+    built = zoo[family.checkpoint]
+    steps = split(text, how)
+    pieces = text.split(separator)
+    assert len(steps) == (6 if name == "skywork" else 3)
+    solution = Solution(problem=Problem(text=PENS), steps=steps.steps)
+    ids, reads = family.row(built.tokenizer, PENS, pieces)
+    encoded = load(family, built).encoder.encode(solution)
+    assert encoded.ids.tolist() == ids[: reads[-1] + 1]
+    assert set(encoded.reads) <= set(reads)
+    out = outputs(built, [ids])
+    [found] = load(family, built).score_many([solution])
+    expected = family.read(built, out[0, list(encoded.reads)])
+    assert list(found.scores) == pytest.approx(expected, abs=1e-5, rel=0)

@@ -748,7 +748,7 @@ def test_what_the_world_answered_goes_with_the_next_step():
     with client(server) as asking:
         [result] = asking.score_many([solution])
         assert result.solution == solution
-    assert server.asked("/v1/score")[0]["solutions"][0]["steps"] == ["look", "it is 7\n\nso 7", "end"]
+    assert server.asked("/v1/score")[0]["solutions"][0]["steps"] == ["look", "it is 7\n\nso 7 ", "end"]
     with client(Words(sessions=False)) as asking, pytest.raises(InputError, match="observation") as told:
         list(asking.score_many([solution]))
     assert (told.value.where, told.value.field) == ("solution 'o'", "steps[1]")

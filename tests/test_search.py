@@ -182,6 +182,16 @@ def test_steps_of_one_meaning_take_one_place_and_are_scored_once():
     assert {candidate.steps[0] for candidate in both.candidates} == {"3 + 4 = 7", "4 + 3 = 7.", "3 + 4 = 8"}
 
 
+@pytest.mark.parametrize("search", [BeamSearch(width=1, expand=2), BestOfN(n=2)])
+def test_steps_are_scored_as_the_policy_wrote_them(search):
+    """With the white space of their lines, which some PRMs were trained with; the line breaks between them are nobody's."""
+    tree = {(): ["  a = 3 + 4 "], ("  a = 3 + 4 ",): ["\tthe answer is 7"]}
+    world = World(tree, lambda steps: 0.9)
+    found = world.find(search)
+    assert found.solution.steps == ("  a = 3 + 4 ", "\tthe answer is 7")
+    assert set(world.scored) == {found.solution.steps[:1], found.solution.steps}
+
+
 VOTES = {(): ["it is 3", "it is 5", "it is three", "they say 5", "and so 5"]}
 VOTES |= {
     ("it is 3",): ["The answer is 3"], ("it is 5",): ["The answer is 5"], ("it is three",): ["The answer is 3.0"],

@@ -4,7 +4,7 @@ import pytest
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.segmentation import WAYS, Segmentation, side_by_side, split
+from stepmark.solutions.segmentation import WAYS, Segmentation, own_text, side_by_side, split
 
 
 def texts(text: str, how: str, **settings: str) -> list[str]:
@@ -24,15 +24,31 @@ def texts(text: str, how: str, **settings: str) -> list[str]:
 def test_a_segmentation_is_a_sequence_of_steps_with_offsets_and_layout():
     segmentation = split("\n  a = 1  \n\n\tb = 2\r\n", "line")
     assert list(segmentation) == [
-        Step(text="a = 1", lead="\n  ", tail="  \n\n", start=3),
-        Step(text="b = 2", lead="\t", tail="\r\n", start=13),
+        Step(text="  a = 1  ", lead="\n", tail="\n\n", start=1),
+        Step(text="\tb = 2", lead="", tail="\r\n", start=12),
     ]
     assert len(segmentation) == 2
-    assert segmentation[-1].text == "b = 2"
-    assert [step.text for step in segmentation[:1]] == ["a = 1"]
-    assert segmentation.texts == ("a = 1", "b = 2")
+    assert segmentation[-1].text == "\tb = 2"
+    assert [step.text for step in segmentation[:1]] == ["  a = 1  "]
+    assert segmentation.texts == ("  a = 1  ", "\tb = 2")
     assert segmentation.why == "asked for"
-    assert Step(text="a = 1", lead="\n  ", tail="  \n\n", start=3) in segmentation
+    assert Step(text="  a = 1  ", lead="\n", tail="\n\n", start=1) in segmentation
+
+
+def test_blanks_belong_to_the_step_on_whose_line_they_stand_alone():
+    """Skywork's card cuts at line breaks and keeps what lines begin and end with; between two steps of a line they are layout."""
+    response = "We do:\n   - 3 eggs for breakfast. \n\n     \\[ 3 + 4 = 7 \\]\n"
+    assert texts(response, "line") == [line for line in response.split("\n") if line]
+    assert split(response, "line").rejoin() == response
+    assert texts("a ки  b ки\n  c ки", "marker", marker="ки") == ["a", "b", "  c"]
+    assert texts("  One. Two. \n  Three.", "sentence") == ["One.", "Two.", "Three."]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"), [("\n\n  a\n b \r\n", "  a\n b "), (" \n\t", ""), ("", ""), ("a", "a")]
+)
+def test_the_own_text_of_a_step_as_it_was_written(written, text):
+    assert own_text(written) == text
 
 
 def test_a_segmentation_is_frozen():
@@ -73,7 +89,7 @@ def test_settings_that_cannot_work_are_refused(how, settings, message):
 
 
 def test_whole_keeps_layout_out_of_the_step():
-    assert split(" a\n\nb \n", "whole").steps == (Step(text="a\n\nb", lead=" ", tail=" \n", start=1),)
+    assert split(" a\n\nb \n", "whole").steps == (Step(text=" a\n\nb ", lead="", tail="\n", start=0),)
 
 
 def test_token_is_a_word_and_a_formula_is_one_word():
@@ -105,7 +121,7 @@ def test_line_keeps_a_display_formula_together():
 
 def test_blank_line_cuts_at_blank_lines_only():
     text = "one\ntwo\n\nthree\n \t\n\n  four\r\n\r\nfive"
-    assert texts(text, "blank-line") == ["one\ntwo", "three", "four", "five"]
+    assert texts(text, "blank-line") == ["one\ntwo", "three", "  four", "five"]
 
 
 def test_blank_line_keeps_fences_and_formulas_whole():
@@ -225,7 +241,7 @@ def test_numbered_steps_with_a_preamble_and_a_conclusion():
 @pytest.mark.parametrize("first", [0, 1, 9])
 def test_numbered_forms(pattern, first):
     items = [pattern.format(first + i) for i in range(3)]
-    assert texts("\n".join(items), "numbered") == [item.strip() for item in items]
+    assert texts("\n".join(items), "numbered") == items
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_long_fence_is_cut_by_the_rules_of_its_language():
         "def f(x):",
         "    y = x\n    z = y",
         "    return z",
-        "print(f(1))\n```",
+        "print(f(1))\n```  ",
         "Done.",
     )
     broken = text.replace("y = x", "y = = x")

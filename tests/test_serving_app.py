@@ -68,6 +68,29 @@ def test_scores_of_several_solutions():
     talk(conversation)
 
 
+def test_white_space_reaches_the_prm_as_it_was_sent():
+    """Of steps, of a text's lines, and of a session's steps: what is done with it is the PRM's affair."""
+    seen = []
+
+    def script(problem, steps):
+        seen.append((problem, steps))
+        return 0.5
+
+    async def conversation(client):
+        body = {"problem": " What? ", "steps": ["  a\n", "\tb "]}
+        assert (await client.post("/v1/score", json=body)).status_code == 200
+        text = {"problem": "p", "solution": "\n  a \n\tb\n", "split": "line"}
+        assert (await client.post("/v1/score", json=text)).status_code == 200
+        session = (await client.post("/v1/sessions", json={"problem": "q"})).json()["id"]
+        step = {"steps": [{"text": "  a "}]}
+        assert (await client.post(f"/v1/sessions/{session}/steps", json=step)).status_code == 200
+
+    talk(conversation, prm(script=script))
+    assert (" What? ", ("  a\n", "\tb ")) in seen
+    assert ("p", ("  a ", "\tb")) in seen
+    assert ("q", ("  a ",)) in seen
+
+
 def test_a_single_solution_and_settings_of_its_own():
     async def conversation(client):
         body = {"problem": PROBLEM, "steps": WRONG, "aggregate": "product", "threshold": 0.1}

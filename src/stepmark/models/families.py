@@ -74,8 +74,9 @@ _rlhflow = ScoringSpec(
 _implicit = ScoringSpec(
     family="implicit",
     summary="Implicit PRM (EurusPRM): the log-ratio of a policy and a reference, summed to each step's end",
-    source="Yuan et al. 2024; PRIME-RL/ImplicitPRM eval/processbench.py (bare problem, 'Step i: ', blank lines). Their "
-    "index runs one or two tokens into the next step; here the sum stops at the blank line, so no score sees ahead",
+    source="Yuan et al. 2024; PRIME-RL/ImplicitPRM eval/processbench.py (bare problem, 'Step i: ', blank lines, the "
+    "last sum to the end of the turn). Their other indices run one or two tokens into the next step; here the sum stops at the blank line, "
+    "so no score sees ahead",
     layout=ChatLayout(
         prefix="Step {i}: ", mark="\n\n", ending="turn", step_space="keep", problem_space="keep"
     ),

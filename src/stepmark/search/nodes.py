@@ -10,6 +10,7 @@ from stepmark.batching import Written
 from stepmark.problems.extraction import find_answer
 from stepmark.search.meaning import meaning
 from stepmark.search.searching import State, Steps, TraceNode
+from stepmark.solutions.segmentation import own_text
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,7 +20,7 @@ class Node:
     number: int
     parent: Node | None
     step: str
-    """Its text; "" for the problem, and for an end without a step."""
+    """Its text as it was written, without the line breaks around it; "" for the problem, and for an end without a step."""
     text: str
     """What the policy has written up to here, as it stood."""
     steps: tuple[str, ...]
@@ -123,7 +124,7 @@ class Nodes:
             partial: a text that reaches `max_tokens` is a step's beginning.
             dedupe: give it up if it says what an earlier child says.
         """
-        node = self._new(parent, written.text.strip(), written.text, round_)
+        node = self._new(parent, own_text(written.text), written.text, round_)
         node.policy_tokens = written.tokens
         if written.finish == "length" and partial and not cut and node.step:
             node.partial = True
@@ -169,7 +170,7 @@ class Nodes:
         node.partial = False
         node.policy_tokens = added(node.policy_tokens, written.tokens)
         node.text += written.text
-        node.step = node.text[len(node.parent.text) :].strip()
+        node.step = own_text(node.text[len(node.parent.text) :])
         node.steps = (*node.parent.steps, node.step)
         node.scores = node.parent.scores
         self.settle(node, written, cut=cut)
@@ -180,7 +181,7 @@ class Nodes:
         while mark:
             piece, mark, rest = rest.partition(self._how.stop)
             if piece.strip():
-                node = self._new(node, piece.strip(), piece + mark, round_)
+                node = self._new(node, own_text(piece), piece + mark, round_)
         if node is parent:
             node = self._new(parent, "", "", round_)
         node.text = parent.text + written.text

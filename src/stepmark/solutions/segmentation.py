@@ -12,7 +12,7 @@ PRM), sentences, code by its syntax tree, an agent's turns (`solutions.traces`);
 whole solution and every word, to study what granularity does.
 
 Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
-is blank, and no cut falls inside a code fence or a formula (`solutions.protect`), with two exceptions: "code" cuts
+is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.protect`), with two exceptions: "code" cuts
 inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
 formulas; "marker" and "token" heed only what is closed.
 """
@@ -36,7 +36,7 @@ from stepmark.solutions.borders import (
     token_cuts,
 )
 from stepmark.solutions.code import code_cuts, looks_like_code
-from stepmark.solutions.protect import Span, lines_of, outside, protected_spans
+from stepmark.solutions.protect import Span, outside, protected_spans
 
 WAYS: tuple[str, ...] = (
     "auto",
@@ -129,10 +129,11 @@ def split(
         steps, note = _cut_at_marker(text, marker)
     elif how == "code":
         found = code_cuts(text, language)
-        steps, note = _assemble(text, [(cut, cut) for cut in found.cuts], keep_indent=True), found.note
+        steps, note = _assemble(text, [(cut, cut) for cut in found.cuts]), found.note
     else:
         cuts, note = _cuts(text, how)
-        steps = _assemble(text, [(cut, cut) for cut in cuts])
+        # Between sentences and between words any white space is the separator.
+        steps = _assemble(text, [(cut, cut) for cut in cuts], blanks=how not in ("sentence", "token"))
     return Segmentation(text=text, steps=steps, how=how, why=f"{why}; {note}" if note else why)
 
 
@@ -253,12 +254,21 @@ def _cut_at_marker(text: str, marker: str) -> tuple[tuple[Step, ...], str | None
     return steps, None if separators else f"the marker {marker!r} does not occur in it, so it is one step"
 
 
-def _assemble(text: str, separators: Sequence[Span], *, keep_indent: bool = False) -> tuple[Step, ...]:
+def own_text(written: str) -> str:
+    """A step as it was written, without the line breaks around it; "" for a blank text.
+
+    Its indentation and the blanks at the end of its last line are its own, as in `split` where lines are cut.
+    """
+    return split(written, "whole").steps[0].text if written.strip() else ""
+
+
+def _assemble(text: str, separators: Sequence[Span], *, blanks: bool = True) -> tuple[Step, ...]:
     """The steps between sorted separators (empty spans are plain cuts).
 
-    Whitespace around a step and the separator after it are its layout: before the first step that is not blank they
+    Line breaks around a step and the separator after it are its layout: before the first step that is not blank they
     are its `lead`, anywhere else the `tail` of the step before. Only what stands between a cut and the step's first
-    character is that step's `lead`; with `keep_indent`, the indentation of its first line belongs to its text.
+    character is that step's `lead`. With `blanks`, the indentation of a step's first line and the blanks at the end of its last
+    line belong to its text, unless another step or the separator stands on that line; without, they are layout.
     """
     shares: list[tuple[int, int, int]] = []  # start and end of the text, end of the whole share
     borders = [*separators, (len(text), len(text))]
@@ -269,8 +279,8 @@ def _assemble(text: str, separators: Sequence[Span], *, keep_indent: bool = Fals
         if bare:
             first = at + len(chunk) - len(chunk.lstrip())
             last = first + len(bare)
-            if keep_indent:
-                first = _line_start(text, at, first)
+            if blanks:
+                first, last = _line_start(text, at, first), _line_end(text, last, start)
             shares.append((first, last, end))
         elif shares:
             shares[-1] = (shares[-1][0], shares[-1][1], end)
@@ -284,9 +294,20 @@ def _assemble(text: str, separators: Sequence[Span], *, keep_indent: bool = Fals
 
 
 def _line_start(text: str, low: int, first: int) -> int:
-    """Where the line of `first` starts, given that all from `low` to there is whitespace."""
-    lead = text[low:first]
-    lines = lines_of(lead)
-    if lines and lead.splitlines()[-1] == lead[lines[-1][0] :]:
-        return low + lines[-1][0]  # the last line of the lead is the indentation
-    return first
+    """Where the line of `first` starts, if no earlier than `low`; else `first`."""
+    at = first
+    while at > low and not _breaks_line(text[at - 1]):
+        at -= 1
+    return at if at == 0 or _breaks_line(text[at - 1]) else first
+
+
+def _line_end(text: str, last: int, high: int) -> int:
+    """Where the line of the character before `last` ends, if no later than `high`; else `last`."""
+    at = last
+    while at < high and not _breaks_line(text[at]):
+        at += 1
+    return at if at == len(text) or _breaks_line(text[at]) else last
+
+
+def _breaks_line(character: str) -> bool:
+    return character.splitlines() == [""]

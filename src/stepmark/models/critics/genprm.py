@@ -19,7 +19,10 @@ Deviations from the authors' code:
   them at the last Yes or No token that was sampled, takes 0.5 where there is none, and an absent option at the
   20th likeliest token's probability. `reading="hard"` gives 1 or 0 a critique, which is what their server
   counted for the published ProcessBench and best-of-N figures.
-- The template is rendered with its generation prompt, as their server does; their notebook leaves it out.
+- The template is rendered with its generation prompt. None of the authors' scripts that run GenPRM does so: their evaluation, their
+  notebook and the README's example (all through `build_prompt` of `utils/util.py`) and the client of their server
+  (`utils/vllm_worker.py`) leave it out, and take an end token at the end of the text off. Only `policy_refine.py` has it, for the
+  prompts of the policy.
 - Problem and first step are joined by a newline, as in their ProcessBench runs; their best-of-N script joins
   them by nothing.
 """

@@ -68,7 +68,9 @@ def min_form(
     there is nothing to take. The verifier's reward enters as `outcome - 1` less that of the others, at
     the last token.
 
-    Deviation: the code sets the advantage of separator tokens to 0; here, whoever makes `batch.mask` decides that.
+    Deviations: the code sets the advantage of separator tokens to 0; here the maker of `batch.mask` decides that. Its `token` baseline
+    counts a step without its separator (`num_tokens_per_step`) and the other completions with theirs (`response_length`), so that it
+    takes less than the average share from each step; here both counts are of a step's trained tokens, the separator with them.
 
     Raises:
         UsageError: no step rewards, or a problem with one completion and a baseline.
