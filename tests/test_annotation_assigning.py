@@ -185,7 +185,11 @@ def test_screening_over_the_server(tmp_path):
                 assert (await person.next(after="s0"))["item"]["id"] == "s1"
                 await person.label("s1", second)
             assert (await good.next())["item"]["id"] == "work"
-            assert await bad.next() == {"item": None, "reason": "screening-failed"}
+            assert await bad.next() == {
+                "item": None,
+                "reason": "screening-failed",
+                "progress": {"submitted": 0, "of": 1, "seconds_each": None},
+            }
             assert (await good.get("/api/me")).json()["progress"]["submitted"] == 0
         async with serving(tmp_path / "x.sqlite", project=project, clock=world.clock) as world:
             states = [world.live.assigning.screened(account) for account in (1, 2)]

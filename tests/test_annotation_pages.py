@@ -410,3 +410,37 @@ def test_a_screen_reader_hears_where_one_is(browser: Browser, folder: Path) -> N
         page.get_by_label("Single-letter keys").select_option("off")
         ann.keys("Escape", "1")
         assert ann.states() == ["right", "none"]
+
+
+def test_the_page_says_what_is_asked_and_how_much_is_done(browser: Browser, folder: Path) -> None:
+    items = [item(f"i{number}", *STEPS) for number in range(3)]
+    with Site(folder, Project(items=(Path("apples.jsonl"),)), items) as site, person(browser, site) as ann:
+        ann.join("annotator", "Ann")
+        page = ann.page
+        assert page.title() == "apples – stepmark" and page.locator(".brand").inner_text() == "apples"
+        for number in range(3):
+            ann.at(f"i{number}")
+            task = page.locator(".task").inner_text()
+            assert task == "Find the first wrong step of the solution, or say that no step is wrong."
+            ann.keys("e", "s")
+        page.get_by_role("heading", name="All done").wait_for()
+        assert page.locator(".nothing .note").inner_text().startswith("3 of 3 submitted")
+        assert page.locator(".progress .note").inner_text().startswith("3 of 3")
+
+
+def test_an_item_of_others(browser: Browser, folder: Path) -> None:
+    with (
+        Site(folder, Project(), [item("one", *STEPS), item("two", *STEPS)]) as site,
+        person(browser, site) as ann,
+    ):
+        ann.join("annotator", "Ann")
+        ann.at("one")
+        ann.page.goto(f"{site.url}/#/item/two")
+        ann.page.get_by_role("heading", name="This item cannot be opened").wait_for()
+        words = ann.page.locator(".nothing").inner_text()
+        assert (
+            "this item is not assigned to you: choose Label for your next one" in words
+            and "/api" not in words
+        )
+        ann.page.get_by_role("button", name="Next item").click()
+        ann.at("one")

@@ -199,11 +199,13 @@ def test_a_server_that_asks_to_wait_is_waited_for(browser: Browser, tmp_path: Pa
 
 def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) -> None:
     with (
-        Site(tmp_path, Project(), [item("one", *STEPS)]) as site,
+        Site(tmp_path, Project(), [item("zero", *STEPS), item("one", *STEPS)]) as site,
         person(browser, site, accept_downloads=True) as boss,
     ):
         boss.join("admin", "Boss")
         page = boss.page
+        boss.at("zero")  # alone, an admin labels
+        page.get_by_role("link", name="Progress").click()
         page.get_by_role("heading", name="Progress").wait_for()
         page.get_by_role("link", name="Items and export").click()
         hostile = tmp_path / "<img src=x onerror=alert(1)>.jsonl"
@@ -225,6 +227,8 @@ def test_an_admin_invites_uploads_and_exports(browser: Browser, tmp_path: Path) 
             ann.page.wait_for_url(lambda url: not url.endswith("/one"))
         page.get_by_role("link", name="Progress").click()
         page.get_by_role("cell", name="Ann").wait_for()
+        page.goto(site.url)
+        page.get_by_role("heading", name="Progress").wait_for()  # with others, an admin sees how far they are
         for name, words in (("Agreement", "Krippendorff"), ("Audit log", "upload"), ("People", "Accounts")):
             page.get_by_role("link", name=name).first.click()
             page.locator("main").get_by_text(words).first.wait_for(timeout=PATIENCE)

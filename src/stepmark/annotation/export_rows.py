@@ -193,7 +193,7 @@ class RowMaker:
                 }
             }
         facts: dict[str, Any] = {
-            "project": self.project.name,
+            "project": self.project.title,
             "mode": self.project.mode,
             "role": item.role,
             "view": self.settings.view,

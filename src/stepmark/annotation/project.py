@@ -76,9 +76,10 @@ class Help:
 class Project:
     """All settings of a project. Its fields are the keys of `project.yaml`."""
 
-    name: str = "step_rewards"
-    """Also the schema's name in a Potato export."""
-    description: str = "Rate each step of the solution."
+    name: str | None = None
+    """What annotators read at the top; None: the name of the first file of items, without its ending."""
+    description: str | None = None
+    """What annotators are asked to do; None: a sentence about the mode."""
     mode: Mode = "first_error"
     allow_neutral: bool = False
     """`per_step` only."""
@@ -124,6 +125,22 @@ class Project:
     resume: Path | None = None
     """A folder of Potato's (or one of its files) whose labels the project starts with."""
 
+    @property
+    def title(self) -> str:
+        """`name`, or what stands in its place."""
+        if self.name is not None:
+            return self.name
+        return self.items[0].name.partition(".")[0] or "annotations" if self.items else "annotations"
+
+    @property
+    def task(self) -> str:
+        """`description`, or what stands in its place."""
+        if self.description is not None:
+            return self.description
+        if self.mode == "first_error":
+            return "Find the first wrong step of the solution, or say that no step is wrong."
+        return "Rate each step of the solution."
+
 
 class SettingError(UsageError):
     """A setting that cannot work; `key` names it, with a dot before the key of a part."""
@@ -156,7 +173,7 @@ def check_settings(project: Project) -> None:
         if value < least or (most is not None and value > most):
             expected = f"at least {least}" if most is None else f"{least} to {most}"
             raise SettingError(key, f"expected {expected}, found {value}")
-    for key, text in (("name", project.name), ("steps_key", project.steps_key), ("id_key", project.id_key)):
+    for key, text in (("name", project.title), ("steps_key", project.steps_key), ("id_key", project.id_key)):
         if not text.strip():
             raise SettingError(key, "expected a text, found a blank one")
     if project.allow_neutral and project.mode == "first_error":

@@ -93,18 +93,18 @@ async def logout(request: Request) -> JSONResponse:
 
 @router.get("/api/me", dependencies=[need("annotator")])
 async def me(request: Request) -> dict[str, Any]:
-    """Who one is, the project's settings that the page needs, and how far one is."""
+    """Name and role, whether there is no other account, the project's settings that the page needs, and progress."""
     live, account = live_of(request), account_of(request)
     project = live.project
     screened = live.assigning.screened(account.id) if screens(account) else None
-    submitted, of, each = live.assigning.progress(account.id)
     return {
         "name": account.name,
         "role": account.role,
+        "alone": len(live.accounts.by_id) == 1,
         "csrf": request.scope["stepmark.session"].csrf,
         "project": {
-            "name": project.name,
-            "description": project.description,
+            "name": project.title,
+            "description": project.task,
             "mode": project.mode,
             "allow_neutral": project.allow_neutral,
             "reward_labels": asdict(project.reward_labels),
@@ -115,8 +115,14 @@ async def me(request: Request) -> dict[str, Any]:
             "blind": project.blind,
         },
         "screening": None if screened is None else asdict(screened),
-        "progress": {"submitted": submitted, "of": of, "seconds_each": each},
+        "progress": progress_of(live, account),
     }
+
+
+def progress_of(live: Live, account: Account) -> dict[str, Any]:
+    """How far an account is, for its page."""
+    submitted, of, each = live.assigning.progress(account.id)
+    return {"submitted": submitted, "of": of, "seconds_each": each}
 
 
 def screens(account: Account) -> bool:

@@ -15,7 +15,7 @@ from stepmark.annotation.access import account_of, live_of, need
 from stepmark.annotation.assigning import Assignment
 from stepmark.annotation.labelling import Taken, conflict, entries_data
 from stepmark.annotation.refusals import Refused
-from stepmark.annotation.routes_session import screens
+from stepmark.annotation.routes_session import progress_of, screens
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Account
@@ -35,7 +35,7 @@ def _item(live: Live, account: Account, item: Any) -> Assignment:
     if one is not None and item in live.assigning.items:
         return one
     if item in live.assigning.items:
-        raise Refused(403, "this item was not given to you; ask /api/next for one", field="item")
+        raise Refused(403, "this item is not assigned to you: choose Label for your next one", field="item")
     raise Refused(404, "there is no such item", field="item")
 
 
@@ -61,7 +61,7 @@ async def answer_next(live: Live, account: Account, after: str | None) -> bytes:
     try:
         if isinstance(found, Assignment):
             return await _answer(live, account, found)
-        return json.dumps({"item": None, "reason": found}).encode()
+        return json.dumps({"item": None, "reason": found, "progress": progress_of(live, account)}).encode()
     finally:
         await asyncio.gather(*leased)
 

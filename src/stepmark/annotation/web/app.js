@@ -11,6 +11,8 @@ import { Clock } from "./work.js";
 
 const main = document.getElementById("main");
 const HOME = { annotator: "#/label", adjudicator: "#/disputes", admin: "#/progress" };
+// Who is alone has come to label.
+const homeOf = (me) => (me.alone ? "#/label" : HOME[me.role]) ?? "#/label";
 
 async function whoami() {
   try {
@@ -60,7 +62,7 @@ async function start() {
 
   async function route() {
     const [, name, id] = /^#\/([a-z]+)(?:\/(.*))?$/.exec(location.hash) ?? [];
-    if (!name) return void (location.hash = HOME[me.role] ?? "#/label");
+    if (!name) return void (location.hash = homeOf(me));
     const wanted = id === undefined ? null : decodeURIComponent(id);
     if (name === "item" && page?.item === wanted) return undefined;
     page?.stop?.();
@@ -72,7 +74,7 @@ async function start() {
       await page.open(wanted);
     } else {
       page = await pageOf(name);
-      if (!page) return void (location.hash = HOME[me.role] ?? "#/label");
+      if (!page) return void (location.hash = homeOf(me));
       await page.open(wanted);
     }
     outbox.flush();

@@ -36,10 +36,10 @@ export class LabelPage {
       answer = await ask("GET", id === null ? `/api/next${query}` : itemPath(id));
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
-      this.#nothing("This item cannot be opened", failure.message);
+      this.#nothing("This item cannot be opened", failure.message, button("Next item", () => this.open(null), { class: "strong" }));
       return;
     }
-    if (!answer.item) this.#end(answer.reason);
+    if (!answer.item) this.#end(answer);
     else this.#show(answer);
   }
 
@@ -237,7 +237,8 @@ export class LabelPage {
     if (this.#work?.id === item) this.#work.stored.push({ ...change, id });
   }
 
-  #end(reason) {
+  #end({ reason, progress }) {
+    this.me.progress = progress; // with what was submitted last
     const words = {
       done: ["All done", "There is nothing left for you to label. Thank you."],
       waiting: ["Nothing at the moment", "All that is left is in other people's hands. This page looks again every half minute."],
@@ -250,12 +251,12 @@ export class LabelPage {
     }
   }
 
-  #nothing(title, words) {
+  #nothing(title, words, next = null) {
     history.replaceState(null, "", "#/label");
     const { progress } = this.me;
     const done = progress ? `${progress.submitted} of ${progress.of} submitted${progress.seconds_each ? `, ${duration(progress.seconds_each)} each` : ""}.` : "";
     this.main.replaceChildren(
-      make("section", { class: "nothing" }, make("h1", {}, title), make("p", {}, visible(words)), make("p", { class: "note" }, done), make("p", {}, make("a", { href: "#/mine" }, "My solutions"))),
+      make("section", { class: "nothing" }, make("h1", {}, title), make("p", {}, visible(words)), make("p", { class: "note" }, done), make("p", {}, next, " ", make("a", { href: "#/mine" }, "My solutions"))),
     );
   }
 }

@@ -7,7 +7,7 @@ import { showHelp } from "./help.js";
 const WAYS = {
   annotator: [["#/label", "Label"], ["#/mine", "My solutions"]],
   adjudicator: [["#/disputes", "Disagreements"], ["#/label", "Label"], ["#/mine", "My solutions"]],
-  admin: [["#/progress", "Progress"], ["#/agreement", "Agreement"], ["#/disputes", "Disagreements"], ["#/people", "People"], ["#/items", "Items and export"], ["#/audit", "Audit log"], ["#/label", "Label"], ["#/mine", "My solutions"]],
+  admin: [["#/label", "Label"], ["#/mine", "My solutions"], ["#/progress", "Progress"], ["#/agreement", "Agreement"], ["#/disputes", "Disagreements"], ["#/people", "People"], ["#/items", "Items and export"], ["#/audit", "Audit log"]],
 };
 
 export class Shell {
