@@ -301,7 +301,7 @@ def test_a_value_head_with_two_values(copy_of):
     tensors["v_head.summary.weight"] = torch.randn(2, 32)
     tensors["v_head.summary.bias"] = torch.randn(2)
     torch.save(tensors, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="has 1 classes, the checkpoint's has 2"):
+    with pytest.raises(CheckpointError, match=r"v_head.summary.weight has 2 classes, and the spec reads 1"):
         load(folder).score("p", ["a"])
 
 

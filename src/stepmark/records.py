@@ -299,9 +299,11 @@ def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{type_.__name__}: {first['msg']}, found {first.get('input')!r}", where=where, field=path or None
-        ) from None
+        found = f", found {first.get('input')!r}"
+        if first["type"] == "value_error":  # the record's own check, which says what it found
+            found = ""
+        message = first["msg"].removeprefix("Value error, ") + found
+        raise InputError(f"{type_.__name__}: {message}", where=where, field=path or None) from None
 
 
 def to_data(record: Any) -> dict[str, Any]:

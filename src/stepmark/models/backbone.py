@@ -17,7 +17,7 @@ import torch
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.checkpoint import Tensors
-from stepmark.models.files import ADAPTER_FILE, present, read_object
+from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 from stepmark.models.kernels import bound_kernels
 from stepmark.models.weights_check import check_layers, check_network, check_report
 
@@ -144,8 +144,13 @@ def checked_config(folder: Path, build: Callable[[Any], Any]) -> Any:
     check_layers(raw, tensors)
     config = load_config(folder)
     check_layers({"num_hidden_layers": getattr(config.get_text_config(), "num_hidden_layers", None)}, tensors)
-    if raw.get("quantization_config") is None:  # what quantised weights are made of only their library knows
-        check_network(folder, lambda: build(copy.deepcopy(config)), tensors)
+    limit = token_limit(config)
+    if limit is not None and limit < 1:
+        raise CheckpointError(
+            f"{folder}/config.json: max_position_embeddings and sliding_window should be at least 1, found {limit}"
+        )
+    quantised = raw.get("quantization_config") is not None
+    check_network(folder, lambda: build(copy.deepcopy(config)), tensors, quantised=quantised)
     return config
 
 
@@ -165,7 +170,7 @@ def load_config(folder: Path) -> Any:
             f"{folder}: transformers has no architecture {model_type!r}, and stepmark runs no remote code"
         ) from error
     except Exception as error:  # a setting of a wrong type or value: the config classes raise what they like
-        raise CheckpointError(f"{folder}/config.json: {error}") from error
+        raise CheckpointError(f"{folder}/config.json: {' '.join(str(error).split())}") from error
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -176,12 +181,21 @@ def load_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
+    # transformers reads the config too, and passes over any other file that it cannot open.
+    for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        if present(folder / name):
+            (read_config(folder) if name == "config.json" else read_object(folder / name))
+    for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja"):
+        if present(folder / name):
+            check_file(folder / name)
     # Without these, transformers makes an empty tokenizer for some model types and says nothing.
     if not any(present(folder / name) for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise CheckpointError(f"{folder} holds no tokenizer (no tokenizer.json); fetch the whole checkpoint")
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever a corrupt file makes transformers or tokenizers raise
+        if present(folder / "tokenizer.json"):
+            read_object(folder / "tokenizer.json")  # where that is the cause, it says so
         raise CheckpointError(
             f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error}); fetch it again"
         ) from error
@@ -192,7 +206,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not present(file):
         raise CheckpointError(f"{folder} holds no config.json: it is not a checkpoint")
-    return read_object(file)
+    config = read_object(file)
+    labels = config.get("num_labels")
+    if labels is not None and not (isinstance(labels, int) and 0 <= labels <= _MOST_LABELS):
+        raise CheckpointError(
+            f"{file}: num_labels should be a whole number of at most {_MOST_LABELS:,}, found {labels!r}"
+        )
+    return config
+
+
+_MOST_LABELS = 100_000
+"""transformers writes a name for each label that is claimed, whether or not a head has it."""
 
 
 def token_limit(config: Any) -> int | None:

@@ -47,6 +47,10 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
         )
     config = read_config(folder)
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(one, str) for one in architectures):
+        raise CheckpointError(
+            f"{folder}/config.json: architectures should be a list of names, found {architectures!r}"
+        )
     tensors = Tensors(folder)
     told = _by_contents(folder, architectures, config, tensors)
     if told is not None:

@@ -29,6 +29,21 @@ def present(file: Path) -> bool:
     return os.path.lexists(file)
 
 
+def check_file(file: Path) -> None:
+    """Refuse what is no file that can be read.
+
+    Raises:
+        CheckpointError: a link that leads nowhere or to itself, a folder, a pipe, a device, or no permission.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise CheckpointError(f"{file} should be a file, found a folder, a pipe or a device")
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch it again") from error
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
@@ -36,9 +51,8 @@ def read_object(file: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, is not JSON, is nested too deeply, holds a number that is not finite, or something
             else than an object.
     """
+    check_file(file)
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise CheckpointError(f"{file} should be a file, found a folder, a pipe or a device")
         data = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
             raise CheckpointError(f"{file} should hold an object, found {type(data).__name__}")

@@ -76,7 +76,11 @@ def check_head(
 
     if isinstance(head, LinearHead):
         count = sizes(head.weight, None, hidden)[0]
-        _classes(count if classes is None else classes, count)
+        if classes is not None and count != classes:
+            raise CheckpointError(
+                f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right --family, "
+                "or say in stepmark.json how it is read"
+            )
         usual = head.weight.removesuffix("weight") + "bias"
         if head.bias is None and usual in facts:
             raise CheckpointError(
@@ -91,7 +95,10 @@ def check_head(
         if head.bias is not None:
             sizes(head.bias, count)
     elif isinstance(head, MlpHead):
-        _classes(2 if classes is None else classes, 2)
+        if classes not in (None, 2):
+            raise CheckpointError(
+                f"{folder}: a head of two layers has 2 classes, and the spec reads {classes}"
+            )
         middle = sizes(f"{head.prefix}.0.weight", None, hidden)[0]
         sizes(f"{head.prefix}.0.bias", middle)
         sizes(f"{head.prefix}.2.weight", 2, middle)

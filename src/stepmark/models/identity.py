@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.base import cache_folder
+from stepmark.models.files import check_file, weight_files
 from stepmark.models.places import adapter_base
 from stepmark.store import atomic_write
 
@@ -169,18 +170,13 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
 def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
     """The files that decide, in the order of their names."""
     files = sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
-    tensors = [file for file in files if file.suffix == ".safetensors"] or [
-        file
-        for file in files
-        if fnmatch(file.name, "pytorch_model*.bin") or fnmatch(file.name, "adapter_model*.bin")
-    ]
-    if weights and not tensors:
-        raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+    tensors = weight_files(folder).every if weights else ()
     beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in _DECIDING))
-    yield from sorted({*beside, *(tensors if weights else ())})
+    yield from sorted({*beside, *tensors})
 
 
 def _state(file: Path) -> _State:
+    check_file(file)
     found = file.stat()
     return _State(
         bytes=found.st_size,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
@@ -231,6 +232,16 @@ class Readout:
         return {"sigmoid": 1, "identity": 1, "margin": 2, "sigmoid-mean": None}[self.activation]
 
 
+_KINDS: Mapping[Activation, ScoreKind] = {
+    "softmax": "probability",
+    "sigmoid": "probability",
+    "sigmoid-mean": "probability",
+    "margin": "margin",
+    "identity": "unbounded",
+}
+"""What each activation gives."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringSpec:
     """Everything that turns a checkpoint into scores."""
@@ -264,6 +275,14 @@ class ScoringSpec:
     def __post_init__(self) -> None:
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise UsageError(f"threshold should be finite, found {self.threshold}")
+        meant = _KINDS[self.readout.activation]
+        if isinstance(self.readout.head, LogRatioHead):
+            meant = "log-ratio"
+        if self.score_kind not in (meant, "unbounded"):
+            raise UsageError(
+                f"score_kind should be {meant!r} for a {self.readout.head.kind} head with activation "
+                f"{self.readout.activation!r}, found {self.score_kind!r}"
+            )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens should be at least 1, found {self.max_tokens}")
 

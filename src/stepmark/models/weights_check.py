@@ -21,6 +21,10 @@ _COUNT = "num_hidden_layers"
 _NUMBERED = re.compile(r"^(?P<list>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\.(?P<number>\d+)\.")
 
 
+_PACKED = 32
+"""Weights that one stored number may hold: one bit each of an int32."""
+
+
 def check_layers(config: Mapping[str, Any], tensors: Tensors, *, all_of_them: bool = False) -> None:
     """Refuse a config that says more layers than the weights hold, or none.
 
@@ -57,13 +61,17 @@ def check_layers(config: Mapping[str, Any], tensors: Tensors, *, all_of_them: bo
 _REMEDY = "use the config.json that was published with these weights, or fetch the whole checkpoint again"
 
 
-def check_network(folder: Path, build: Callable[[], Any], tensors: Tensors) -> None:
+def check_network(
+    folder: Path, build: Callable[[], Any], tensors: Tensors, *, quantised: bool = False
+) -> None:
     """Refuse weights that do not fill the network, or that hold parts which it has no place for.
 
     Args:
         folder: for messages.
         build: makes the network; called with torch's meta device in place.
         tensors: of the same folder.
+        quantised: the config says that the weights are packed. How, only the library of their format knows; of packed weights only
+            the size of the network is checked.
 
     Raises:
         CheckpointError: the config makes no network; a tensor is missing, of another shape or of a type that is no plain weight; or
@@ -83,6 +91,14 @@ def check_network(folder: Path, build: Callable[[], Any], tensors: Tensors) -> N
             f"{folder}/config.json makes no network ({type(error).__name__}: {message}); {_REMEDY}"
         ) from error
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    stored = [fact for fact in tensors.facts.values() if fact.file in tensors.files.network]
+    if quantised and any(fact.dtype not in FLOATING for fact in stored):
+        size, held = sum(map(math.prod, wanted.values())), sum(fact.elements for fact in stored)
+        if size > _PACKED * held:
+            raise CheckpointError(
+                f"{folder}/config.json describes a network of {size:,} weights, and {_files(tensors)} {held:,} numbers; {_REMEDY}"
+            )
+        return
     places = _places(network, wanted, tensors)
     odd = [f"{name} ({fact.dtype})" for name, fact in places.values() if fact.dtype not in FLOATING]
     if odd:
@@ -96,11 +112,17 @@ def check_network(folder: Path, build: Callable[[], Any], tensors: Tensors) -> N
     left = leftover(network, (n for n, fact in tensors.facts.items() if fact.file in tensors.files.network))
     if not (wrong or missing or left):
         return
-    lacking = sum(math.prod(wanted[name]) for name in (*wrong, *missing))
+    # Of some networks transformers knows another layout (experts stored one by one, say), and converts it: as many numbers under other
+    # names and in other shapes. What is still missing or left over then is refused by `check_report`.
+    inside = _inside(network)
+    lacking = sum(math.prod(wanted[name]) for name in (*wrong, *filter(inside, missing)))
     spare = sum(tensors.facts[name].elements for name in (*(name for name, _ in wrong.values()), *left))
-    if lacking == spare:
-        # Of some networks transformers knows another layout (experts stored one by one, say), and converts it: as many numbers under
-        # other names and in other shapes. What is still missing or left over then is refused by `check_report`.
+    heads = sum(math.prod(wanted[name]) for name in missing if not inside(name))
+    used = {name for name, _ in places.values()}
+    beside = sum(
+        fact.elements for name, fact in tensors.facts.items() if name not in used and not inside(name)
+    )
+    if lacking == spare and heads <= beside:
         return
     check_layers(network.config.to_dict(), tensors, all_of_them=True)
     shapes = [f"{name} {fact.shape}, by config.json {wanted[place]}" for place, (name, fact) in wrong.items()]
@@ -132,22 +154,27 @@ def leftover(network: Any, names: Iterable[str]) -> list[str]:
         network: any transformers model.
         names: of stored tensors.
     """
-    prefix = f"{network.base_model_prefix}."
+    prefix, inside = f"{network.base_model_prefix}.", _inside(network)
     ignored = [
         *(network._keys_to_ignore_on_load_unexpected or ()),
         r"rotary_emb\.inv_freq$",
         r"(^|\.)position_ids$",
     ]
     held = {*network.state_dict(), *(name for name, _ in network.named_buffers())}
-    base = network.base_model
-    inside = {name for name, _ in base.named_children()}
     return sorted(
         name
         for name in names
-        if name.removeprefix(prefix).split(".")[0] in inside
+        if inside(name)
         and not held & {name, name.removeprefix(prefix), prefix + name}
         and not any(re.search(pattern, name) for pattern in ignored)
     )
+
+
+def _inside(network: Any) -> Callable[[str], bool]:
+    """Whether a tensor's name is of the backbone, and not of a head."""
+    prefix = f"{network.base_model_prefix}."
+    modules = {name for name, _ in network.base_model.named_children()}
+    return lambda name: name.removeprefix(prefix).split(".")[0] in modules
 
 
 def _places(
@@ -190,7 +217,7 @@ def _some(parts: list[str]) -> str:
 def _disagreement(folder: Path, missing: list[str], wrong: list[str], left: list[str]) -> str:
     found = [
         f"{what}: {_some(parts)}"
-        for what, parts in (("missing", missing), ("of another shape", wrong), ("without a place", left))
+        for what, parts in (("missing", missing), ("of another shape", wrong), ("left over", left))
         if parts
     ]
     return f"{folder}: the weights do not fill the network that config.json describes ({'. '.join(found)}); {_REMEDY}"
