@@ -407,7 +407,7 @@ def test_help_needs_no_torch():
 
 
 def test_the_table_of_methods_is_whole():
-    assert {name for name in app if not name.startswith("-")} == {*METHODS, "own"}
+    assert {name for name in app if not name.startswith("-")} == {*METHODS}
 
 
 # -- Recorded searches -----------------------------------------------------------------------------------------

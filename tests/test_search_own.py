@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import fields
 
 import pytest
 
 import own_searches
 from search_worlds import World, full_tree
 from stepmark.cli import main
-from stepmark.cli.own import own
-from stepmark.cli.search_own import StepFlags, own_search
 from stepmark.errors import UsageError
 from stepmark.evaluation.search import Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, entrants
+from stepmark.own import own
 from stepmark.records import Problem
-from stepmark.search.searching import Grading, Searching, Steps
+from stepmark.search.methods import own_search
+from stepmark.search.searching import Grading, Searching
 from test_evaluate_search import MODELS, arena, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
 TEXT = ["--prompt", "text", "--temperature", "1"]
+SET_TEXT = ["--set", "how.prompt=text", "--set", "how.temperature=1"]
 
 
 def file_of(tmp_path, count=3):
@@ -50,9 +50,9 @@ def test_the_trap_by_name_and_by_beam(tmp_path, capsys):
         tmp_path / "t.jsonl",
         tmp_path / "p.html",
     )
-    words = [file, *TRAP, *TEXT, "--out", out, "--trace", trees, "--report", page]
-    assert search("own", "--method", "own_searches:BestFirst", "--set", "expand=2", *words) == 0
-    assert "best-first (own_searches:BestFirst) asks the PRM own_searches:trap_prm" in capsys.readouterr().err
+    words = [file, *TRAP, "--out", out, "--trace", trees, "--report", page]
+    assert search("--method", "own_searches:BestFirst", "--set", "expand=2", *SET_TEXT, *words) == 0
+    words += TEXT
     for row in found_in(out):
         chosen = row["candidates"][row["chosen"]]
         assert (chosen["steps"], chosen["aggregate"], row["method"]) == (["b", "so 4"], 0.7, "best-first")
@@ -73,7 +73,6 @@ def test_the_trap_by_name_and_by_beam(tmp_path, capsys):
 
 def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
     words = [
-        "own",
         "--problem",
         "What?",
         "--policy",
@@ -90,16 +89,15 @@ def test_a_search_that_says_so_is_run_without_a_prm(tmp_path, capsys):
 
 
 def test_of_the_librarys_searches_greedy_and_majority_ask_no_prm():
-    from stepmark.cli.search import _METHODS
+    from stepmark.search.methods import METHODS
 
-    assert {method().name for method, _ in _METHODS if not method().asks_prm} == {"greedy", "majority"}
+    assert {method().name for method in METHODS.values() if not method().asks_prm} == {"greedy", "majority"}
 
 
 def test_flags_of_steps_that_are_left_out_keep_the_classs_own(tmp_path):
-    assert {one.name for one in fields(StepFlags)} == {one.name for one in fields(Steps)}
     file, out = file_of(tmp_path, 1), tmp_path / "o.jsonl"
     for words, wanted in ((["--max-steps", "9"], (1.0, "text", 9)), (["--prompt", "chat"], (1.0, "chat", 7))):
-        assert search("own", file, "--method", "own_searches:Two", *TRAP, *words, "--out", out) == 0
+        assert search(file, "--method", "own_searches:Two", *TRAP, *words, "--out", out) == 0
         how = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())["method"]["how"]
         assert (how["temperature"], how["prompt"], how["max_steps"]) == wanted
 
@@ -220,7 +218,7 @@ def test_a_setting_without_a_default_is_asked_for():
 )
 def test_names_of_what_is_no_search(tmp_path, capsys, name, said):
     out = tmp_path / "o.jsonl"
-    assert search("own", file_of(tmp_path), "--method", name, *TRAP, "--out", out) == 2
+    assert search(file_of(tmp_path), "--method", name, *TRAP, "--out", out) == 2
     told = capsys.readouterr().err
     assert said in told
     assert f"--method {name}: " in told
@@ -251,7 +249,7 @@ def test_a_module_that_does_not_import_is_told_as_such(tmp_path, monkeypatch):
     ],
 )
 def test_a_search_that_gives_no_found(capsys, name, said):
-    assert search("own", "--problem", "?", "--method", f"own_searches:{name}", *TRAP) == 2
+    assert search("--problem", "?", "--method", f"own_searches:{name}", *TRAP) == 2
     assert said in capsys.readouterr().err
 
 
@@ -278,12 +276,11 @@ def test_name_settings_and_source_decide_what_is_continued(tmp_path, monkeypatch
         (tmp_path / "own_mine.py").write_text(text)
         monkeypatch.delitem(sys.modules, "own_mine", raising=False)
         code = search(
-            "own",
             "p.jsonl",
             "--method",
             "own_mine:Mine",
             *TRAP,
-            *TEXT,
+            *SET_TEXT,
             "--in-flight",
             "1",
             *words,

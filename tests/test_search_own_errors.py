@@ -12,8 +12,8 @@ import pytest
 
 from own_searches import Falls, Picky
 from stepmark.cli import main
-from stepmark.cli.own import _is_ours_or_pythons
 from stepmark.errors import UsageError, raised_at, told
+from stepmark.own import _is_ours_or_pythons
 from stepmark.search.beam import BeamSearch
 from stepmark.search.remaking import remade
 from stepmark.search.searching import Budget, Steps
@@ -42,7 +42,7 @@ def line_of(text):
 def test_what_a_class_raises_is_told(tmp_path, capsys, name, words, said):
     file, out = tmp_path / "p.jsonl", tmp_path / "o.jsonl"
     file.write_text(json.dumps({"problem": "7?"}) + "\n")
-    command = ["search", "own", str(file), "--method", f"own_searches:{name}", *TRAP, "--out", str(out)]
+    command = ["search", str(file), "--method", f"own_searches:{name}", *TRAP, "--out", str(out)]
     code = main([*command, *words])
     err = capsys.readouterr().err
     assert said in err
@@ -103,7 +103,7 @@ def test_a_module_named_like_one_of_pythons_is_hashed(tmp_path, monkeypatch, cap
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (tmp_path / "code.py").write_text(MINE)
     (tmp_path / "p.jsonl").write_text('{"id": "0", "problem": "0?"}\n')
-    words = ["search", "own", "p.jsonl", "--method", "code:Mine", *TRAP, "--prompt", "text", "--out"]
+    words = ["search", "p.jsonl", "--method", "code:Mine", *TRAP, "--prompt", "text", "--out"]
     assert main([*words, "o.jsonl"]) == 0, capsys.readouterr().err
     manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
     assert sorted(manifest["source"]["modules"]) == ["code", "own_searches"]

@@ -168,6 +168,9 @@ def _bounds(metadata: list[Any]) -> str:
 
 def _setting_error(error: ValidationError, hints: Mapping[str, Any], name: str | None = None) -> UsageError:
     first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, UsageError):  # of a rule between settings, in `__post_init__`
+        return cause
     path = [str(part) for part in first["loc"]]
     setting = name or path[0]
     if first["type"] in ("unexpected_keyword_argument", "missing", "missing_keyword_only_argument"):
@@ -177,7 +180,6 @@ def _setting_error(error: ValidationError, hints: Mapping[str, Any], name: str |
         return UsageError(f"{setting}: {first['msg']}")
     if first["type"] in _OUT_OF_BOUNDS and (bounds := _bounds_of(hints[setting])):
         return SettingError(setting, first["input"], bounds)
-    cause = first.get("ctx", {}).get("error")
     return SettingError(setting, first["input"], expected(hints[setting]) if cause is None else str(cause))
 
 

@@ -238,7 +238,8 @@ def _flags(tokens: list[str]) -> dict[str, str]:
     except (StepmarkError, ImportError, ValueError):
         return {}
     names = [name for argument in arguments for name in argument.names if name.startswith("--")]
-    return {name.removeprefix("--").replace("-", "_"): name for name in names}
+    flags = {name.removeprefix("--").replace("-", "_"): name for name in names}
+    return {**flags, **({"settings": "--set"} if "set" in flags else {})}
 
 
 def _message(error: Exception, tokens: list[str]) -> str:

@@ -14,6 +14,7 @@ from stepmark.errors import UsageError
 if TYPE_CHECKING:
     from stepmark.batching import Answerer
     from stepmark.batching.cluster import RayWorkers
+    from stepmark.models.policies import Dtype
 
 RAY = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
 """The options about a cluster. They decide no result: a run may be begun on a cluster and continued without one, or with another."""
@@ -51,7 +52,7 @@ class AnsweringOptions(RayOptions, Protocol):
         """Methods that are asked for at once."""
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """Of a local policy."""
 
     @property
@@ -102,7 +103,7 @@ class ComputingOptions(Protocol):
     """The options of a command whose models may compute in this process."""
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """Their precision."""
 
     @property

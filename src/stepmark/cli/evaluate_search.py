@@ -22,10 +22,10 @@ from stepmark.cli.evaluating import (
     settings_of,
     write_result,
 )
-from stepmark.cli.flags import columns_of
-from stepmark.cli.own import Own, Settings
+from stepmark.cli.flags import Settings, columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.errors import UsageError
+from stepmark.own import Own
 from stepmark.records import Problem
 from stepmark.search.searching import Choice, ModelSize, Sizes, Steps
 from stepmark.store import check_readable
@@ -214,7 +214,7 @@ def _own(contest: ContestOptions) -> dict[str, Own]:
     Raises:
         UsageError: no such search, one named twice, or a setting that belongs to none.
     """
-    from stepmark.cli.search_own import own_search
+    from stepmark.search.methods import own_search
 
     names = [name for name in contest.methods if ":" in name]
     given: dict[str, list[str]] = {name: [] for name in names}
@@ -233,7 +233,7 @@ def _own(contest: ContestOptions) -> dict[str, Own]:
                 f"--set {one}: of which search? Expected one of " + ", ".join(f"{n}.{one}" for n in names)
             )
         given[whose or names[0]].append(one if whose is None else one[len(whose) + 1 :])
-    return {name: own_search(name, settings, flag="--methods") for name, settings in given.items()}
+    return {name: own_search(name, settings, setting="methods") for name, settings in given.items()}
 
 
 def _told(theirs: Mapping[str, Own]) -> dict[str, Any]:

@@ -20,3 +20,7 @@ def columns_of(flag: str | None) -> Columns | None:
         UsageError: as `parse_columns`.
     """
     return None if flag is None else parse_columns(flag)
+
+
+Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
+"""A field of a method, as name=value; once for each."""

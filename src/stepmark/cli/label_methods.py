@@ -7,9 +7,8 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag
+from stepmark.cli.flags import Flag, Settings
 from stepmark.cli.labelling import LabelOptions, run_labeller
-from stepmark.cli.own import Kind, Settings, own
 from stepmark.cli.paths import FileOrDash
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.first_error import BinarySearch
@@ -19,6 +18,7 @@ from stepmark.labels.labelling import Labeller, Rollouts
 from stepmark.labels.posterior import RatePrior
 from stepmark.labels.rollout import EveryStep
 from stepmark.labels.tree import RolloutTree
+from stepmark.own import Kind, own
 
 # A labeller knows nothing of the command line, so what its fields are there is said here: how rollouts are sampled is
 # flags of its own, beliefs about success rates are for Python alone.

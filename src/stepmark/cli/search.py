@@ -1,29 +1,22 @@
-"""`stepmark search`: solutions found with a policy and a PRM; a command a method. A method's flags are the fields of its search."""
+"""`stepmark search`: the commands of `stepmark.search`, one a method; a method's flags are the fields of its class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from cyclopts import App, Parameter
 
-from stepmark.cli.paths import FileOrDash
-from stepmark.cli.search_machines import Method, SearchOptions
-from stepmark.cli.searching import run_search
-from stepmark.search.adaptive import Adaptive
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.dvts import DiverseTrees
-from stepmark.search.mcts import MCTS
-from stepmark.search.rebase import Rebase
-from stepmark.search.rejection import EarlyRejection
-from stepmark.search.searching import Budget, Grading, Sizes, Steps
-
-# A search knows nothing of the command line, so what its fields are there is said here: how the policy writes is flags of its own, the
-# others are options of the run.
-Parameter(name="*")(Steps)
-for _settings in (Grading, Budget, Sizes):
-    Parameter(parse=False)(_settings)
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.cli.twin import Call, Model, command, report
+from stepmark.errors import UsageError
+from stepmark.models.load import check_arguments, load_prm
+from stepmark.models.policies import check_policy, load_policy
+from stepmark.search.methods import METHODS, OF_THE_RUN, Method
+from stepmark.search.problems import count_of, search
+from stepmark.search.searching import Found
 
 app = App(
     name="search",
@@ -32,50 +25,123 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 
-_METHODS: tuple[tuple[Callable[[], Method], str], ...] = (
-    (Greedy, "One solution, always the likeliest token; asks no PRM."),
-    (BestOfN, "N solutions, and the one that the PRM scores highest."),
-    (Majority, "N solutions, and the commonest answer; asks no PRM."),
-    (WeightedVote, "N solutions, and the answer with the highest sum of PRM scores."),
-    (BeamSearch, "Step by step: k steps after each beam, the best b go on."),
-    (
-        DiverseTrees,
-        "Diverse trees: subtrees that do not compete, each of which goes on from its best step.",
-    ),
-    (Rebase, "Each round's steps shared out by the softmax of the scores (REBASE)."),
-    (MCTS, "Monte Carlo tree search with PUCT and the PRM's value."),
-    (Adaptive, "Best-of-N with an N of each problem's own, from a calibrated PRM."),
-    (
-        EarlyRejection,
-        "Beam search that judges a step by its first tokens and writes only the best to their end.",
-    ),
-)
+_SUMMARIES = {
+    "greedy": "One solution, always the likeliest token; asks no PRM.",
+    "best-of-n": "N solutions, and the one that the PRM scores highest.",
+    "majority": "N solutions, and the commonest answer; asks no PRM.",
+    "weighted-vote": "N solutions, and the answer with the highest sum of PRM scores.",
+    "beam": "Step by step: k steps after each beam, the best b are continued.",
+    "dvts": "Diverse trees: subtrees that do not compete, each continued from its best step.",
+    "rebase": "Each round's steps shared out by the softmax of the scores (REBASE).",
+    "mcts": "Monte Carlo tree search with PUCT and the PRM's value.",
+    "adaptive": "Best-of-N with an N of each problem's own, from a calibrated PRM.",
+    "early-rejection": "Beam search that judges a step by its first tokens and writes only the best to their end.",
+}
+
+_COMMON = ("policy", "prm", "out", "report", "problem", "budget", "verifier", "columns", "keep_going", "seed")
 
 
-def _command(method: Callable[[], Method], what: str) -> Callable[..., int]:
-    """The command of a method."""
-    default = method()
-
-    def command(
-        file: FileOrDash | None = None, /, *, search: Method = default, options: SearchOptions
-    ) -> int:
-        return run_search(file, search, options)
-
-    command.__annotations__ |= {"search": Annotated[method, Parameter(name="*")]}
-    command.__doc__ = f"""{what}
+def _typed(*, problem: str | None = None) -> None:
+    """Settings of the command alone.
 
     Args:
-        file: problems, as JSON lines: {{"problem" or "question"}}, and "answer" where there is one.
-        search: the method's flags.
-        options: the run's flags.
+        problem: instead of FILE: one problem, whose solution is printed.
     """
-    return command
 
 
-for _method, _what in _METHODS:
-    app.command(_command(_method, _what), name=_method().name)
-app.command(
-    "stepmark.cli.search_own:own_command",
-    name="own",
-    help="A search of your own: --method package.module:Class. A PRM is asked unless the class says asks_prm = False.",
+def _run(call: Call) -> int:
+    settings = dict(call.settings)
+    problem, method = settings.pop("problem"), settings.pop("method")
+    file = call.inputs[0] if call.inputs and call.inputs[0] is not None else None
+    if (file is None) == (problem is None):
+        raise UsageError('expected either FILE, a file of problems, or --problem "…", one that is typed')
+    if problem is not None and not problem.strip():
+        raise UsageError("`problem`: expected a text, found only white space")
+    if file == "-":
+        raise UsageError("stepmark search reads its file more than once; give it a name, not -")
+    if file is not None and settings["out"] is None:
+        raise UsageError("expected `out`: the file that what is found is written to")
+    if not isinstance(method, str):  # as a shell passes a new line
+        method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
+    policy, prm = call.models["policy"], call.models["prm"]
+    assert policy is not None
+    assert prm is not None
+    rows = file if file is not None else [{"problem": problem, "id": "typed"}]
+    results = search(rows, policy, prm, method=method, **settings)
+    if file is None:
+        _print_found(results[0])
+    else:
+        report(results.summary)
+    return 0
+
+
+def _print_found(found: Found) -> None:
+    """Print the chosen solution, its steps coloured by their scores, and what it cost."""
+    from rich.console import Console
+
+    from stepmark.show.terminal import solution_lines
+    from stepmark.show.text import number
+
+    solution = found.solution
+    if solution is not None:
+        headline = (
+            "not scored"
+            if solution.aggregate is None
+            else f"{found.trace.aggregate} {number(solution.aggregate)}"
+        )
+        console = Console()
+        console.print(
+            solution_lines(
+                found.problem.text,
+                solution.steps,
+                list(solution.scores),
+                kind=found.trace.kind,
+                first_error=None,
+                headline=headline + ("" if solution.finished else ", unfinished"),
+                threshold=None,
+                title=found.method,
+            )
+        )
+        console.print()
+    cost = found.cost
+    note = f" ({found.note})" if found.note else ""
+    nothing = "nothing was found; " if solution is None else ""
+    print(
+        f"{nothing}stopped: {found.stopped}{note}; {count_of(cost.decoded)} tokens written in {cost.samples:,} texts, "
+        f"{count_of(cost.prm)} read by the PRM",
+        file=sys.stderr,
+    )
+
+
+def _command(method: Callable[[], Method] | None, summary: str) -> Callable[..., int]:
+    """The command of a method; None: of any, by its name."""
+    methods: Mapping[str, Callable[[], Any]] = {} if method is None else {"method": method}
+    made = command(
+        search,
+        _run,
+        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list",
+        required=False,
+        models={
+            "policy": Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens")),
+            "prm": Model(
+                load=load_prm, check=check_arguments, drop=("outcome", "token_budget", "truncate", "seed")
+            ),
+        },
+        methods={**methods, "cluster": Cluster},
+        hidden=OF_THE_RUN,
+        common=_COMMON if method is not None else ("method", "settings", *_COMMON[:-2]),
+        drop=("progress", *(("settings",) if method is not None else ())),
+        also=_typed,
+    )
+    made.__doc__ = summary
+    return made
+
+
+for _name, _method in METHODS.items():
+    app.command(_command(_method, _SUMMARIES[_name]), name=_name)
+app.default(
+    _command(
+        None,
+        "Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`.",
+    )
 )

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepmark.models.policies import Policy
+    from stepmark.models.policies import Dtype, Policy
     from stepmark.serving.conversations import Completing
     from stepmark.serving.routes_completions import Completions
     from stepmark.serving.writers import Writer
@@ -51,7 +51,7 @@ NO_MODEL = ModelOptions()
 """Only the PRM is served."""
 
 
-def extension(options: ModelOptions, *, dtype: str, device: str) -> Completions | None:
+def extension(options: ModelOptions, *, dtype: Dtype, device: str) -> Completions | None:
     """What makes a server answer as a model; None where no search is asked for.
 
     Raises:
@@ -90,7 +90,7 @@ def extension(options: ModelOptions, *, dtype: str, device: str) -> Completions 
     return Completions(settings, writer_of(options.policy, dtype=dtype, device=device))
 
 
-def policy_of(address: str, settings: Completing, *, dtype: str, device: str) -> Callable[[], Policy]:
+def policy_of(address: str, settings: Completing, *, dtype: Dtype, device: str) -> Callable[[], Policy]:
     """What loads the policy of an address for a search that writes step by step; see `writer_of`."""
 
     def load() -> Policy:
@@ -109,7 +109,7 @@ def policy_of(address: str, settings: Completing, *, dtype: str, device: str) ->
     return load
 
 
-def writer_of(policy: str, *, dtype: str, device: str) -> Callable[[], Writer]:
+def writer_of(policy: str, *, dtype: Dtype, device: str) -> Callable[[], Writer]:
     """What loads the policy of an address.
 
     Args:

@@ -38,6 +38,9 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
+_NAMES = {"settings": "--set"}
+"""Flags that are not named like their setting."""
+
 _HINT = 60
 """Characters of a default that are shown."""
 
@@ -75,7 +78,8 @@ def command(
     models: Mapping[str, Model] | None = None,
     common: Sequence[str] = (),
     drop: Sequence[str] = (),
-    methods: Mapping[str, type] | None = None,
+    methods: Mapping[str, Callable[[], Any]] | None = None,
+    hidden: Sequence[str] = (),
     file: str | None = "a file of rows",
     many: bool = False,
     required: bool = True,
@@ -90,6 +94,7 @@ def command(
         common: settings in the first panel of the help, in this order.
         drop: keyword arguments of the function that are no flags.
         methods: arguments of the function that are a method: its class, whose fields become flags.
+        hidden: fields of methods that are no flags.
         file: the description of the positional argument; None where there is none.
         many: whether several files may be given.
         required: whether a file must be given.
@@ -97,11 +102,13 @@ def command(
     """
     models, methods = models or {}, methods or {}
     parameters: dict[str, inspect.Parameter] = {}
-    owners: dict[str, str] = {}  # flag: the model that it loads
+    taken: dict[str, list[str]] = {}  # model: the flags that it is loaded with
 
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else (panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
+        if name in _NAMES:
+            options["name"] = _NAMES[name]
         parameters[name] = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -109,9 +116,11 @@ def command(
             annotation=Annotated[annotation, Parameter(help=help_, group=group, **options)],
         )
 
-    def add_fields(kind: type, panel: Group) -> None:
+    def add_fields(kind: Any, panel: Group) -> None:
         hints, texts = get_type_hints(kind, include_extras=True), _field_texts(kind)
         for field in fields(kind):
+            if field.name in hidden:
+                continue
             if is_dataclass(hints[field.name]):
                 add_fields(hints[field.name], panel)
             else:
@@ -136,7 +145,7 @@ def command(
         for parameter in rest:
             if parameter.name in model.drop:
                 continue
-            owners.setdefault(parameter.name, name)
+            taken.setdefault(name, []).append(parameter.name)
             if parameter.name not in parameters:
                 panel = _PANELS.get(parameter.name, MODEL)
                 add(
@@ -153,13 +162,13 @@ def command(
         loaded: dict[str, Lazy[Any] | None] = {}
         for name, model in models.items():
             given = values.pop(name)
-            arguments = {key: values[key] for key, owner in owners.items() if owner == name and key in values}
+            arguments = {key: values[key] for key in taken.get(name, ()) if key in values}
             if given is None:
                 loaded[name] = None
                 continue
             loaded[name] = Lazy(model.load, given, arguments, check=model.check)
         for name, kind in methods.items():
-            values[name] = _made(kind, values)
+            values[name] = _made(kind, values, hidden)
         own = inspect.signature(function).parameters
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
@@ -250,14 +259,15 @@ def _default(field: Field[Any]) -> Any:
     return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
 
 
-def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str]) -> Any:
     """A method from the values of its flags, which are those of its nested settings too."""
     hints = get_type_hints(kind)
-    arguments = {
-        field.name: _made(hints[field.name], values)
-        if is_dataclass(hints[field.name])
-        else values[field.name]
-        for field in fields(kind)
-        if is_dataclass(hints[field.name]) or field.name in values
-    }
-    return kind(**arguments)
+    return kind(
+        **{
+            field.name: _made(hints[field.name], values, hidden)
+            if is_dataclass(hints[field.name])
+            else values[field.name]
+            for field in fields(kind)
+            if field.name not in hidden
+        }
+    )

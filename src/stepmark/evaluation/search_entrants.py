@@ -30,13 +30,13 @@ from typing import Any, Literal, TypeVar
 from stepmark.errors import UsageError
 from stepmark.search.adaptive import Adaptive
 from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote, at_least
+from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.dvts import DiverseTrees
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.rejection import EarlyRejection
 from stepmark.search.remaking import remade
-from stepmark.search.searching import Choice, Searching
+from stepmark.search.searching import Choice, Searching, at_least
 
 Fit = Literal["none", "round", "children", "field"]
 """How a method comes to spend its budget: of itself; by more steps a round; by more children of a node; by a larger value of the field that

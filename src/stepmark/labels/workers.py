@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stepmark.batching import Answerer
+from stepmark.models.policies import Dtype
 
 BUILD = "stepmark.labels.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -14,7 +15,7 @@ def build(
     *,
     policy: str | None,
     verifier: str | None,
-    dtype: str = "auto",
+    dtype: Dtype = "auto",
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
 ) -> dict[type, Answerer]:

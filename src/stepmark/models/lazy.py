@@ -51,5 +51,9 @@ class Lazy(Generic[T]):
         """
         return self._function(self.name, **self.arguments)
 
+    def with_arguments(self, **arguments: Any) -> Lazy[T]:
+        """The same model, loaded with some other arguments."""
+        return Lazy(self._function, self.name, {**self.arguments, **arguments}, check=self._check)
+
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"

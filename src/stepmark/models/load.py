@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
@@ -30,7 +30,12 @@ from stepmark.settings import checked
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
+    from stepmark.models.policies import Dtype
     from stepmark.models.spec import ScoringSpec
+
+
+PRMLike: TypeAlias = PRM | str | Lazy[PRM]
+"""A PRM, or the name that `load_prm` takes."""
 
 
 @checked
@@ -146,7 +151,7 @@ class _Settings:
     name: str
     family: str | None = None
     neutral: Literal["positive", "negative"] = "positive"
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"
     truncate: bool = False
     token_budget: int | None = None
@@ -244,7 +249,7 @@ class _Critic:
 
     name: str
     settings: Settings
-    dtype: str
+    dtype: Dtype
     device: str
 
     def identity(self) -> str:

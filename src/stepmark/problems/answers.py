@@ -16,10 +16,11 @@ import re
 import time
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, TypeAlias
 
 from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
@@ -94,6 +95,33 @@ def load_verifier(name: str, *, percent: Literal["distinct", "sign"] = "distinct
     else:
         verifier = VERIFIERS.load(name)(percent=percent)
     return verifier
+
+
+VerifierLike: TypeAlias = Verifier | str
+"""A verifier, or the name that `load_verifier` takes."""
+
+
+@contextmanager
+def open_verifier(
+    verifier: VerifierLike, *, percent: Literal["distinct", "sign"] = "distinct"
+) -> Iterator[Verifier]:
+    """A verifier for a run; one that is loaded here is closed afterwards.
+
+    Args:
+        verifier: it, or its name.
+        percent: as for `load_verifier`.
+
+    Raises:
+        StepmarkError: whatever `load_verifier` raises.
+    """
+    if not isinstance(verifier, str):
+        yield verifier
+        return
+    loaded = load_verifier(verifier, percent=percent)
+    try:
+        yield loaded
+    finally:
+        loaded.close()
 
 
 _LONG = 200

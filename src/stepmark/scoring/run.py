@@ -21,7 +21,7 @@ from stepmark.models.grading import Grade, from_row, to_row
 from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy
-from stepmark.models.load import lazy_prm
+from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.named import SHARED, idle_settings, read_by
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution
@@ -41,9 +41,6 @@ from stepmark.store import (
     run_input,
 )
 from stepmark.store.columns import columns_of
-
-PRMLike = PRM | str | Lazy[PRM]
-"""A PRM, or the name that `load_prm` takes."""
 
 
 @checked

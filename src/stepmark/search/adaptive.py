@@ -22,8 +22,9 @@ Deviations:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.errors import UsageError
@@ -31,6 +32,7 @@ from stepmark.records import Problem
 from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.searching import Choosing, Found, at_least
+from stepmark.settings import settings
 
 _LEAST = 1e-4
 
@@ -47,7 +49,7 @@ def samples_needed(p: float, *, q: float) -> int:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Adaptive(Choosing):
     """Best-of-N with an N of each problem's own.
 
@@ -56,19 +58,16 @@ class Adaptive(Choosing):
     """
 
     name: ClassVar[str] = "adaptive"
-    pilot: int = 4
+    pilot: Annotated[int, Field(ge=1)] = 4
     """Samples that p is estimated from; the least N."""
     most: int = 64
     """The largest N."""
-    q: float = 0.99
+    q: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """The probability, in (0, 1), with which a right solution shall be among the N."""
 
     def __post_init__(self) -> None:
         Choosing.__post_init__(self)
-        at_least("pilot", self.pilot, 1)
         at_least("most", self.most, self.pilot)
-        if not 0 < self.q < 1:
-            raise UsageError(f"q: expected a probability above 0 and below 1, found {self.q!r}")
         if self.grading.kind != "probability" or self.grading.aggregate == "sum-logit":
             raise UsageError(
                 f"adaptive N needs a probability that a solution is right; a {self.grading.aggregate} of scores of the kind "

@@ -21,8 +21,9 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.records import Problem
@@ -30,26 +31,22 @@ from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.lookahead import look_ahead
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Expanding, Found, at_least
+from stepmark.search.searching import Expanding, Found
+from stepmark.settings import settings
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class BeamSearch(Expanding):
     """Beam search over steps."""
 
     name: ClassVar[str] = "beam"
-    width: int = 4
+    width: Annotated[int, Field(ge=1)] = 4
     """b: beams that are kept."""
-    lookahead: int = 0
+    lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
     keep_equal: bool = False
     """Let steps that say the same after one beam take several places."""
-
-    def __post_init__(self) -> None:
-        Expanding.__post_init__(self)
-        at_least("width", self.width, 1)
-        at_least("lookahead", self.lookahead, 0)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

@@ -13,20 +13,20 @@ budget is likely to do for by the longest so far (`spending.Spending.allow`), so
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.records import Problem
 from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
-from stepmark.search.searching import Choice, Found, Searching, at_least, check_choice
-
-__all__ = ["BestOfN", "Greedy", "Majority", "Sampled", "WeightedVote", "at_least"]
+from stepmark.search.searching import Choice, Found, Searching, check_choice
+from stepmark.settings import settings
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Greedy(Searching):
     """One solution, always the likeliest token. The yardstick that costs least."""
 
@@ -40,15 +40,12 @@ class Greedy(Searching):
         return (yield from choose(tree, ends, "best"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Sampled(Searching):
     """N solutions, and one of them. Abstract."""
 
-    n: int = 16
+    n: Annotated[int, Field(ge=1)] = 16
     """Solutions that are written."""
-
-    def __post_init__(self) -> None:
-        at_least("n", self.n, 1)
 
     def _search(self, problem: Problem, name: str, choice: Choice) -> Generator[Any, Any, Found]:
         tree = Tree(problem, self, name, scored=choice != "majority")
@@ -57,7 +54,7 @@ class Sampled(Searching):
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class BestOfN(Sampled):
     """The solution with the highest aggregate of its step scores."""
 
@@ -69,7 +66,7 @@ class BestOfN(Sampled):
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Majority(Sampled):
     """The commonest answer; no PRM is asked."""
 
@@ -82,7 +79,7 @@ class Majority(Sampled):
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class WeightedVote(Sampled):
     """The answer with the highest sum of aggregates.
 
@@ -93,7 +90,6 @@ class WeightedVote(Sampled):
     name: ClassVar[str] = "weighted-vote"
 
     def __post_init__(self) -> None:
-        at_least("n", self.n, 1)
         check_choice("vote", self.grading)
 
     def search(self, problem: Problem) -> Method[Found]:

@@ -17,8 +17,9 @@ Deviations:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.records import Problem
@@ -28,24 +29,20 @@ from stepmark.search.growing import Tree
 from stepmark.search.lookahead import look_ahead
 from stepmark.search.meaning import meaning
 from stepmark.search.nodes import Node
-from stepmark.search.searching import Expanding, Found, at_least
+from stepmark.search.searching import Expanding, Found
+from stepmark.settings import settings
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class DiverseTrees(Expanding):
     """Diverse verifier tree search."""
 
     name: ClassVar[str] = "dvts"
-    subtrees: int = 4
+    subtrees: Annotated[int, Field(ge=1)] = 4
     """n: trees, each of which gives one solution."""
-    lookahead: int = 0
+    lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared."""
-
-    def __post_init__(self) -> None:
-        Expanding.__post_init__(self)
-        at_least("subtrees", self.subtrees, 1)
-        at_least("lookahead", self.lookahead, 0)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

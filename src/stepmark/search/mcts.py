@@ -32,7 +32,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
+
+from pydantic import Field
 
 from stepmark.batching import Method, Verify
 from stepmark.errors import InputError, UsageError
@@ -40,7 +42,8 @@ from stepmark.records import Problem, Verdict
 from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, value_of
-from stepmark.search.searching import Choice, Expanding, Found, at_least
+from stepmark.search.searching import Choice, Choosing, Expanding, Found
+from stepmark.settings import settings
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,7 +62,7 @@ class _Place:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class MCTS(Expanding):
     """PRM-guided MCTS.
 
@@ -68,17 +71,17 @@ class MCTS(Expanding):
     """
 
     name: ClassVar[str] = "mcts"
-    simulations: int = 32
+    simulations: Annotated[int, Field(ge=1)] = 32
     """How many."""
-    c_puct: float = 1.0
+    c_puct: Annotated[float, Field(ge=0)] = 1.0
     """How much is explored, in units of the value."""
     prior: Literal["uniform", "score"] = "uniform"
     """P: all children alike, or the softmax of their PRM values."""
-    prior_temperature: float = 0.2
+    prior_temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
     """Of that softmax, in units of the value."""
     backup: Literal["mean", "max"] = "mean"
     """Q: the mean of what was backed up, or the highest."""
-    rollouts: int = 0
+    rollouts: Annotated[int, Field(ge=0)] = 0
     """Solutions that are written from each new leaf to evaluate it; 0 for the PRM's value alone."""
     verify: bool = False
     """Judge ends and rollouts by the problem's reference answer."""
@@ -86,13 +89,7 @@ class MCTS(Expanding):
     """How one of the finished solutions is chosen; with `verify`, "best" is a right one before all others."""
 
     def __post_init__(self) -> None:
-        Expanding.__post_init__(self)
-        for name, least in (("simulations", 1), ("c_puct", 0), ("rollouts", 0)):
-            at_least(name, getattr(self, name), least)
-        if not 0 < self.prior_temperature < math.inf:
-            raise UsageError(
-                f"prior_temperature: expected a number above 0, found {self.prior_temperature!r}"
-            )
+        Choosing.__post_init__(self)
         if self.grading.kind == "unbounded" or self.grading.aggregate == "sum-logit":
             raise UsageError(
                 f"MCTS averages values, and a {self.grading.aggregate} of scores of the kind {self.grading.kind!r} is "

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.errors import UsageError
@@ -30,7 +31,8 @@ from stepmark.records import Problem
 from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Choice, Choosing, Found, at_least
+from stepmark.search.searching import Choice, Choosing, Found
+from stepmark.settings import settings
 
 
 def allocation(scores: Sequence[float], *, width: int, temperature: float) -> list[int]:
@@ -56,7 +58,7 @@ def allocation(scores: Sequence[float], *, width: int, temperature: float) -> li
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Rebase(Choosing):
     """Reward balanced search.
 
@@ -65,18 +67,15 @@ class Rebase(Choosing):
     """
 
     name: ClassVar[str] = "rebase"
-    width: int = 16
+    width: Annotated[int, Field(ge=1)] = 16
     """W: steps that are written a round, and solutions that are finished in the end."""
-    balance: float = 0.2
+    balance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
     """T: low gives all to the best, high to all alike."""
     choose: Choice = "vote"
     """How one of the finished solutions is chosen."""
 
     def __post_init__(self) -> None:
         Choosing.__post_init__(self)
-        at_least("width", self.width, 1)
-        if not 0 < self.balance < math.inf:
-            raise UsageError(f"balance: expected a temperature above 0, found {self.balance!r}")
         if self.grading.aggregate == "sum-logit":
             raise UsageError(
                 "REBASE shares out by exp(score): a sum of logits can be infinite; take another aggregate"

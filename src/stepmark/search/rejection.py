@@ -18,8 +18,9 @@ Most PRMs were trained to score whole steps. How far a beginning tells is a prop
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.records import Problem
@@ -27,24 +28,20 @@ from stepmark.search.beam import best_of_round
 from stepmark.search.choosing import choose
 from stepmark.search.growing import Tree
 from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Expanding, Found, at_least
+from stepmark.search.searching import Expanding, Found
+from stepmark.settings import settings
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class EarlyRejection(Expanding):
     """Beam search that gives up steps after their first tokens."""
 
     name: ClassVar[str] = "early-rejection"
-    width: int = 4
+    width: Annotated[int, Field(ge=1)] = 4
     """b: beams that are kept."""
-    tau: int = 64
+    tau: Annotated[int, Field(ge=1)] = 64
     """Tokens after which the beginning of a step is scored."""
-
-    def __post_init__(self) -> None:
-        Expanding.__post_init__(self)
-        at_least("width", self.width, 1)
-        at_least("tau", self.tau, 1)
 
     def search(self, problem: Problem) -> Method[Found]:
         """See `Search.search`."""

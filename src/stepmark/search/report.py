@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from stepmark.problems.answers import Verifier
 from stepmark.search.rows import found_row, trace_row
 from stepmark.search.searching import Found
 from stepmark.show.search import CandidateView, NodeView, SearchView
+from stepmark.show.search_page import SearchPage, search_html
 from stepmark.show.tables import Table
+from stepmark.store import atomic_write
 
 Judge = Callable[[str, str], bool | None]
 """Whether a solution's text is right by a reference answer; None where that is not known."""
@@ -116,3 +120,39 @@ def _cost(cost: Mapping[str, Any]) -> Table:
 
 def _number(value: float | str | None) -> float | None:
     return float(value) if value is not None else None
+
+
+def write_page(
+    path: str | Path,
+    rows: Iterable[Mapping[str, Any]],
+    name: str,
+    prm: str | None,
+    threshold: float | None,
+    verifier: Verifier,
+) -> None:
+    """Draw the trees of a run on one HTML page.
+
+    Args:
+        path: of the page.
+        rows: `found` and `trace` of each problem, both None for one that was left out.
+        name: what was searched.
+        prm: whose scores they are; None where none was asked.
+        threshold: the score under which a step is an error; None for no such point.
+        verifier: says which solutions are right, of problems with a reference answer.
+    """
+    views = tuple(
+        row_view(
+            row["found"],
+            row["trace"],
+            threshold=threshold,
+            judge=lambda text, gold: verifier.verify(text or None, gold).correct,
+        )
+        for row in rows
+        if row["found"] is not None
+    )
+    facts = () if prm is None else (f"Scores by {prm}.",)
+    page = SearchPage(
+        title=f"{views[0].method if views else 'Search'}: {Path(name).name}", searches=views, facts=facts
+    )
+    with atomic_write(path) as handle:
+        handle.writelines(search_html(page))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from stepmark.errors import InputError
+from stepmark.records import read_record
 from stepmark.search.searching import Cost, Found
+from stepmark.store import read_rows
+
+_FOLLOWS = ("tokens", "cached", "prm_cached", "flops")
+"""What is computed from the counts of a cost."""
 
 
 def cost_row(cost: Cost) -> dict[str, Any]:
     """A `Cost` as one JSON object: what was counted, and what follows from it."""
-    follows = {name: getattr(cost, name) for name in ("tokens", "cached", "prm_cached", "flops")}
+    follows = {name: getattr(cost, name) for name in _FOLLOWS}
     return {**asdict(cost), **follows}
 
 
@@ -53,3 +61,27 @@ def trace_row(found: Found) -> dict[str, Any]:
 
 def _number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else "inf" if value > 0 else "-inf"
+
+
+def read_found(path: str | Path) -> Iterator[Found]:
+    """What was found, from a file that `stepmark.search` wrote; the trees are in another file, so that `trace` has no nodes.
+
+    Raises:
+        InputError: a row that is none.
+    """
+    for row in read_rows(path):
+        data = {key: value for key, value in row.data.items() if key not in ("id", "solution", "answer")}
+        try:
+            data["cost"] = {key: value for key, value in data["cost"].items() if key not in _FOLLOWS}
+            data["candidates"] = [
+                {**one, "aggregate": _float(one["aggregate"]), "votes": _float(one["votes"])}
+                for one in data["candidates"]
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"expected a row of stepmark search: {error!r}", where=row.where) from None
+        trace = {"method": data.get("method"), "aggregate": "", "kind": "unbounded"}
+        yield read_record(Found, {**data, "trace": trace}, where=row.where)
+
+
+def _float(value: float | str | None) -> float | None:
+    return float(value) if isinstance(value, str) else value

@@ -7,14 +7,16 @@ replay.
 
 # Without postponed annotations: the methods inherit fields from here, and whoever reads a method's fields (the command line) finds their
 # types themselves and not names that the method's module would have to know.
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
+
+from pydantic import Field
 
 from stepmark.batching import Message, Method, Prompt
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
+from stepmark.settings import settings
 
 State = Literal["kept", "pruned", "finished", "chosen"]
 """`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
@@ -29,7 +31,7 @@ Choice = Literal["best", "majority", "vote"]
 aggregates."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Steps:
     """How the policy writes.
 
@@ -37,17 +39,17 @@ class Steps:
         UsageError: a setting out of its range.
     """
 
-    stop: str = "\n"
+    stop: Annotated[str, Field(min_length=1)] = "\n"
     """The text that ends a step, and stands between two."""
-    max_tokens: int = 256
+    max_tokens: Annotated[int, Field(ge=1)] = 256
     """The longest step; one that is not ended by then is given up."""
-    max_steps: int = 40
+    max_steps: Annotated[int, Field(ge=1)] = 40
     """The longest solution in steps; one that is not ended by then is given up."""
-    max_solution_tokens: int = 1024
+    max_solution_tokens: Annotated[int, Field(ge=1)] = 1024
     """The longest solution, where a solution is written in one go."""
-    temperature: float = 0.7
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
     """Of the samples; 0 is greedy, and then a prefix has one continuation."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample among the likeliest tokens that together hold this share of the probability."""
     seed: int = 0
     """Another seed gives other samples."""
@@ -56,25 +58,13 @@ class Steps:
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
     """Said after the problem; "" for nothing."""
 
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("stop", bool(self.stop), "a text that is not empty"),
-            ("max_tokens", self.max_tokens >= 1, "1 or more"),
-            ("max_steps", self.max_steps >= 1, "1 or more"),
-            ("max_solution_tokens", self.max_solution_tokens >= 1, "1 or more"),
-            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-        ):
-            if not good:
-                raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)!r}")
-
     def prompt_of(self, problem: Problem) -> Prompt:
         """What the policy is shown before the solution."""
         text = f"{problem.text}\n\n{self.instruction}" if self.instruction else problem.text
         return (Message(role="user", content=text),) if self.prompt == "chat" else f"{text}\n\n"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Grading:
     """How step scores make one number, with which prefixes and whole solutions are compared.
 
@@ -92,7 +82,7 @@ class Grading:
         check_aggregate(self.aggregate, self.kind)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Budget:
     """What a search may spend on one problem. Both None: no limit but the method's own.
 
@@ -104,20 +94,14 @@ class Budget:
         UsageError: a negative one.
     """
 
-    tokens: int | None = None
+    tokens: Annotated[int, Field(ge=0)] | None = None
     """Tokens that the policy writes and the PRM reads. Prompts that the policy reads are not counted in it: not every policy tells
     them."""
-    flops: float | None = None
+    flops: Annotated[float, Field(ge=0)] | None = None
     """Floating-point operations of both models, as `Cost.flops` counts them; needs `Sizes`, and a policy that tells its prompts."""
 
-    def __post_init__(self) -> None:
-        for name in ("tokens", "flops"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UsageError(f"budget: expected 0 {name} or more, found {value!r}")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class ModelSize:
     """What a token costs a model: 2 * `parameters` + 4 * `attention` * (tokens before it) operations.
 
@@ -128,16 +112,10 @@ class ModelSize:
         UsageError: no parameters, or a negative number.
     """
 
-    parameters: float
+    parameters: Annotated[float, Field(gt=0)]
     """Weights that a token is multiplied with: without the table of embeddings, with the head."""
-    attention: float = 0
+    attention: Annotated[float, Field(ge=0)] = 0
     """Layers times the width of their attention (heads times their size); 0 leaves the second term out."""
-
-    def __post_init__(self) -> None:
-        if not (self.parameters > 0 and self.attention >= 0):
-            raise UsageError(
-                f"a model's size: expected parameters above 0 and attention of 0 or more, found {self}"
-            )
 
     def flops(self, tokens: int, before: int) -> float:
         """Operations for some tokens in a row.
@@ -150,7 +128,7 @@ class ModelSize:
         return 2.0 * self.parameters * tokens + 4.0 * self.attention * contexts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Sizes:
     """The sizes of both models, where they are known."""
 
@@ -310,7 +288,7 @@ class Search(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Searching:
     """The settings that all searches share."""
 
@@ -330,7 +308,7 @@ class Searching:
     """For `Cost.flops`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Choosing(Searching):
     """A search that comes to several solutions. Abstract.
 
@@ -345,17 +323,12 @@ class Choosing(Searching):
         check_choice(self.choose, self.grading)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Expanding(Choosing):
     """A search that writes step by step, several steps after one. Abstract."""
 
-    expand: int = 4
+    expand: Annotated[int, Field(ge=1)] = 4
     """k: steps that are written after each that is gone on from."""
-
-    def __post_init__(self) -> None:
-        # By name: with slots, super() does not find the class.
-        Choosing.__post_init__(self)
-        at_least("expand", self.expand, 1)
 
 
 def check_choice(choice: Choice, grading: Grading) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 from stepmark.batching import Answerer
 from stepmark.batching.cluster_worker import Built, Fact
@@ -16,71 +16,77 @@ BUILD = "stepmark.search.workers:build"
 def build(
     *,
     policy: str,
+    policy_arguments: str,
     prm: str | None,
-    family: str | None = None,
-    tokenizer: str | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
+    prm_arguments: str,
     memory_tokens: int | None = None,
     policy_memory_tokens: int = 0,
 ) -> Built:
-    """A policy and a PRM that answer what a search asks of them.
+    """A policy and a PRM by their names, on a worker; see `built`.
 
     Args:
         policy: as `models.policies.load_policy` takes it.
+        policy_arguments: its other arguments, as JSON.
         prm: as `models.load.load_prm` takes it; None where the search asks none.
-        family, tokenizer: of the PRM, see `load_prm`.
-        dtype, device: of both, where they compute in this process.
+        prm_arguments: its other arguments, as JSON.
         memory_tokens: tokens whose keys and values the PRM keeps at most.
         policy_memory_tokens: the same of the policy.
+
+    Raises:
+        StepmarkError: whatever those two raise.
+    """
+    from stepmark.models.load import load_prm
+    from stepmark.models.policies import load_policy
+
+    judge = None if prm is None else load_prm(prm, **json.loads(prm_arguments))
+    writer = load_policy(
+        policy, **{**json.loads(policy_arguments), "counts": True, "memory_tokens": policy_memory_tokens}
+    )
+    return built(writer, judge, memory_tokens=memory_tokens)
+
+
+def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) -> Built:
+    """What answers the requests of a search.
+
+    Args:
+        policy: writes.
+        prm: scores; None where the search asks none.
+        memory_tokens: tokens whose keys and values the PRM keeps at most.
 
     Returns:
         Facts: of the PRM `name`, `score_kind`, `aggregate`, `threshold` and `whole_prefixes` (why it must read them; "" where it need
         not), of both `parameters` and `attention` (see `models.sizes.Weights`) where they are known. Counters: `policy.written`,
         `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
-
-    Raises:
-        StepmarkError: whatever those two raise.
     """
     from stepmark.models import policies, scorer
-    from stepmark.models.load import load_prm
-    from stepmark.models.named import idle_settings
 
     facts: dict[str, Fact] = {}
     answerers: dict[type, Answerer] = {}
-    judge = None
     if prm is not None:
-        idle = idle_settings(prm, family=family, tokenizer=tokenizer)
-        computing: dict[str, Any] = {"dtype": dtype, "device": device}
-        read = {name: value for name, value in computing.items() if name not in idle}
-        judge = load_prm(prm, family=family, tokenizer=tokenizer, **read)
-        answerers |= scorer.answerers(judge, memory_tokens=memory_tokens)
+        answerers |= scorer.answerers(prm, memory_tokens=memory_tokens)
         facts |= {
-            "prm.name": judge.name,
-            "prm.score_kind": judge.score_kind,
-            "prm.aggregate": judge.default_aggregate,
-            "prm.threshold": judge.default_threshold,
-            "prm.whole_prefixes": scorer.why_whole_prefixes(judge),
-            **_size_facts("prm", judge),
+            "prm.name": prm.name,
+            "prm.score_kind": prm.score_kind,
+            "prm.aggregate": prm.default_aggregate,
+            "prm.threshold": prm.default_threshold,
+            "prm.whole_prefixes": scorer.why_whole_prefixes(prm),
+            **_size_facts("prm", prm),
         }
-    writer = policies.load_policy(
-        policy, dtype=dtype, device=device, counts=True, memory_tokens=policy_memory_tokens
-    )
-    answerers |= policies.answerers(writer)
-    facts |= _size_facts("policy", writer)
+    answerers |= policies.answerers(policy)
+    facts |= _size_facts("policy", policy)
 
     def counters() -> dict[str, int]:
-        found = {"policy.written": writer.tokens_written}
-        if judge is not None:
-            found["prm.read"] = judge.ledger.tokens_computed + judge.ledger.tokens_written
-        reading = policies.reading_of(writer)
+        counts = {"policy.written": policy.tokens_written}
+        if prm is not None:
+            counts["prm.read"] = prm.ledger.tokens_computed + prm.ledger.tokens_written
+        reading = policies.reading_of(policy)
         if reading is not None:
-            found |= {
+            counts |= {
                 "policy.given": reading.given,
                 "policy.computed": reading.computed,
                 "policy.again": reading.again,
             }
-        return found
+        return counts
 
     return Built(answerers=answerers, facts=facts, counters=counters)
 

@@ -8,13 +8,20 @@ SGLang, llama.cpp). None of them is imported before it is named.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+from pydantic import Field
 
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
+from stepmark.models.lazy import Lazy
+from stepmark.settings import check_arguments, checked
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""The precision of a policy in this process; "auto": as saved."""
 
 
 class Policy(Protocol):
@@ -104,7 +111,7 @@ def in_process(address: str) -> bool:
     return not factory and not address.startswith(("http://", "https://"))
 
 
-def policy_identity(address: str, *, dtype: str = "auto", device: str = "auto") -> str:
+def policy_identity(address: str, *, dtype: Dtype = "auto", device: str = "auto") -> str:
     """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it.
 
     Args:
@@ -122,8 +129,48 @@ def policy_identity(address: str, *, dtype: str = "auto", device: str = "auto") 
     return load_policy(address, dtype=dtype, device=device).identity
 
 
+PolicyLike: TypeAlias = Policy | str | Lazy[Policy]
+"""A policy, or the address that `load_policy` takes."""
+
+
+def lazy_policy(address: str, **arguments: Any) -> Lazy[Policy]:
+    """The policy that `load_policy` would give, loaded when it is needed.
+
+    Args:
+        address: as `load_policy` takes it.
+        arguments: the other arguments of `load_policy`.
+    """
+    return Lazy(load_policy, address, arguments, check=check_policy)
+
+
+def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere.
+
+    Args:
+        address: as `load_policy` takes it.
+        arguments: its other arguments.
+
+    Raises:
+        UsageError: one of them.
+    """
+    from stepmark.models.named import check_device, is_server, refuse_idle
+
+    check_arguments(load_policy, arguments)
+    check_device(arguments.get("device", "auto"))
+    if not in_process(address):
+        where = "computes on its server" if is_server(address) else "is made by that function"
+        why = f"the policy {address} {where}: leave it out"
+        refuse_idle(arguments, dict.fromkeys(("dtype", "device"), why))
+
+
+@checked
 def load_policy(
-    address: str, *, dtype: str = "auto", device: str = "auto", counts: bool = False, memory_tokens: int = 0
+    address: str,
+    *,
+    dtype: Dtype = "auto",
+    device: str = "auto",
+    counts: bool = False,
+    memory_tokens: Annotated[int, Field(ge=0)] = 0,
 ) -> Policy:
     """A policy by its address.
 

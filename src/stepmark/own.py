@@ -1,4 +1,4 @@
-"""Methods of one's own, by name: `--method package.module:Class`, settings as `--set name=value`, and what tells its runs from others.
+"""Methods of your own by name: "package.module:Class" with settings as name=value, and what tells their runs from others.
 
 A searcher's and a labeller's are treated alike: the class is imported, its settings are read strictly by the types of its fields, and
 name, settings and source decide what an interrupted run may be continued with.
@@ -20,17 +20,11 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from cyclopts import Parameter
-
-import stepmark
 from stepmark.catalog import FACTORY, unknown_name
 from stepmark.errors import StepmarkError, UsageError
 from stepmark.errors import told as of_others
-
-Settings: TypeAlias = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
-"""The flag: once for each setting."""
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf)", re.ASCII)
 
@@ -65,19 +59,19 @@ class Own:
     """What a run is told by, beside name and settings: how it was called, and the hash of the source of each module that defines it."""
 
 
-def own(name: str, settings: Sequence[str], kind: Kind, *, flag: str = "--method") -> Own:
+def own(name: str, settings: Sequence[str], kind: Kind, *, setting: str = "method") -> Own:
     """The method behind a name.
 
     Args:
         name: "package.module:Class", or "package.module:function", whose call without arguments gives one.
         settings: "name=value" each; of a field that is a dataclass, "field.name=value".
         kind: what it must be.
-        flag: that named it.
+        setting: that named it.
 
     Raises:
         UsageError: no such thing, one that is no such method or cannot be made, or a setting that it does not have or take.
     """
-    told = f"{flag} {name}"
+    told = f"`{setting}` {name}"
     given = _pairs(settings)
     factory = _load(name, told, kind)
     if isinstance(factory, type):
@@ -90,7 +84,7 @@ def own(name: str, settings: Sequence[str], kind: Kind, *, flag: str = "--method
         ]
         if lacking:
             raise UsageError(
-                f"{told}: its settings {', '.join(lacking)} have no defaults; give each, as --set {lacking[0]}=VALUE"
+                f"{told}: its settings {', '.join(lacking)} have no defaults; give each, as `settings` {lacking[0]}=VALUE"
             )
         made = _called(lambda: factory(**values), told, f"{factory.__name__}({_shown(values)})")
     else:
@@ -229,7 +223,7 @@ def _is_ours_or_pythons(module: types.ModuleType) -> bool:
     if module.__file__ is None:
         return False
     file = Path(module.__file__).resolve()
-    if file.is_relative_to(Path(stepmark.__file__).resolve().parent):
+    if file.is_relative_to(Path(__file__).resolve().parent):
         return True
     paths = sysconfig.get_paths()
     # What is installed may lie below Python's own folder.
@@ -246,9 +240,9 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
     for one in settings:
         key, equals, value = one.partition("=")
         if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
-            raise UsageError(f"--set {one}: expected name=value, such as --set width=8")
+            raise UsageError(f"`settings` {one}: expected name=value, such as width=8")
         if key in found:
-            raise UsageError(f"--set {one}: {key} was set to {found[key]!r} before; give it once")
+            raise UsageError(f"`settings` {one}: {key} was set to {found[key]!r} before; give it once")
         found[key] = value
     return found
 
@@ -271,7 +265,7 @@ def _values(of: type, made: Any, given: Mapping[str, str], kind: Kind, at: str =
     inner: dict[str, dict[str, str]] = {}
     for key, text in given.items():
         head, dot, rest = key.partition(".")
-        whole = f"--set {at}{key}={text}"
+        whole = f"`settings` {at}{key}={text}"
         if not at and head in kind.flags:
             raise UsageError(f"{whole}: {head} is decided by {kind.flags[head]}")
         if head not in known:
@@ -293,7 +287,7 @@ def _values(of: type, made: Any, given: Mapping[str, str], kind: Kind, at: str =
         held = None if held is MISSING else held
         below = _values(type_, held, some, kind, f"{at}{head}.")
         values[head] = _called(
-            partial(_put, type_, held, below), f"--set {at}{head}", f"making it with {_shown(below)}"
+            partial(_put, type_, held, below), f"`settings` {at}{head}", f"making it with {_shown(below)}"
         )
     return values
 
@@ -307,7 +301,7 @@ def _types(of: type) -> dict[str, Any]:
         return get_type_hints(of)
     except (NameError, TypeError) as error:
         raise UsageError(
-            f"--set: the types of {of.__name__}'s fields cannot be read: {error}. Expected types that its module can name when it runs "
+            f"`settings`: the types of {of.__name__}'s fields cannot be read: {error}. Expected types that its module can name when it runs "
             "(not only under TYPE_CHECKING)"
         ) from error
 
@@ -339,7 +333,7 @@ def _value(text: str, type_: Any, whole: str) -> Any:
         raise UsageError(
             f"{whole}: a setting of the type {_name(type_)} is not read from the command line, which reads whole numbers, numbers, "
             "texts, true or false, and choices among them. Name a function that gives the method with its settings: "
-            "--method package.module:function"
+            "`method` package.module:function"
         )
     for one in order:
         if one is type(None) and text == "none":

@@ -1,0 +1,523 @@
+"""`stepmark.search`: problems in; solutions found with a policy and a PRM out, written as they come and resumed where they stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, cast
+
+from pydantic import Field
+
+from stepmark.batching import Answerer, Ready, Reply, ReplyStore, Score, Write
+from stepmark.batching.cluster import Build
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster_worker import Built
+from stepmark.errors import InputError, UsageError
+from stepmark.models.lazy import Lazy
+from stepmark.models.load import PRMLike, lazy_prm
+from stepmark.models.policies import PolicyLike, lazy_policy
+from stepmark.models.replies import MemoryReplies, ReplyFile
+from stepmark.problems.answers import VerifierLike, open_verifier
+from stepmark.problems.answers import answerers as of_verifier
+from stepmark.problems.sources import problems_or_errors
+from stepmark.records import Problem, Refusal, ScoreKind
+from stepmark.search.methods import OF_THE_RUN, Method, load_search
+from stepmark.search.remaking import remade
+from stepmark.search.report import write_page
+from stepmark.search.rows import found_row, read_found, trace_row
+from stepmark.search.run import run
+from stepmark.search.searching import Budget, Found, Grading, ModelSize, Sizes
+from stepmark.search.workers import BUILD, built
+from stepmark.settings import checked
+from stepmark.show.progress import Progress
+from stepmark.store import Results, ResumableRows, Source, atomic_rows, check_outputs, is_stream, run_input
+
+
+@checked
+def search(
+    problems: Source,
+    policy: PolicyLike,
+    prm: PRMLike = "default",
+    *,
+    method: str | Method = "beam",
+    settings: Sequence[str] = (),
+    out: str | Path | None = None,
+    trace: str | Path | None = None,
+    report: str | Path | None = None,
+    aggregate: str | None = None,
+    budget: Annotated[int, Field(ge=0)] | None = None,
+    budget_flops: Annotated[float, Field(ge=0)] | None = None,
+    policy_parameters: Annotated[float, Field(gt=0)] | None = None,
+    prm_parameters: Annotated[float, Field(gt=0)] | None = None,
+    verifier: VerifierLike = "math",
+    percent: Literal["distinct", "sign"] = "distinct",
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+    in_flight: Annotated[int, Field(ge=1)] = 16,
+    memory_tokens: Annotated[int, Field(ge=1)] | None = None,
+    policy_memory_tokens: Annotated[int, Field(ge=0)] = 65_536,
+    cluster: Cluster | None = None,
+    progress: bool = True,
+) -> Results[Found]:
+    """Search for solutions with a policy and a PRM, within a budget.
+
+    A row is a problem, {"problem": "…"} or {"question": "…"}, and its reference answer where there is one. A run with `out` that is
+    interrupted continues when the same call is made again, and asks for no reply twice.
+
+    Args:
+        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
+        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
+        method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
+        settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
+        out: write what is found to this file, one JSON line a problem, packed if its name ends in .gz.
+        trace: write the trees to this file, one JSON line a problem, packed if its name ends in .gz.
+        report: draw the trees on this HTML page, one file that works without a network.
+        aggregate: how step scores make one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
+        budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
+        budget_flops: floating-point operations that one problem may cost; of models behind a server it needs their parameters.
+        policy_parameters: weights of the policy, to count operations: 1.5e9, without the table of embeddings. Default: counted, of a
+            model in this process.
+        prm_parameters: weights of the PRM, to count operations. Default: counted, of a model in this process.
+        verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
+        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        columns: names of columns, where they differ: problem=question,answer=gold.
+        keep_going: leave out problems that cannot be searched, and list them at the end.
+        in_flight: problems that are searched at once: more fill a server better and take more memory.
+        memory_tokens: tokens whose keys and values the PRM keeps at most. Default: 65,536.
+        policy_memory_tokens: tokens whose keys and values a policy in this process keeps at most; 0 keeps none.
+        cluster: spread the work over a Ray cluster.
+        progress: show how far the run is, on standard error.
+
+    Returns:
+        What was found of each problem, in their order. With `out` it is read from that file, without the trees.
+
+    Raises:
+        InputError: a problem that cannot be searched (unless `keep_going`), or no problems.
+        UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
+        BackendError: the policy, the PRM or the verifier failed; what was done is kept beside `out`.
+    """
+    if out is None and (trace is not None or report is not None) and not isinstance(problems, list | tuple):
+        problems = list(problems) if not isinstance(problems, str | Path) else problems
+    for name, path in (("out", out), ("trace", trace), ("report", report)):
+        if path is not None and is_stream(path):
+            raise UsageError(f"`{name}` {path}: expected a file's name")
+    searcher, source = load_search(method, settings)
+    given = run_input(problems, again=True, hashed=out is not None)
+    check_outputs({"out": out, "trace": trace, "report": report}, given.source)
+    keeps_trees = out is None or trace is not None or report is not None
+    models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
+    limits = {"aggregate": aggregate, "budget": budget, "budget_flops": budget_flops}
+    sizes = {"policy_parameters": policy_parameters, "prm_parameters": prm_parameters}
+    judge: dict[str, Any] = {
+        "verifier": verifier if isinstance(verifier, str) else verifier.name,
+        "percent": percent,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(models)
+        checker = stack.enter_context(open_verifier(verifier, percent=percent))
+        manifest = {
+            "command": "search",
+            "input": given.manifest,
+            "method": _method_facts(searcher),
+            **({} if source is None else {"source": dict(source)}),
+            "settings": {**limits, **sizes, **judge, "columns": columns, "trace": keeps_trees},
+        }
+        writer = None
+        if out is not None:
+            plain = json.loads(json.dumps(manifest, default=str))  # a setting may be a path
+            writer = stack.enter_context(closing(ResumableRows(out, plain)))
+        models.load(stack, most=in_flight)
+        if writer is not None:
+            writer.identify(models.identities())
+        fitted = _fitted(searcher, models.built, aggregate, Budget(tokens=budget, flops=budget_flops), sizes)
+        store: ReplyStore = MemoryReplies()
+        if out is not None:
+            store = stack.enter_context(closing(ReplyFile(Path(f"{out}.replies.sqlite"))))
+        work = _Run(
+            source=given.source,
+            columns=columns,
+            name=given.name,
+            rows=given.rows,
+            search=fitted,
+            models=models,
+            answerers={**models.built.answerers, **of_verifier(checker)},
+            store=store,
+            writer=writer,
+            keeps_trees=keeps_trees,
+            keep_going=keep_going,
+            in_flight=in_flight,
+            shown=progress,
+        )
+        tally = work.all()
+        if report is not None:
+            # Before the part is dropped: a run that is killed here has it to resume from.
+            write_page(report, work.lines(), given.name, models.prm_name, models.threshold, checker)
+        if writer is not None:
+            assert out is not None
+            outputs = ({} if trace is None else {str(trace): "trace"}) | {str(out): "found"}
+            writer.finish(asdict(tally), {path: partial(_rows, key) for path, key in outputs.items()})
+        elif trace is not None:
+            with atomic_rows(trace) as write:
+                for line in work.lines():
+                    for row in _rows("trace", line):
+                        write(row)
+        summary = _summary(
+            tally, models.saved, [str(path) for path in (out, trace, report) if path is not None], out
+        )
+    results = work.found
+    return Results(
+        (lambda: iter(results)) if out is None else lambda: read_found(out),
+        len(results) if out is None else tally.problems,
+        out=None if out is None else Path(out),
+        refused=tally.refused,
+        manifest=manifest,
+        summary=summary,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """What the summary counts."""
+
+    problems: int = 0
+    finished: int = 0
+    unfinished: int = 0
+    none: int = 0
+    stopped: dict[str, int] = field(default_factory=dict)
+    decoded: int | None = 0
+    read: int | None = 0
+    refused: list[str] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count the result of a problem."""
+        if row["refused"] is not None:
+            self.refused.append(row["refused"])
+            return
+        found = row["found"]
+        self.problems += 1
+        chosen = None if found["chosen"] is None else found["candidates"][found["chosen"]]
+        self.none += chosen is None
+        self.finished += chosen is not None and chosen["finished"]
+        self.unfinished += chosen is not None and not chosen["finished"]
+        self.stopped[found["stopped"]] = self.stopped.get(found["stopped"], 0) + 1
+        self.decoded = _sum(self.decoded, found["cost"]["decoded"])
+        self.read = _sum(self.read, found["cost"]["prm"])
+
+
+class _Models:
+    """The policy and the PRM of a run, in this process or on the workers of a cluster; a context that checks them before they are loaded."""
+
+    def __init__(
+        self,
+        searcher: Method,
+        policy: PolicyLike,
+        prm: PRMLike,
+        memory_tokens: int | None,
+        policy_memory_tokens: int,
+        cluster: Cluster | None,
+    ) -> None:
+        self._cluster = cluster if cluster is not None and cluster.ray is not None else None
+        self._memory_tokens = memory_tokens
+        self._policy_memory_tokens = policy_memory_tokens
+        self._name = searcher.name
+        self._policy = lazy_policy(policy) if isinstance(policy, str) else policy
+        self._prm = (lazy_prm(prm) if isinstance(prm, str) else prm) if searcher.asks_prm else None
+        if cluster is not None:
+            cluster.check()
+        for model in (self._policy, self._prm):
+            if isinstance(model, Lazy):
+                model.check()
+            elif model is not None and self._cluster is not None:
+                raise UsageError(
+                    "`ray`: expected the models as names, which every worker loads, found one of this process"
+                )
+        self.built = Built(answerers={})
+        self.threshold: float | None = None
+        self.prm_name: str | None = None
+
+    def __enter__(self) -> _Models:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def load(self, stack: ExitStack, *, most: int) -> None:
+        """Load both, and what must be known of them."""
+        if self._cluster is None:
+            prm = self._prm.load() if isinstance(self._prm, Lazy) else self._prm
+            policy = self._policy
+            if isinstance(policy, Lazy):
+                policy = policy.with_arguments(counts=True, memory_tokens=self._policy_memory_tokens).load()
+            self.built = built(policy, prm, memory_tokens=self._memory_tokens)
+        else:
+            assert isinstance(self._policy, Lazy)
+            assert self._prm is None or isinstance(self._prm, Lazy)
+            settings = {
+                "policy": self._policy.name,
+                "policy_arguments": json.dumps(self._policy.arguments),
+                "prm": None if self._prm is None else self._prm.name,
+                "prm_arguments": json.dumps({} if self._prm is None else self._prm.arguments),
+                "memory_tokens": self._memory_tokens,
+                "policy_memory_tokens": self._policy_memory_tokens,
+            }
+            # A problem stays with the worker that has read it.
+            workers = stack.enter_context(
+                self._cluster.start(Build(function=BUILD, settings=settings), most=most, homes=True)
+            )
+            self.built = Built(
+                answerers=workers.answerers, facts=workers.facts, counters=lambda: workers.counters
+            )
+        if self._prm is None:
+            self.built = replace(self.built, answerers={**self.built.answerers, Score: _no_prm(self._name)})
+        else:
+            threshold = self.built.facts["prm.threshold"]
+            assert threshold is None or isinstance(threshold, int | float)
+            self.threshold = threshold
+            self.prm_name = str(self.built.facts["prm.name"])
+
+    def identities(self) -> dict[str, str]:
+        """The identities of both, as manifests name them."""
+        asked = (("policy", Write), *((("prm", Score),) if self.prm_name is not None else ()))
+        return {which: self.built.answerers[kind].identity for which, kind in asked}
+
+    @property
+    def written(self) -> int:
+        """Tokens that the policy has written."""
+        return self.built.counters().get("policy.written", 0)
+
+    @property
+    def read(self) -> int:
+        """Tokens that the PRM has computed or written."""
+        return self.built.counters().get("prm.read", 0)
+
+    @property
+    def saved(self) -> str:
+        """What a policy in a process of ours has computed of its prompts, for people; "" for others."""
+        counted = self.built.counters()
+        if not counted.get("policy.given"):
+            return ""
+        forgotten = counted.get("policy.again", 0)
+        again = f", {forgotten:,} of them again: give it more `policy_memory_tokens`" if forgotten else ""
+        return f"the policy computed {counted['policy.computed']:,} of {counted['policy.given']:,} tokens of its prompts{again}"
+
+    def facts(self) -> Sequence[str]:
+        """What progress reports."""
+        return (f"{self.written:,} tokens written", f"{self.read:,} read by the PRM")
+
+
+@dataclass(kw_only=True, slots=True)
+class _Run:
+    """Problems on their way through a search to the output."""
+
+    source: Source
+    columns: Mapping[str, str] | None
+    name: str
+    rows: int | None
+    search: Method
+    models: _Models
+    answerers: Mapping[type, Answerer]
+    store: ReplyStore
+    writer: ResumableRows | None
+    keeps_trees: bool
+    keep_going: bool
+    in_flight: int
+    shown: bool
+    found: list[Found] = field(default_factory=list)
+    """The results, where they are not written to a file."""
+
+    def all(self) -> _Tally:
+        """Search every problem; the part then has a result for each.
+
+        Raises:
+            InputError: a problem that cannot be searched, unless the run keeps going; or none could be.
+        """
+        tally = _Tally()
+        if whole := self.models.built.facts.get("prm.whole_prefixes"):
+            tally_note(f"the PRM reads the whole prefix for every step: {whole}", shown=self.shown)
+        before = 0
+        if self.writer is not None:
+            for earlier in islice(self.lines(), self.writer.done):
+                tally.add(earlier)
+            before = tally.problems + len(tally.refused)
+        progress = Progress(
+            self.rows,
+            done=before,
+            tokens=lambda: self.models.written + self.models.read,
+            verb="searched",
+            facts=self.models.facts,
+            noun="problem",
+            shown=self.shown,
+        )
+        answerers = {**self.answerers, Write: _ticking(self.answerers[Write], progress.tick)}
+        waiting: list[InputError | None] = []
+
+        def problems() -> Iterator[Problem]:
+            for number, one in enumerate(
+                problems_or_errors(self.source, columns=self.columns, need_answer=False)
+            ):
+                if isinstance(one, InputError) and not self.keep_going:
+                    raise one
+                if number >= before:
+                    waiting.append(one if isinstance(one, InputError) else None)
+                    if isinstance(one, Problem):
+                        yield one
+
+        def write(result: Found | Refusal | InputError) -> None:
+            row = _line(result, keep_going=self.keep_going, trace=self.keeps_trees)
+            if self.writer is not None:
+                self.writer.write(row)
+            elif isinstance(result, Found):
+                self.found.append(result)
+            tally.add(row)
+            progress.advance()
+
+        try:
+            with progress:
+                for result in run(
+                    problems(), self.search, answerers, store=self.store, in_flight=self.in_flight
+                ):
+                    while waiting and (error := waiting.pop(0)) is not None:
+                        write(error)
+                    write(result)
+                for error in waiting:
+                    if error is not None:
+                        write(error)
+        except InputError as error:
+            if not self.keep_going and error.where is not None:
+                error.add_note("with `keep_going`, such rows are left out and listed")
+            raise
+        except KeyboardInterrupt:
+            done = tally.problems + len(tally.refused)
+            kept = (
+                "nothing is kept"
+                if self.writer is None
+                else f"{done} problems are kept; the same command continues"
+            )
+            raise KeyboardInterrupt(kept) from None
+        if tally.problems == 0:
+            why = ": " + tally.refused[0] if tally.refused else ""
+            raise InputError("no problem could be searched" + why, where=self.name)
+        return tally
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The results so far, as `_line` made them."""
+        if self.writer is None:
+            return (_line(one, keep_going=False, trace=True) for one in self.found)
+        return (line for line in self.writer.results() if not isinstance(line, InputError))
+
+
+def tally_note(text: str, *, shown: bool) -> None:
+    """Print a note of a run on standard error."""
+    import sys
+
+    if shown:
+        sys.stderr.write(f"{text}\n")
+
+
+def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
+    return [] if line[key] is None else [line[key]]
+
+
+def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:
+    """The result of one problem.
+
+    Raises:
+        InputError: a problem that cannot be searched, unless the run keeps going.
+    """
+    if not isinstance(result, Found):
+        error = result.error if isinstance(result, Refusal) else result
+        if not keep_going:
+            raise error
+        return {"found": None, "trace": None, "refused": str(error)}
+    return {"found": found_row(result), "trace": trace_row(result) if trace else None, "refused": None}
+
+
+def _ticking(answerer: Answerer, tick: Callable[[], None]) -> Answerer:
+    def answer(requests: Sequence[Any], ready: Ready) -> Sequence[Reply]:
+        def arrived(number: int, reply: Reply) -> None:
+            ready(number, reply)
+            tick()
+
+        return answerer.answer(requests, arrived)
+
+    return Answerer(identity=answerer.identity, answer=answer)
+
+
+def _no_prm(name: str) -> Answerer:
+    """What answers a search for a score that declares that it asks for none."""
+
+    def answer(requests: Sequence[Any], ready: Ready) -> NoReturn:
+        raise UsageError(
+            f"the search {name} asked for a score, and its class says asks_prm = False, so that no PRM was loaded. Leave asks_prm out of "
+            "the class, or give its Tree scored=False"
+        )
+
+    return Answerer(identity="no PRM", answer=answer)
+
+
+def _method_facts(searcher: Method) -> dict[str, Any]:
+    fields_ = asdict(searcher)  # type: ignore[call-overload]
+    return {"name": searcher.name, **{key: value for key, value in fields_.items() if key not in OF_THE_RUN}}
+
+
+def _fitted(
+    searcher: Method, models: Built, aggregate: str | None, budget: Budget, sizes: Mapping[str, float | None]
+) -> Method:
+    """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
+    grading = Grading()
+    if "prm.name" in models.facts:
+        how = str(models.facts["prm.aggregate"]) if aggregate is None else aggregate
+        grading = Grading(aggregate=how, kind=cast(ScoreKind, models.facts["prm.score_kind"]))
+    known = Sizes(
+        policy=_size(models, "policy", sizes["policy_parameters"]),
+        prm=_size(models, "prm", sizes["prm_parameters"]),
+    )
+    return remade(searcher, grading=grading, budget=budget, sizes=known)
+
+
+def _size(models: Built, which: str, parameters: float | None) -> ModelSize | None:
+    if parameters is not None:
+        return ModelSize(parameters=parameters)
+    known, attention = (models.facts.get(f"{which}.{name}") for name in ("parameters", "attention"))
+    if known is None:
+        return None
+    assert isinstance(known, int | float)
+    assert isinstance(attention, int | float)
+    return ModelSize(parameters=known, attention=attention)
+
+
+def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path | None) -> str:
+    """What a run came to, for people."""
+    lines = [
+        f"{tally.problems:,} problems: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "
+        f"{tally.none:,} with none; stopped: "
+        + ", ".join(f"{count:,} {why}" for why, count in sorted(tally.stopped.items())),
+        f"{count_of(tally.decoded)} tokens written, {count_of(tally.read)} read by the PRM",
+    ]
+    if saved:
+        lines.append(saved)
+    if tally.refused:
+        lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
+    if written:
+        *most, last = written
+        files = f"{', '.join(most)} and {last}" if most else last
+        lines.append(
+            f"wrote {files}" + ("" if out is None else f"; replies are kept in {out}.replies.sqlite")
+        )
+    return "\n".join(lines)
+
+
+def count_of(tokens: int | None) -> str:
+    """A number of tokens for people."""
+    return "an unknown number of" if tokens is None else f"{tokens:,}"
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
