@@ -252,7 +252,7 @@ HOSTILE = (
     r"$\href{javascript:alert(3)}{x}$ and $\includegraphics{https://example.org/x.png}$ $\htmlClass{a}{b}$",
     "```html\n</code></pre><script>alert(4)</script>\n```",
     r"$\def\a{\a\a}\a$ and $\gdef\x{\x}$ \[\rule{9999em}{9999em}\]",
-    "hidden \u202etxt.exe and \x1b[31m",
+    "hidden \u202etxt.exe and \x1b[31m and 1\u200b2 $x\u200e$ `y\u200f`\n```python\nz = 'a\u2060'\n```",
 )
 
 
@@ -281,6 +281,12 @@ def test_hostile_texts_are_text(browser: Browser, folder: Path) -> None:
         assert bad in page.locator("#step-0 .txt").inner_text()
         assert "</code></pre><script>alert(4)</script>" in page.locator("#step-3 pre").inner_text()
         assert "\\u202etxt.exe and \\x1b[31m" in page.locator("#step-5 .txt").inner_text()
+        boxes = page.locator("#step-5 .codepoint")
+        assert boxes.all_inner_texts() == ["U+200B", "U+200E", "U+200F", "U+2060"]
+        assert boxes.first.get_attribute("title") == "U+200B, an invisible character"
+        seen = boxes.first.bounding_box()
+        assert seen is not None
+        assert seen["width"] > 10
         ann.keys("x", "t", "1", "m")
         page.keyboard.type(bad)
         ann.keys("Enter", "Shift+M")

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+import unicodedata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from stepmark.annotation.wire import marks_data, read_change
 from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import pieces
-from stepmark.show.text import visible
+from stepmark.show.text import INVISIBLE, code_point, visible
 
 WEB = Path(str(files("stepmark.annotation") / "web"))
 NODE = shutil.which("node")
@@ -344,3 +345,29 @@ const made = given.map((when) => keysOf(new Set(when)).flatMap(({ keys }) => key
     for keys in node(tmp_path, ["keys.js"], code, [*pages, ["per_step", "neutral", "labelling", *shared]]):
         assert len(keys) == len(set(keys))
         assert len(keys) > 25
+
+
+def test_the_page_boxes_the_characters_that_python_boxes(tmp_path: Path) -> None:
+    """All characters below the private planes that have no width in Unicode or are joiners and selectors, in several places."""
+    odd = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" or _fills(code)]
+    rng = random.Random(5)
+    around = ["a", "5", " ", "م", "क", "👩", "葛", "✔", "#", "\ufe0f", "\u200d", "x²"]
+    texts = ["".join(rng.choices(around, k=2)) + one + rng.choice(around) for one in odd for _ in range(3)]
+    code = """
+import { boxed, hides } from "./dom.js";
+globalThis.document = { createElement: () => ({ append(...words) { this.words = words.join(""); } }) };
+const made = given.map((text) => [hides(text), boxed(text).map((one) => (typeof one === "string" ? one : [one.words]))]);"""
+    for text, (hides, parts) in zip(texts, node(tmp_path, ["dom.js"], code, texts), strict=True):
+        found = [code_point(one) for one in INVISIBLE.findall(text)]
+        assert hides == bool(found), ascii(text)
+        assert [part[0] for part in parts if isinstance(part, list)] == found, ascii(text)
+        assert "".join(part for part in parts if isinstance(part, str)) == text
+
+
+def _fills(code: int) -> bool:
+    """Variation selectors, and letters that are blank."""
+    return (
+        0xFE00 <= code <= 0xFE0F
+        or 0xE0100 <= code <= 0xE01EF
+        or code in (0x34F, 0x115F, 0x1160, 0x3164, 0xFFA0)
+    )

@@ -411,6 +411,7 @@ TAGS = {
     "div",
 }
 TAGS |= {
+    "bdi",
     "span",
     "h1",
     "h2",
@@ -460,6 +461,7 @@ ATTACKS = [
     "nul \0 and \x1b[31m and \u202e and \ud800 and &lt;b&gt; &#60;script&#62;",
     "<!-- --> <![CDATA[ ]]> <?php ?> <link rel=stylesheet href=//example.org/x.css> url(http://example.org)",
     "$\\gdef\\frac#1#2{STOLEN}\\global\\let\\sqrt\\relax$",
+    "left\u200eto right\u200f and no\u200bspace",
 ]
 
 
@@ -514,6 +516,14 @@ def test_hostile_texts_are_shown_as_they_are(tmp_path: Path) -> None:
     assert shown[2] == ATTACKS[2]
     assert shown[13] == "nul \\x00 and \\x1b[31m and \\u202e and \\ud800 and &lt;b&gt; &#60;script&#62;"
     assert page.one("head").one("title").text == page.one("h1").text == ATTACKS[1]
+    # What takes no room has a box, in the problem as in the steps.
+    texts = page.find(".problem")[-1].find(".txt")
+    assert len(texts) >= 3
+    for text in texts:
+        boxes = [(box.text, box.attributes["title"].partition(",")[0]) for box in text.find(".codepoint")]
+        assert boxes[:3] == [
+            ("U+200E", "U+200E LEFT-TO-RIGHT MARK"), ("U+200F", "U+200F RIGHT-TO-LEFT MARK"), ("U+200B", "U+200B ZERO WIDTH SPACE"),
+        ]  # fmt: skip
 
 
 def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from typing import get_args
 
@@ -18,10 +20,17 @@ from rich.console import Console
 from stepmark.errors import InputError, ScoreKindError
 from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
-from stepmark.show.html import CODE_NAMES, FRAGMENT_ALPHA, highlight, solution_fragment, text_html
+from stepmark.show.html import (
+    CODE_NAMES,
+    FRAGMENT_ALPHA,
+    highlight,
+    solution_fragment,
+    steps_fragment,
+    text_html,
+)
 from stepmark.show.pieces import pieces
 from stepmark.show.terminal import solution_lines
-from stepmark.show.text import check_solution, first_error_words, number, one_line, visible
+from stepmark.show.text import check_solution, first_error_words, number, one_line, spelled, visible
 
 PLACES = [at / 100 for at in range(101)]
 MODES: list[colour.Mode] = ["light", "dark"]
@@ -188,6 +197,50 @@ def test_what_is_visible_can_be_printed_and_encoded(text: str) -> None:
     assert all(char in "\n\t" or ord(char) >= 0x20 for char in shown)
     assert visible(shown) == shown
     assert "\n" not in one_line(text)
+
+
+UNSEEN = {
+    "a\u200eb": ["U+200E"],
+    "שלום\u200f!": ["U+200F"],
+    "12\u200b3 \u2060 x\u00ady": ["U+200B", "U+2060", "U+00AD"],
+    "<\u200c>&\u200d;": ["U+200C", "U+200D"],
+    "ok\ufe0f 🙂\ufe0f\ufe0e": ["U+FE0F", "U+FE0E"],
+    "tag\U000e0041": ["U+E0041"],
+    "می\u200cخواهم 👩\u200d🔬 क्\u200dष ✔\ufe0f 1\ufe0f\u20e3 葛\ufe00": [],
+    "plain\ttext\n": [],
+}
+"""Texts, and the characters in them that nobody sees. Joiners and variation selectors that act on something are seen."""
+
+
+@pytest.mark.parametrize(("text", "codes"), UNSEEN.items())
+@pytest.mark.parametrize(
+    "page", [text_html, lambda text: steps_fragment([text], headline="")], ids=["page", "notebook"]
+)
+def test_characters_that_take_no_room_are_shown_by_their_number(
+    page: Callable[[str], str], text: str, codes: list[str]
+) -> None:
+    boxes = re.findall(
+        r'(.)<bdi class="codepoint" title="(\S+) [^"]*, an invisible character"[^>]*>(.*?)</bdi>', page(text)
+    )
+    # The character stays where it is, with its box after it.
+    assert boxes == [(chr(int(code[2:], 16)), code, code) for code in codes]
+    if page is text_html:
+        assert unescape(re.sub("<bdi.*?</bdi>", "", page(text))) == text
+
+
+def test_the_box_says_the_character_s_name() -> None:
+    assert 'title="U+200E LEFT-TO-RIGHT MARK, an invisible character"' in text_html("a\u200eb")
+
+
+def test_where_no_box_can_stand_the_number_is_written_out() -> None:
+    assert one_line("run\u200e 1\u200b2") == "run\\u200e 1\\u200b2"
+    assert spelled("a\U000e0041\u200d 👩\u200d🔬") == "a\\U000e0041\\u200d 👩\u200d🔬"
+
+
+def test_a_formula_with_an_unseen_character_is_shown_as_it_was_written() -> None:
+    markup = text_html("So $x\u200b = 3$ and `y\u200b`:\n```python\nz\u200b = 1\n```")
+    assert 'class="tex"' not in markup
+    assert markup.count("U+200B</bdi>") == 3
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def attacked(text: str) -> SearchView:
 TAGS = {
     "root", "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "aside", "div", "span", "h1", "h2",
     "p", "b", "i", "a", "ul", "ol", "li", "dl", "dt", "dd", "details", "summary", "figure", "figcaption", "table", "thead", "tbody",
-    "tr", "th", "td", "label", "input", "button", "output", "noscript", "script", "svg", "path",
+    "tr", "th", "td", "label", "input", "button", "output", "noscript", "script", "svg", "path", "bdi",
 }  # fmt: skip
 
 
@@ -335,6 +335,19 @@ def test_hostile_texts_are_inert_and_shown(attack: str) -> None:
                 assert "hacked" not in value or name == "title"
     if "\0" not in attack:
         assert whole.one("h1").text == data["name"] == data["nodes"][0]["text"] == attack
+
+
+def test_characters_that_take_no_room_are_seen() -> None:
+    whole = page_of(SearchPage(title="t\u200e", searches=(attacked("left\u200eright"),)))
+    data = data_of(whole)
+    assert whole.one("h1").text == "t\\u200e"
+    # In the picture there is no markup: there the number is written out.
+    assert (data["name"], data["nodes"][0]["text"]) == ("left\\u200eright", "left\\u200eright")
+    for markup in (str(data["nodes"][0]["html"]), str(data["about"])):
+        assert (
+            'left\u200e<bdi class="codepoint" title="U+200E LEFT-TO-RIGHT MARK, an invisible character">U+200E</bdi>right'
+            in markup
+        )
 
 
 def wide(levels: int = 60, width: int = 17, keep: int = 4) -> SearchView:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import html
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import Piece, pieces
-from stepmark.show.text import check_solution, first_error_words, number, visible
+from stepmark.show.text import INVISIBLE, check_solution, code_point, first_error_words, number, visible
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -29,19 +31,33 @@ def text_html(text: str, *, language: str | None = None) -> str:
     """A text with its formulas and code marked up.
 
     Formulas come as `<span class="tex">` (or `<span class="tex tex-d">` for displayed ones) holding the escaped
-    source, for a script to render; without the script they read as the author wrote them.
+    source, for a script to render; without the script they read as the author wrote them. After a character that takes no room
+    stands `<bdi class="codepoint">` with its number; a formula with such a character in it is shown as it was written.
 
     Args:
         text: as a person or a model wrote it.
         language: the whole text is code of this language ("" when that is not known).
     """
     if language is not None:
-        return _block(text, language)
+        return _boxed(_block(text, language))
     cut = list(pieces(text))
-    return "".join(
-        _piece(piece, after_block=_is_block(cut, at - 1), before_block=_is_block(cut, at + 1))
-        for at, piece in enumerate(cut)
+    return _boxed(
+        "".join(
+            _piece(piece, after_block=_is_block(cut, at - 1), before_block=_is_block(cut, at + 1))
+            for at, piece in enumerate(cut)
+        )
     )
+
+
+def _boxed(marked_up: str, style: str = "") -> str:
+    """Marked-up text with the number of each invisible character after it; no tag of ours has such a character."""
+
+    def box(found: re.Match[str]) -> str:
+        code = code_point(found[0])
+        title = f"{code} {unicodedata.name(found[0], '')}".strip()
+        return f'{found[0]}<bdi class="codepoint" title="{title}, an invisible character"{style}>{code}</bdi>'
+
+    return INVISIBLE.sub(box, marked_up)
 
 
 def has_formula(marked_up: str) -> bool:
@@ -169,10 +185,15 @@ FRAGMENT_ALPHA = 0.18
 """How strongly a step of a fragment is tinted."""
 
 
+_BOX = (
+    ' style="font-size:.7em;padding:0 .25em;border:1px solid;border-radius:3px;opacity:.75;user-select:none"'
+)
+
+
 def _plain(text: str) -> str:
     parts = []
     for piece in pieces(text):
-        if piece.kind in ("inline", "display"):
+        if piece.kind in ("inline", "display") and not INVISIBLE.search(piece.source):
             parts.append(f'<span class="tex2jax_process mathjax_process">{esc(piece.source)}</span>')
         elif piece.kind == "code" and piece.text.strip():
             parts.append(
@@ -182,7 +203,7 @@ def _plain(text: str) -> str:
             parts.append(f'<code style="background:transparent;color:inherit">{esc(piece.text)}</code>')
         else:
             parts.append(esc(piece.source))
-    return "".join(parts)
+    return _boxed("".join(parts), _BOX)
 
 
 def _is_block(cut: list[Piece], at: int) -> bool:
@@ -190,6 +211,8 @@ def _is_block(cut: list[Piece], at: int) -> bool:
 
 
 def _piece(piece: Piece, *, after_block: bool, before_block: bool) -> str:
+    if piece.kind in ("inline", "display") and INVISIBLE.search(piece.source):
+        return esc(piece.source)
     if piece.kind == "inline":
         return f'<span class="tex">{esc(piece.text)}</span>'
     if piece.kind == "display":

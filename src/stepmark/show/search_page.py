@@ -19,7 +19,7 @@ from stepmark.show.frame import asset, foot, formula_scripts, head, settings_htm
 from stepmark.show.html import esc, text_html
 from stepmark.show.search import CandidateView, NodeView, SearchView, rounds
 from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import number, one_line, visible
+from stepmark.show.text import number, one_line, spelled
 
 _SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
 
@@ -166,7 +166,7 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
 def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": node.number,
-        "text": visible(node.text).strip(),
+        "text": spelled(node.text).strip(),
         "level": level_class(place := view.place(node.score)),
         "state": node.state,
         "round": node.round,

@@ -13,6 +13,23 @@ from stepmark.errors import InputError
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
+# Joiners act on letters of these scripts and on emoji, variation selectors on these characters.
+_SHAPED = "\u0600-\u1fff\u2190-\u2bff\ua000-\uabff\ufb50-\ufdff\ufe70-\ufefc\U0001f000-\U0001faff"
+_VARIED = f"#*0-9©®\u203c-\u3299\u3400-\u9fff{_SHAPED}\U00020000-\U0003ffff"
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2060-\u2065\u206a-\u206f\u3164\uffa0\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    f"|(?<![{_SHAPED}\ufe0f])[\u200c\u200d]|[\u200c\u200d](?![{_SHAPED}\ufe0f])|(?<![{_VARIED}])[\ufe00-\ufe0f]"
+)
+"""Characters that take no room and that `visible` leaves alone: direction marks, zero-width spaces, tags; joiners and variation selectors
+where there is no script or emoji for them to act on."""
+
+
+def code_point(character: str) -> str:
+    """The name of a character by its number: "U+200E"."""
+    return f"U+{ord(character):04X}"
+
+
 def visible(text: str) -> str:
     r"""The text with every control character written out: ESC becomes the four characters ``\x1b``.
 
@@ -23,7 +40,12 @@ def visible(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The same for a place that holds one line: a title, a name. White space runs become one space."""
-    return visible(" ".join(text.split()))
+    return spelled(" ".join(text.split()))
+
+
+def spelled(text: str) -> str:
+    """`visible`, with `INVISIBLE` characters written out too: for places without markup, such as titles and labels."""
+    return INVISIBLE.sub(_escaped, visible(text))
 
 
 def number(value: float) -> str:
@@ -39,7 +61,7 @@ def number(value: float) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found.group())
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def first_error_words(first_error: int | None) -> str:

@@ -1,6 +1,6 @@
 // Code in a few colours: comments, strings, numbers and the words that most languages share. The text itself stays as it is.
 
-import { make } from "./dom.js";
+import { boxed, make } from "./dom.js";
 
 const LONGEST = 20_000; // longer blocks are shown without colours
 const HASH = new Set(["", "py", "python", "sh", "bash", "shell", "yaml", "toml", "ruby", "r"]);
@@ -11,7 +11,7 @@ const WORDS =
 
 /** Nodes and strings for the text. */
 export function coloured(text, language) {
-  if (text.length > LONGEST || language === "text" || language === "output") return [text];
+  if (text.length > LONGEST || language === "text" || language === "output") return boxed(text);
   const comment = HASH.has(language) ? "(?<![\\w$&])#[^\\n]*" : "//[^\\n]*|/\\*[\\s\\S]*?\\*/";
   const token = new RegExp(
     `(?<comment>${comment})|(?<string>"""[\\s\\S]*?"""|'''[\\s\\S]*?'''|"(?:\\\\.|[^"\\\\\\n])*"|'(?:\\\\.|[^'\\\\\\n])*')` +
@@ -22,10 +22,10 @@ export function coloured(text, language) {
   let at = 0;
   for (const found of text.matchAll(token)) {
     const kind = Object.entries(found.groups).find(([, value]) => value !== undefined)[0];
-    nodes.push(text.slice(at, found.index), make("span", { class: `hl-${kind}` }, found[0]));
+    nodes.push(...boxed(text.slice(at, found.index)), make("span", { class: `hl-${kind}` }, boxed(found[0])));
     at = found.index + found[0].length;
   }
-  nodes.push(text.slice(at));
+  nodes.push(...boxed(text.slice(at)));
   return nodes.filter((node) => node !== "");
 }
 

@@ -27,6 +27,32 @@ export function visible(text) {
   });
 }
 
+// As `stepmark.show.text.INVISIBLE`: what takes no room and is left alone above.
+const SHAPED = "\\u0600-\\u1fff\\u2190-\\u2bff\\ua000-\\uabff\\ufb50-\\ufdff\\ufe70-\\ufefc\\u{1f000}-\\u{1faff}";
+const VARIED = `#*0-9©®\\u203c-\\u3299\\u3400-\\u9fff${SHAPED}\\u{20000}-\\u{3ffff}`;
+const INVISIBLE = new RegExp(
+  "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180e\\u200b\\u200e\\u200f\\u2060-\\u2065\\u206a-\\u206f\\u3164\\uffa0\\ufff9-\\ufffb" +
+    "\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]" +
+    `|(?<![${SHAPED}\\ufe0f])[\\u200c\\u200d]|[\\u200c\\u200d](?![${SHAPED}\\ufe0f])|(?<![${VARIED}])[\\ufe00-\\ufe0f]`,
+  "gu",
+);
+
+/** Whether a text holds characters that take no room. */
+export const hides = (text) => text.search(INVISIBLE) >= 0;
+
+/** A text as nodes and strings, with a box after each character that takes no room: its number. */
+export function boxed(text) {
+  const nodes = [];
+  let at = 0;
+  for (const { 0: found, index } of text.matchAll(INVISIBLE)) {
+    const code = `U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    const end = index + found.length;
+    nodes.push(text.slice(at, end), make("bdi", { class: "codepoint", title: `${code}, an invisible character` }, code));
+    at = end;
+  }
+  return at ? [...nodes, text.slice(at)] : [text];
+}
+
 export function button(words, press, props = {}) {
   return make("button", { type: "button", on: { click: press }, ...props }, words);
 }

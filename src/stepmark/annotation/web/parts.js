@@ -2,7 +2,7 @@
 
 import { codeBlock, prose } from "./text.js";
 import { indented } from "./code.js";
-import { button, make, visible } from "./dom.js";
+import { boxed, button, make, visible } from "./dom.js";
 
 const TALL = { txt: [26, 2600], out: [14, 1400] }; // lines and characters from which a text opens folded
 const HEAD = 4000; // characters of a folded text that are in the page at all
@@ -40,7 +40,7 @@ export function foldIn(element, open = null) {
 }
 
 export function longText(text) {
-  return folded("txt", text, (shown) => (shown.length > HUGE ? make("div", { class: "txt" }, visible(shown)) : prose(shown)));
+  return folded("txt", text, (shown) => (shown.length > HUGE ? make("div", { class: "txt" }, boxed(visible(shown))) : prose(shown)));
 }
 
 /** What a tool or the world answered. */

@@ -2,7 +2,7 @@
 // near the window, without trust.
 
 import { coloured } from "./code.js";
-import { make, visible } from "./dom.js";
+import { boxed, hides, make, visible } from "./dom.js";
 import { pieces } from "./pieces.js";
 
 const isBlock = (piece) => Boolean(piece && (piece.kind === "display" || piece.kind === "code") && piece.text.trim());
@@ -15,19 +15,19 @@ export function codeBlock(text, language = "") {
 /** The element with the text in it, formulas waiting to be rendered. */
 export function fill(element, text) {
   const cut = pieces(text);
-  const nodes = cut.map((piece, at) => {
-    if (piece.kind === "inline" || piece.kind === "display") {
+  const nodes = cut.flatMap((piece, at) => {
+    if ((piece.kind === "inline" || piece.kind === "display") && !hides(piece.source)) {
       const formula = make("span", { class: piece.kind === "inline" ? "tex" : "tex tex-d" }, visible(piece.text));
       near.observe(formula);
       return formula;
     }
-    if (piece.kind === "quoted") return make("code", {}, visible(piece.text));
+    if (piece.kind === "quoted") return make("code", {}, boxed(visible(piece.text)));
     if (piece.kind === "code" && piece.text.trim()) return codeBlock(piece.text, piece.language);
     // A block brings its own line breaks: those that the author put around it would be blank lines.
     let words = piece.source;
     if (isBlock(cut[at - 1])) words = words.replace(/^\n+/, "");
     if (isBlock(cut[at + 1])) words = words.replace(/\n+$/, "");
-    return visible(words);
+    return boxed(visible(words));
   });
   element.replaceChildren(...nodes);
   element.dir = "auto";
