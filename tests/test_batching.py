@@ -569,7 +569,7 @@ def test_memory_forgets_the_oldest():
 def test_a_broken_record_is_an_error():
     store = MemoryReplies()
     store.put({f"{content_key(write('p'), 'machine')}/0": '{"text": "x"}'})
-    with pytest.raises(InputError, match="^replies in memory: the recorded reply .* is damaged"):
+    with pytest.raises(InputError, match=r"^replies in memory: the recorded reply .* is damaged"):
         results([asks(write("p"))], Machine(), store=store)
 
 

@@ -451,14 +451,21 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(tmp_path, monkeypa
     assert not list(tmp_path.glob("*.work*"))
 
 
-def test_a_solution_without_a_reference_answer_is_refused_with_its_line(tmp_path, capsys):
+@pytest.mark.parametrize("method", ["rollout", "binary"])
+@pytest.mark.parametrize(("named", "shown"), [({}, ""), ({"id": "apples"}, " (apples)")])
+def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
+    tmp_path, capsys, named, shown, method
+):
     file, _ = world(tmp_path, count=2)
     with file.open("a") as handle:
-        handle.write(json.dumps({"problem": "p", "steps": ["s"]}) + "\n")
+        handle.write(json.dumps({"problem": "p", "steps": ["s"], **named}) + "\n")
     out = tmp_path / "labels.jsonl"
-    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
+    words = [method, file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
     assert run(*words) == 2
-    assert f"{file}:3" in capsys.readouterr().err
+    place = f"{file}:3{shown}, field 'answer': rollouts need the problem's reference answer"
+    err = capsys.readouterr().err
+    assert f"error: {place}" in err and "with --keep-going, such rows are left out" in err
     assert run(*words, "--keep-going") == 0
-    assert "left out 1 rows" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "left out 1 rows" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2

@@ -136,7 +136,7 @@ class Run:
                     raise result.error
                 graded = to_row(result, row.row)
             except InputError as error:
-                self.leave_out(_placed(error, row.where))
+                self.leave_out(error.in_row(row.where))
                 continue
             self.out.write(graded)
             self.tally.read(row)
@@ -164,12 +164,6 @@ class Run:
                 _print_solution(scored, row.where)
         self.tally.graded(scored)
         return scored
-
-
-def _placed(error: InputError, where: str) -> InputError:
-    """The error of a model, which knows at most the solution's id, with the row's place."""
-    place = where if error.where is None else f"{where} ({error.where})"
-    return type(error)(error.message, where=place, field=error.field)
 
 
 def _print_solution(scored: ScoredSolution, where: str) -> None:

@@ -236,6 +236,7 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
             answer=None if answer is None else str(answer),
             tokens=tokens,
             greedy=candidate.get("greedy") is True,
+            unchecked="correct" not in candidate,
         )
 
 
