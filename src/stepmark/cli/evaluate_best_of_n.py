@@ -26,12 +26,17 @@ from stepmark.cli.evaluating import (
     scored,
     settings_of,
 )
+from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
 from stepmark.store import open_rows
 
 if TYPE_CHECKING:
     from stepmark.problems.answers import Verifier
     from stepmark.solutions.sampling import Sampled
+
+
+_TOGETHER = 16
+"""Problems that are sampled at once."""
 
 
 @Parameter(name="*")
@@ -195,19 +200,22 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
         load_verifier(choices.verifier, percent=choices.percent) as verifier,
     ):
         left = problems[out.done :]
+        progress = Progress(
+            len(problems),
+            done=out.done,
+            tokens=lambda: policy.tokens_written,
+            verb="sampled",
+            noun="problem",
+            together=_TOGETHER,
+        )
         try:
-            for number, found in enumerate(
-                sample(left, policy, settings, store=store, in_flight=16), start=out.done + 1
-            ):
-                if found.refused is not None:
-                    out.refuse(InputError(found.refused, where=found.problem.id))
-                else:
-                    out.write(_row(found, policy.name, verifier))
-                print(
-                    f"sampled {number:,} of {len(problems):,} problems, {policy.tokens_written:,} tokens written",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            with progress:
+                for found in sample(left, policy, settings, store=store, in_flight=_TOGETHER):
+                    if found.refused is not None:
+                        out.refuse(InputError(found.refused, where=found.problem.id))
+                    else:
+                        out.write(_row(found, policy.name, verifier))
+                    progress.advance()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"what was sampled is kept in {folder}; the same command continues"

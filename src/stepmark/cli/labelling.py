@@ -148,6 +148,7 @@ def run_labeller(
             tokens=asked.tokens_written,
             verb="labelled",
             facts=counted.facts if needs_policy else tuple,
+            together=options.in_flight,
         )
         answerers = {**asked.answerers}
         if Write in answerers:

@@ -94,7 +94,12 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
         atomic_rows(out) as write,
     ):
         progress = Progress(
-            len(problems), tokens=asked.tokens_written, verb="asked", noun="problem", facts=tally.facts
+            len(problems),
+            tokens=asked.tokens_written,
+            verb="asked",
+            noun="problem",
+            facts=tally.facts,
+            together=options.in_flight,
         )
         methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in problems)
         with progress:

@@ -136,6 +136,7 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
         verb="searched",
         facts=machines.told,
         noun="problem",
+        together=options.in_flight,
     )
     answerers = {**machines.answerers, Write: _ticking(machines.answerers[Write], progress.tick)}
     with closing(ReplyFile(Path(f"{options.out}.replies.sqlite"))) as store, progress:
