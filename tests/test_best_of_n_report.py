@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from stepmark.cli import main
 from stepmark.evaluation import best_of_n_report
 from stepmark.evaluation.best_of_n import BestOfN, items, statistic
 from stepmark.evaluation.best_of_n_report import candidate_sets, evaluate
@@ -212,3 +214,101 @@ def test_votes_that_are_left_out_say_why() -> None:
     assert refused_votes(None) == ()
     assert len(refused_votes("margin")) == 1
     assert [sentence for sentence in refused_votes("probability") if "sum-logit" in sentence]
+
+
+def candidates(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps({"question": "1 + 1?", **row}) + "\n" for row in rows))
+    return path
+
+
+def run_best_of_n(folder: Path, data: Path, *more: str) -> int:
+    words = [
+        "evaluate",
+        "best-of-n",
+        "--data",
+        str(data),
+        "--prm",
+        "scripted_prms:certain",
+        "--verifier",
+        "number",
+    ]
+    return main([*words, "--out", str(folder / "out"), "--resamples", "100", *more])
+
+
+def test_candidates_that_nobody_checked_are_compared_with_the_reference(tmp_path: Path, capsys) -> None:
+    data = candidates(
+        tmp_path / "c.jsonl",
+        {
+            "id": "a",
+            "gold": "2",
+            "candidates": [{"text": "So 2.", "answer": "2"}, {"text": "The answer is 3."}],
+        },
+        {
+            "id": "b",
+            "gold": 4,
+            # What the row itself says is not checked again, and unknown stays unknown.
+            "candidates": [
+                {"text": "The answer is 4.", "correct": False},
+                {"text": "The answer is 4.", "correct": None},
+            ],
+        },
+        {"id": "c", "gold": "5", "candidates": [{"text": "I do not know."}, {"text": "The answer is 5."}]},
+    )
+    assert run_best_of_n(tmp_path, data) == 0
+    assert (
+        "4 candidates do not say whether they are right: compared with the reference (number)"
+        in capsys.readouterr().err
+    )
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [item["pool"]["correct"] for item in result["items"]] == [
+        [True, False],
+        [False, None],
+        [None, True],
+    ]
+    figures = {one["name"]: one["value"] for one in result["figures"]}
+    # Per problem 1/2, 0/1, 1/1 of those known: the ratio of the means (1/2 + 0 + 1/2) / (1 + 1/2 + 1/2).
+    assert figures["accuracy/single/1"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"candidates": [{"text": "So 2."}]}, '"gold", the reference answer, to compare it with'),
+        ({"gold": "  ", "candidates": [{"text": "So 2."}]}, "nothing says whether candidate b/0 is right"),
+        (
+            {"candidates": [{"text": "A.", "correct": True}, {"text": "B."}]},
+            "nothing says whether candidate b/1 is right",
+        ),
+    ],
+)
+def test_a_row_that_nothing_can_check_is_refused_before_anything_is_graded(
+    tmp_path: Path, capsys, row: dict[str, object], why: str
+) -> None:
+    good = {"id": "a", "candidates": [{"text": "So 2.", "correct": True}]}
+    data = candidates(tmp_path / "c.jsonl", good, {"id": "b", **row})
+    assert run_best_of_n(tmp_path, data) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {data}:2, field 'correct': ") and why in err, err
+    assert not list(tmp_path.rglob("scores*"))
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (
+            {"candidates": [{"text": "A.", "correct": None}]},
+            "of 1 candidates none is known to be right or wrong (the first: a/0)",
+        ),
+        (
+            {"gold": "2", "candidates": [{"text": "Who knows."}]},
+            "(the first: a/0, the answer is not one number)",
+        ),
+    ],
+)
+def test_where_nothing_is_known_nothing_is_graded(
+    tmp_path: Path, capsys, row: dict[str, object], why: str
+) -> None:
+    data = candidates(tmp_path / "c.jsonl", {"id": "a", **row})
+    assert run_best_of_n(tmp_path, data) == 2
+    assert why in capsys.readouterr().err
+    assert not list(tmp_path.rglob("scores*"))

@@ -614,9 +614,62 @@ def test_progress_line(capfd):
             progress.advance()
     # 20 in 40 s is 0.5/s, and 280 are left. The rows of an earlier run count as done, not as fast.
     assert progress.line() == "graded 120 of 400 solutions, 0.5 solutions/s, 500 tokens/s, 9:20 left"
+    assert capfd.readouterr().err == ""  # not yet a tenth of the 300
+    with progress:
+        for _ in range(280):
+            now[0] += 2.0
+            progress.advance()
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 4 and lines[-1] == progress.line()
+    assert [line.partition(" solutions")[0] for line in lines] == [
+        f"graded {done} of 400" for done in range(130, 401, 30)
+    ]
+    assert lines[-1] == "graded 400 of 400 solutions, 0.5 solutions/s, 500 tokens/s, 0:00 left"
     unknown = Progress(None, tokens=lambda: 0, clock=lambda: now[0])
     now[0] += 4000
     unknown.advance()
     assert "left" not in unknown.line() and "of" not in unknown.line()
+
+
+def test_no_time_left_is_shown_before_it_can_be_known(capfd):
+    """Rows that were computed together come together: the first of them says nothing of the rate."""
+    now = [0.0]
+    progress = Progress(400, tokens=lambda: 0, clock=lambda: now[0])
+    shown: dict[int, float | None] = {}
+    with progress:
+        for batch in range(20):
+            now[0] += 30.0  # the first takes as long as the others
+            for row in range(20):
+                now[0] += 0.001
+                progress.advance()
+                shown[20 * batch + row + 1] = progress.seconds_left
+    assert all(shown[done] is None for done in range(1, 21))  # one batch
+    for done in range(21, 401):
+        # The truth: 30 s for each batch of 20 that is not begun.
+        truth = 30.02 * ((400 - done) / 20)
+        assert shown[done] == pytest.approx(truth, rel=0.01), done
+    assert len(capfd.readouterr().err.splitlines()) == 10
+
+
+def test_no_time_left_is_shown_before_as_many_are_done_twice_as_are_worked_on_at_once():
+    now = [0.0]
+    progress = Progress(1000, tokens=lambda: 0, together=64, clock=lambda: now[0])
+    for done in range(1, 1001):
+        now[0] += 1.0
+        progress.advance()
+        assert (progress.seconds_left is None) == (done < 128), done
+    few = Progress(60, tokens=lambda: 0, together=64, clock=lambda: now[0])
+    for done in range(1, 61):
+        now[0] += 1.0
+        few.advance()
+        assert (few.seconds_left is None) == (done < 30), done
+
+
+def test_a_run_of_unknown_length_is_shown_ever_more_rarely(capfd):
+    now = [0.0]
+    progress = Progress(None, tokens=lambda: 0, clock=lambda: now[0])
+    for _ in range(1000):
+        now[0] += 1.0
+        progress.advance()
+    # After 10 s, then 20 s, 40 s, … later.
+    counts = [line.split()[1] for line in capfd.readouterr().err.splitlines()]
+    assert counts == ["10", "30", "70", "150", "310", "630"]

@@ -379,9 +379,8 @@ def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, 
     ]
     assert run(*words) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("labelled ")]
-    first, last = lines[0], lines[-1]
-    assert first.startswith("labelled 0 of 6 solutions, ")  # before any is done
-    assert "rollouts" in first
+    assert [line.partition(" solutions")[0] for line in lines] == [f"labelled {n} of 6" for n in range(1, 7)]
+    last = lines[-1]
     pattern = r"labelled 6 of 6 solutions, .*solutions?.*, [\d,]+ tokens/s, ([\d,]+) rollouts, ([\d,]+) tokens, ([\d,.]+) rollouts a label, ([\d,]+) tokens a label, 0:00 left"
     told = re.fullmatch(pattern, last)
     assert told, last
@@ -451,14 +450,21 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(tmp_path, monkeypa
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_a_solution_without_a_reference_answer_is_refused_with_its_line(tmp_path, capsys):
+@pytest.mark.parametrize("method", ["rollout", "binary"])
+@pytest.mark.parametrize(("named", "shown"), [({}, ""), ({"id": "apples"}, " (apples)")])
+def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
+    tmp_path, capsys, named, shown, method
+):
     file, _ = world(tmp_path, count=2)
     with file.open("a") as handle:
-        handle.write(json.dumps({"problem": "p", "steps": ["s"]}) + "\n")
+        handle.write(json.dumps({"problem": "p", "steps": ["s"], **named}) + "\n")
     out = tmp_path / "labels.jsonl"
-    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
+    words = [method, file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
     assert run(*words) == 2
-    assert f"{file}:3" in capsys.readouterr().err
+    place = f"{file}:3{shown}, field 'answer': rollouts need the problem's reference answer"
+    err = capsys.readouterr().err
+    assert f"error: {place}" in err and "with --keep-going, such rows are left out" in err
     assert run(*words, "--keep-going") == 0
-    assert "left out 1 rows" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "left out 1 rows" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2

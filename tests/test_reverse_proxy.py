@@ -135,8 +135,10 @@ def test_without_a_proxy_a_header_is_bounded_where_others_reach_it(serve):
     process = serve(port, f"http://127.0.0.1:{port}", "--host", "0.0.0.0")  # noqa: S104
     until_answered(f"http://127.0.0.1:{port}", process)
     before = resident(process)
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
-        with pytest.raises(ConnectionError):
-            connection.sendall(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * (64 << 20))
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection,
+        pytest.raises(ConnectionError),
+    ):
+        connection.sendall(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * (64 << 20))
     assert resident(process) - before < 4 << 20
     assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200

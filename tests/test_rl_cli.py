@@ -309,11 +309,28 @@ def test_a_methods_settings_are_its_own() -> None:
 def test_the_time_that_is_left() -> None:
     now = [0.0]
     display = Display(None, 10, clock=lambda: now[0])
+    figures = {"accuracy": 0.25, "reward": None, "kl": 0.5}
     now[0] = 30.0
-    display.updated(Update(number=5, rollouts=1, figures={"accuracy": 0.25, "reward": None, "kl": 0.5}))
-    # It went on at update 5 of an earlier run, so one update took 30 s, and five are left.
-    assert display.line() == "update 5 of 10, accuracy 0.250, KL 0.500, 2:30 left"
+    display.updated(Update(number=5, rollouts=1, figures=figures))
+    assert (
+        display.line() == "update 5 of 10, accuracy 0.250, KL 0.500"
+    )  # one update says little of the others
+    now[0] = 60.0
+    display.updated(Update(number=6, rollouts=1, figures=figures))
+    # It went on at update 5 of an earlier run, so one update took 30 s, and four are left.
+    assert display.line() == "update 6 of 10, accuracy 0.250, KL 0.500, 2:00 left"
     assert (clock_face(3725), clock_face(59.6)) == ("1:02:05", "1:00")
+
+
+def test_a_line_a_tenth_of_the_run(capsys) -> None:
+    now = [0.0]
+    display = Display(None, 400, clock=lambda: now[0])
+    with display:
+        for number in range(1, 401):
+            now[0] += 60.0
+            display.updated(Update(number=number, rollouts=1, figures={}))
+    shown = [line.partition(" of")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == [f"update {number}" for number in range(40, 401, 40)]
 
 
 def test_a_divergence_of_nothing_has_no_sign() -> None:

@@ -192,6 +192,7 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
     assert figures["accuracy/single/1"] == pytest.approx(
         0.5
     )  # the third candidate has no verdict and counts for neither side
+    assert "sampled" not in capsys.readouterr().err  # no line for each problem
     count = len(calls)
     assert main(words) == 0  # nothing is sampled or graded again
     assert len(calls) == count

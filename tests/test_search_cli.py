@@ -179,16 +179,17 @@ def test_options_that_cannot_work(tmp_path, capsys, words, code, said):
 
 
 def test_progress_counts_problems_and_the_end_names_every_file(tmp_path, capsys):
-    now = iter([0.0, 40.0])
+    now = [0.0]
     bar = Progress(
         6,
         tokens=lambda: 0,
         verb="searched",
         noun="problem",
         facts=lambda: ["7 read"],
-        clock=lambda: next(now),
+        clock=lambda: now[0],
     )
-    bar._done = 2  # advance() would ask the clock too
+    for now[0] in (20.0, 40.0):
+        bar.advance()
     assert bar.line() == "searched 2 of 6 problems, 20 s a problem, 0 tokens/s, 7 read, 1:20 left"
     names = [str(tmp_path / name) for name in ("o.jsonl", "t.jsonl", "p.html")]
     words = ["--out", names[0], "--trace", names[1], "--report", names[2]]

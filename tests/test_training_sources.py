@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 
+from stepmark.cli.train import _Lines
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
@@ -206,3 +208,25 @@ def test_the_page_of_a_run(tmp_path):
     assert "0.900" in page  # the AUC's tile
     # 500 steps are drawn as 167 stretches of three, each the mean over its labels.
     assert f"{(1 / 1 + 1 / 2 + 1 / 3) / 3:.3g}" in page
+
+
+def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
+    """Where standard error is no terminal; the first steps are slow, so that their rate says nothing of the others."""
+    now = [0.0]
+    lines = _Lines(clock=lambda: now[0])
+    for step in range(1, 401):
+        now[0] += 60.0
+        found = MEASURED if step % 100 == 0 else None
+        lines.tell(replace(progress(step), steps=400, seconds_left=60.0 * (400 - step), held_out=found))
+    shown = capsys.readouterr().err.splitlines()
+    steps = [40, 80, 100, 120, 160, 200, 240, 280, 300, 320, 360, 400]
+    assert [line.partition(" of")[0] for line in shown] == [f"step {step}" for step in steps]
+    assert "6:00:00 left" in shown[0]
+
+
+def test_no_time_left_before_a_twentieth_of_the_steps(capsys):
+    lines = _Lines(clock=lambda: 0.0)
+    for step in range(1, 41):
+        lines.tell(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
+    shown = capsys.readouterr().err.splitlines()
+    assert [" left" in line for line in shown] == [False] * 19 + [True] * 21

@@ -54,6 +54,11 @@ class InputError(StepmarkError, ValueError):
             return self
         return type(self)(self.message, where=where, field=self.field)
 
+    def in_row(self, where: str) -> InputError:
+        """The same error at a row's FILE:LINE, with what it knew of its place (at most the solution's id) in brackets behind it."""
+        place = where if self.where in (None, where) else f"{where} ({self.where})"
+        return type(self)(self.message, where=place, field=self.field)
+
 
 class MarkerInTextError(InputError):
     """A PRM's marker or control token inside a problem or a step: it would be read as structure."""

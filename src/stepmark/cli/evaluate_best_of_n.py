@@ -28,11 +28,16 @@ from stepmark.cli.evaluating import (
 )
 from stepmark.cli.flags import columns_of
 from stepmark.errors import InputError, UsageError
+from stepmark.show.progress import Progress
 from stepmark.store import open_rows
 
 if TYPE_CHECKING:
     from stepmark.problems.answers import Verifier
     from stepmark.sampling import Sampled
+
+
+_TOGETHER = 16
+"""Problems that are sampled at once."""
 
 
 @Parameter(name="*")
@@ -41,7 +46,7 @@ class BestOfNOptions:
     """Where candidates come from."""
 
     data: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
-    """Files of candidates: {"id", "question", "gold", "candidates": [{"model", "text", "answer", "correct", "tokens"}]}."""
+    """Files of candidates: {"id", "question", "gold", "candidates": [{"model", "text", "answer", "correct", "tokens"}]}. Without "correct", answers are compared with "gold"."""
     policy: str | None = None
     """Sample the candidates from this policy instead: a model's folder or hub name, or http://HOST/v1#MODEL."""
     problems: str | None = None
@@ -59,7 +64,7 @@ class BestOfNOptions:
     instruction: str | None = None
     """With --policy, what is said after the problem. Left out: to go step by step and to box the answer."""
     verifier: str = "math"
-    """What compares answers, for the votes and for candidates of a policy: math, number, choice or text."""
+    """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice or text."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
     sizes: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = ()
@@ -84,7 +89,7 @@ def best_of_n_command(
         options: the flags.
     """
     from stepmark.evaluation.best_of_n import BestOfN
-    from stepmark.evaluation.best_of_n_report import NAME, evaluate
+    from stepmark.evaluation.best_of_n_report import NAME, checked, evaluate
     from stepmark.evaluation.sources import files_of, read_candidates
     from stepmark.models.named import SHARED
     from stepmark.problems.answers import load_verifier
@@ -99,29 +104,38 @@ def best_of_n_command(
     files = files_of(choices.data) if choices.data else (str(_sample(NAME, choices, options)),)
     every = read_candidates(files, how=choices.split, columns=columns_of(options.columns))
     cases = limited(every, options.limit if choices.data else None)
-    sheet = scored(NAME, cases, files, options, also=of_prm, split=choices.split)
-    outcomes = outcome_tokens = orm_identity = None
-    if choices.orm is not None:
-        # What says how the PRM is read is not said of the outcome model.
-        orm = replace(
-            options,
-            prm=choices.orm,
-            scores=None,
-            family=None,
-            reference=None,
-            model=None,
-            tokenizer=None,
-            samples=None,
-        )
-        judged = scored(NAME, cases, files, orm, outcome=True, also=(*SHARED, "neutral"), split=choices.split)
-        orm_identity = judged.identity
-        outcomes = {row.case.id: s for row in judged.rows if (s := row.scores[-1]) is not None}
-        outcome_tokens = {
-            row.case.id: (row.steps.problem_tokens or 0) + row.steps.solution_tokens
-            for row in judged.rows
-            if row.steps is not None and row.steps.solution_tokens is not None
-        }
     with load_verifier(choices.verifier, percent=choices.percent) as verifier:
+        unchecked = sum(case.unchecked for case in cases)
+        cases = checked(cases, verifier)
+        if unchecked:
+            print(
+                f"{unchecked:,} candidates do not say whether they are right: compared with the reference ({choices.verifier})",
+                file=sys.stderr,
+            )
+        sheet = scored(NAME, cases, files, options, also=of_prm, split=choices.split)
+        outcomes = outcome_tokens = orm_identity = None
+        if choices.orm is not None:
+            # What says how the PRM is read is not said of the outcome model.
+            orm = replace(
+                options,
+                prm=choices.orm,
+                scores=None,
+                family=None,
+                reference=None,
+                model=None,
+                tokenizer=None,
+                samples=None,
+            )
+            judged = scored(
+                NAME, cases, files, orm, outcome=True, also=(*SHARED, "neutral"), split=choices.split
+            )
+            orm_identity = judged.identity
+            outcomes = {row.case.id: s for row in judged.rows if (s := row.scores[-1]) is not None}
+            outcome_tokens = {
+                row.case.id: (row.steps.problem_tokens or 0) + row.steps.solution_tokens
+                for row in judged.rows
+                if row.steps is not None and row.steps.solution_tokens is not None
+            }
         result = evaluate(
             sheet,
             choices=BestOfN(sizes=choices.sizes or None, seed=options.seed),
@@ -196,19 +210,22 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
         policy = load_policy(choices.policy, dtype=options.dtype, device=options.device)
         out.identify({"policy": policy.identity})
         left = problems[out.done :]
+        progress = Progress(
+            len(problems),
+            done=out.done,
+            tokens=lambda: policy.tokens_written,
+            verb="sampled",
+            noun="problem",
+            together=_TOGETHER,
+        )
         try:
-            for number, found in enumerate(
-                sample(left, policy, settings, store=store, in_flight=16), start=out.done + 1
-            ):
-                if found.refused is not None:
-                    out.refuse(InputError(found.refused, where=found.problem.id))
-                else:
-                    out.write(_row(found, policy.name, verifier))
-                print(
-                    f"sampled {number:,} of {len(problems):,} problems, {policy.tokens_written:,} tokens written",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            with progress:
+                for found in sample(left, policy, settings, store=store, in_flight=_TOGETHER):
+                    if found.refused is not None:
+                        out.refuse(InputError(found.refused, where=found.problem.id))
+                    else:
+                        out.write(_row(found, policy.name, verifier))
+                    progress.advance()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"what was sampled is kept in {folder}; the same command continues"

@@ -150,6 +150,7 @@ def run_labeller(
             tokens=asked.tokens_written,
             verb="labelled",
             facts=counted.facts if needs_policy else tuple,
+            together=options.in_flight,
         )
         answerers = {**asked.answerers}
         if Write in answerers:
@@ -260,10 +261,10 @@ def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bo
     payer: str | None = None
     for row, result in zip(unit, results, strict=True):
         if isinstance(result, Refusal):
-            where = (row.error.where or "") if isinstance(row, Refusal) else row.where
+            error = result.error if isinstance(row, Refusal) else result.error.in_row(row.where)
             if not keep_going:
-                raise result.error.at(where)
-            refused.append(str(result.error.at(where)))
+                raise error
+            refused.append(str(error))
             continue
         assert not isinstance(row, Refusal)
         shared = {} if payer is None else {"cost_at": payer}

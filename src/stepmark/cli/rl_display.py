@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepmark.show.progress import EVERY
+from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.show.tables import ABSENT
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Display:
         self, monitor: Monitor, updates: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._monitor, self._updates, self._clock = monitor, updates, clock
-        self._start, self._told = clock(), clock() - EVERY
+        self._start, self._last_line = clock(), clock() - EVERY
+        self._tenth = 0
         self._first: int | None = None
         self._latest: Update | None = None
         self._live: Live | None = None
@@ -67,8 +68,11 @@ class Display:
         self._latest = update
         if self._live is not None:
             self._draw()
-        elif self._clock() - self._told >= EVERY or update.number == self._updates:
-            self._told = self._clock()
+            return
+        tenth = told_at(update.number / self._updates)
+        due = tenth > self._tenth and self._clock() - self._last_line >= EVERY
+        if due or update.number == self._updates:
+            self._last_line, self._tenth = self._clock(), tenth
             print(self.line(), file=sys.stderr, flush=True)
 
     def evaluated(self, evaluation: Evaluation) -> bool:
@@ -96,7 +100,7 @@ class Display:
             value = figures.get(key)
             parts += [f"{name} {value:.3f}"] if value is not None else []
         fresh = number - (self._first or 0)
-        if fresh and number < self._updates:
+        if number < self._updates and can_estimate(fresh, self._updates - (self._first or 0)):
             left = (self._clock() - self._start) / fresh * (self._updates - number)
             parts.append(f"{clock_face(left)} left")
         return ", ".join(parts)
@@ -144,13 +148,6 @@ def words(row: Watched) -> str:
         parts += [f"{name} {_one(value)}"] if value is not None else []
     parts += [f"CUSUM {row.cusum:.1f}"] if row.cusum is not None else []
     return ", ".join(parts) + (" (best)" if row.best else "")
-
-
-def clock_face(seconds: float) -> str:
-    """As 1:02:03 or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _one(value: Interval | None) -> str:

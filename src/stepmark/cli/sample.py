@@ -111,6 +111,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
             verb="asked",
             noun="problem",
             facts=tally.facts,
+            together=options.in_flight,
         )
         left, metas = problems[results.done :], metas[results.done :]
         methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
 from stepmark.cli.prm_flags import check_device
 from stepmark.errors import MissingExtraError, UsageError
+from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective
     from stepmark.training.recipe import Recipe, Trained
     from stepmark.training.trainer import Progress
-
-EVERY = 10.0
-"""Seconds between two lines."""
 
 
 @Parameter(name="*")
@@ -359,27 +357,38 @@ def _others(log: tuple[str, ...], out: Path, recipe: Recipe) -> list[Monitor]:
 
 
 class _Lines:
-    """A line every ten seconds, and one for each measurement."""
+    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere also at most one a tenth of the run.
 
-    def __init__(self) -> None:
-        self._told = time.monotonic() - EVERY
+    Args:
+        clock: seconds, for tests.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_line = clock()
+        self._tenth = 0
+        self._first: int | None = None
         self._losses: list[tuple[float, float]] = []
 
     def tell(self, progress: Progress) -> None:
         self._losses.append((progress.loss * progress.labels, progress.labels))
         del self._losses[:-50]
-        last = progress.step == progress.steps
-        if progress.held_out is None and not last and time.monotonic() - self._told < EVERY:
+        if self._first is None:
+            self._first = progress.step - 1
+            self._tenth = told_at(self._first / progress.steps)
+        tenth = told_at(progress.step / progress.steps)
+        due = self._clock() - self._last_line >= EVERY and (tenth > self._tenth or sys.stderr.isatty())
+        if progress.held_out is None and progress.step < progress.steps and not due:
             return
-        self._told = time.monotonic()
+        self._last_line, self._tenth = self._clock(), tenth
         loss = sum(loss for loss, _ in self._losses) / sum(labels for _, labels in self._losses)
-        minutes = progress.seconds_left / 60
         parts = [
             f"step {progress.step:,} of {progress.steps:,}",
             f"loss {loss:.3f} (last {len(self._losses)})",
             f"{progress.rows_per_second:,.1f} rows/s, {progress.tokens_per_second:,.0f} tokens/s",
-            f"{minutes:,.0f} min left" if minutes >= 2 else f"{progress.seconds_left:,.0f} s left",
         ]
+        if can_estimate(progress.step - self._first, progress.steps - self._first):
+            parts.append(f"{clock_face(progress.seconds_left)} left")
         found = progress.held_out
         if found is not None:
             parts.append(f"held out: loss {found.loss:.3f}")

@@ -6,6 +6,7 @@ of its arguments is), and a flag that loads a model from the function that loads
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 
 from stepmark.cli.paths import FileOrDash
+from stepmark.errors import UsageError
 from stepmark.models.lazy import Lazy
 from stepmark.store import parse_columns
 
@@ -167,6 +169,7 @@ def command(
                 loaded[name] = None
                 continue
             loaded[name] = Lazy(model.load, given, arguments, check=model.check)
+        _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
             values[name] = _made(kind, values, hidden)
         own = inspect.signature(function).parameters
@@ -196,6 +199,24 @@ def command(
     return call
 
 
+def _share(models: Sequence[Lazy[Any]]) -> None:
+    """Take device and precision from the models for which they mean nothing, where they mean something for another one."""
+    for name in ("dtype", "device"):
+        having = [model for model in models if model.arguments.get(name, "auto") != "auto"]
+        idle = [model for model in having if not _takes(model, name)]
+        if len(idle) < len(having):
+            for model in idle:
+                model.arguments[name] = "auto"
+
+
+def _takes(model: Lazy[Any], name: str) -> bool:
+    try:
+        model.only(name).check()
+    except UsageError:
+        return False
+    return True
+
+
 def report(text: str) -> None:
     """Print what a run says of itself, with flags in the place of settings in backticks."""
     print(re.sub(r"`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text), file=sys.stderr)
@@ -211,8 +232,8 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
         return str | None, {"show_default": False}
-    if any(get_origin(part) is tuple or get_origin(part) is Sequence for part in parts):
-        return annotation, {"negative": "", "consume_multiple": True}
+    if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
+        return tuple[str, ...], {"negative": "", "show_default": False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
 
 

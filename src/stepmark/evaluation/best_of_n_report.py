@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n
 from stepmark.evaluation.best_of_n import BestOfN
 from stepmark.evaluation.best_of_n_tables import (
@@ -20,6 +21,7 @@ from stepmark.evaluation.best_of_n_tables import (
     undecided_table,
 )
 from stepmark.evaluation.candidates import Candidate, CandidateSet
+from stepmark.evaluation.cases import Case
 from stepmark.evaluation.examples import SHOWN, card, problem
 from stepmark.evaluation.policies import policy_statistic
 from stepmark.evaluation.result import Figure, Item, Result, measured
@@ -43,6 +45,46 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
     for row in sheet.rows:
         problems.setdefault(row.case.problem, []).append(row)
     return problems
+
+
+def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
+    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
+
+    Args:
+        cases: candidates.
+        verifier: what compares answers. Where it reaches no verdict, the outcome stays unknown.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
+    """
+    for case in cases:
+        if case.unchecked and not (case.solution.problem.answer or "").strip():
+            raise InputError(
+                f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
+                '"gold", the reference answer, to compare it with',
+                where=case.where,
+                field="correct",
+            )
+    missing = [case for case in cases if case.unchecked]
+    verdicts = verifier.verify_many(
+        (case.answer or "".join(step.raw for step in case.solution.steps), case.solution.problem.answer or "")
+        for case in missing
+    )
+    outcomes = {case.id: verdict.correct for case, verdict in zip(missing, verdicts, strict=True)}
+    known = [
+        replace(case, outcome=outcomes[case.id], unchecked=False) if case.unchecked else case
+        for case in cases
+    ]
+    if known and all(case.outcome is None for case in known):
+        first = missing[0] if missing else known[0]
+        why = f", {verdicts[0].note}" if verdicts else ""
+        raise InputError(
+            f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
+            'false, or answers that --verifier can compare with "gold"',
+            where=first.where,
+            field="correct",
+        )
+    return known
 
 
 def candidate_sets(

@@ -35,6 +35,8 @@ class Case:
     """Tokens that the policy wrote, where the data gives them."""
     greedy: bool = False
     """Written without sampling."""
+    unchecked: bool = False
+    """Its row does not say whether the answer is right: `outcome` is None because nothing has compared it yet."""
 
     @property
     def solution(self) -> Solution:

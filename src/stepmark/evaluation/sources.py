@@ -253,6 +253,7 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
             answer=None if final is None else str(final),
             tokens=tokens,
             greedy=candidate.get("greedy") is True,
+            unchecked="correct" not in candidate,
         )
 
 

@@ -55,5 +55,10 @@ class Lazy(Generic[T]):
         """The same model, loaded with some other arguments."""
         return Lazy(self._function, self.name, {**self.arguments, **arguments}, check=self._check)
 
+    def only(self, *names: str) -> Lazy[T]:
+        """The same model, loaded with these arguments alone."""
+        arguments = {name: self.arguments[name] for name in names if name in self.arguments}
+        return Lazy(self._function, self.name, arguments, check=self._check)
+
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"

@@ -288,7 +288,7 @@ class _Run:
                     raise result.error
                 graded = to_row(result, row.row)
             except InputError as error:
-                self.leave_out(_placed(error, row.where))
+                self.leave_out(error.in_row(row.where))
                 continue
             self.out.write(graded)
             self.tally.read(row)
@@ -399,12 +399,6 @@ def _check(
     if cluster is not None:
         cluster.check(prm.arguments.get("device", "auto") if isinstance(prm, Lazy) else "auto")
     check_outputs(outputs, source.source)
-
-
-def _placed(error: InputError, where: str) -> InputError:
-    """The error of a model, which knows at most the solution's id, with the row's place."""
-    place = where if error.where is None else f"{where} ({error.where})"
-    return type(error)(error.message, where=place, field=error.field)
 
 
 def _kept(out: RowWriter) -> str | None:

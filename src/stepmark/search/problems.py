@@ -352,6 +352,7 @@ class _Run:
             verb="searched",
             facts=self.models.facts,
             noun="problem",
+            together=self.in_flight,
             shown=self.shown,
         )
         answerers = {**self.answerers, Write: _ticking(self.answerers[Write], progress.tick)}

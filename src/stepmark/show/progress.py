@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: a bar on a terminal, a line every ten seconds elsewhere."""
+"""How far a run is, on standard error: a bar on a terminal; elsewhere a line for each tenth of the run, at most one every ten seconds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,43 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 EVERY = 10.0
-"""Seconds between two lines."""
+"""Seconds between two lines, at least."""
+
+TENTH = 0.1
+"""Share of the run between two lines, at least."""
+
+_PAUSE = 0.2
+"""A pause of more than this share of the last batch's time begins a new batch: rows that were computed together come together."""
+
+
+def told_at(share: float) -> int:
+    """Which tenth of a run a share of it is in: a line is due when that grows."""
+    return int(share / TENTH + 1e-9)
+
+
+def can_estimate(fresh: int, todo: int, *, together: int = 1) -> bool:
+    """Whether a rate can be measured: a twentieth of the run and two batches are done, or as many batches as half of the run has.
+
+    Args:
+        fresh: how many this run has done.
+        todo: how many it had to do.
+        together: how many are worked on at once.
+    """
+    return fresh >= max(0.05 * todo, min(2 * together, 0.5 * todo), 2)
 
 
 class Progress:
-    """Counts solutions, and says how fast they come and when the last will be there.
+    """Counts solutions, their rate, and the time that is left.
 
     Args:
-        total: how many there are; None when that is not known (no time left is told then).
+        total: how many there are; None when that is not known (no time left is shown then).
         done: how many an earlier run did; they count as done, not as fast.
         tokens: gives the number of tokens computed so far.
         verb: what is done to solutions.
-        facts: gives what else is told, a few words each.
+        facts: gives what else is shown, a few words each.
         noun: what is counted, in the singular.
         shown: whether anything is printed.
+        together: how many are worked on at once, so that none of them is done long before the others.
         clock: seconds, for tests.
     """
 
@@ -39,6 +62,7 @@ class Progress:
         facts: Callable[[], Sequence[str]] = tuple,
         noun: str = "solution",
         shown: bool = True,
+        together: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
@@ -48,9 +72,17 @@ class Progress:
         self._facts = facts
         self._noun = noun
         self._shown = shown
+        self._together = together
         self._clock = clock
-        self._start = self._told = clock()
+        self._start = self._last_line = clock()
+        self._tenth = self._tenths()
+        self._wait = EVERY
         self._bar: Bar | None = None
+        # Of the batch that is coming in: when its first row came, and how long the batch before had taken to that moment.
+        self._came = self._batch = self._start
+        self._length = 0.0
+        # Of the batches before it: their rows, and when the last of them had come.
+        self._whole = (0, 0.0)
 
     def __enter__(self) -> Progress:
         if self._shown and sys.stderr.isatty():
@@ -69,18 +101,34 @@ class Progress:
             self._bar.stop()
 
     def advance(self, count: int = 1) -> None:
-        """One more solution is done, or several."""
+        """Count one more solution, or several."""
+        now = self._clock()
+        if now - self._came > _PAUSE * self._length:
+            self._whole = (self._done - self._first, self._came - self._start)
+            self._batch, self._length = now, now - self._batch
+        self._came = now
         self._done += count
         self.tick()
 
     def tick(self) -> None:
-        """Tell how far it is, where that is due: also between solutions, which may take long."""
+        """Show the progress where that is due: also between solutions, which may take long."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done, description=self.line())
-        elif self._shown and self._clock() - self._told >= EVERY:
-            self._told = self._clock()
-            sys.stderr.write(f"{self.line()}\n")
-            sys.stderr.flush()
+            return
+        now = self._clock()
+        if not self._shown or now - self._last_line < self._wait:
+            return
+        if self._total is not None and self._tenths() == self._tenth:
+            return
+        if self._total is None:
+            self._wait *= 2  # there are no tenths of what has no end
+        self._last_line, self._tenth = now, self._tenths()
+        sys.stderr.write(f"{self.line()}\n")
+        sys.stderr.flush()
+
+    def _tenths(self) -> int:
+        todo = (self._total or 0) - self._first
+        return told_at((self._done - self._first) / todo) if todo > 0 else 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -96,6 +144,17 @@ class Progress:
         """Since the start."""
         return self._clock() - self._start
 
+    @property
+    def seconds_left(self) -> float | None:
+        """At the rate of the batches that are whole; None where it cannot be known yet."""
+        rows, seconds = self._whole
+        fresh = self._done - self._first
+        if self._total is None or self._total < self._done or not rows or not seconds:
+            return 0.0 if self._total == self._done else None
+        if not can_estimate(fresh, self._total - self._first, together=self._together):
+            return None
+        return (self._total - self._done) * seconds / rows
+
     def line(self) -> str:
         """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"; `facts` stand before the last."""
         of = "" if self._total is None else f" of {max(self._total, self._done):,}"
@@ -110,12 +169,13 @@ class Progress:
         if seconds > 0 and (rate or tokens):
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
         parts += self._facts()
-        if rate and self._total is not None and self._total >= self._done:
-            parts.append(f"{_clock_face((self._total - self._done) / rate)} left")
+        if rate and (left := self.seconds_left) is not None:
+            parts.append(f"{clock_face(left)} left")
         return ", ".join(parts)
 
 
-def _clock_face(seconds: float) -> str:
+def clock_face(seconds: float) -> str:
+    """As 1:02:03 or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
