@@ -22,7 +22,7 @@ from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.models.policies import Policy
 from stepmark.models.scorer import prm_identity
 from stepmark.problems import answers
-from stepmark.records import Problem
+from stepmark.records import Problem, step_number
 from stepmark.scoring.grade import first_error
 from stepmark.search.beam import BeamSearch
 from stepmark.search.dvts import DiverseTrees
@@ -157,7 +157,8 @@ class Searcher:
                 if one.aggregate is not None and math.isfinite(one.aggregate)
                 else None,
                 "scores": list(one.scores),
-                "first_error": first_error(one.scores, grade.threshold),
+                "first_error": (first := first_error(one.scores, grade.threshold)),
+                "first_error_step": step_number(first),
                 **({"text": one.text, "steps": list(one.steps)} if wanted.texts else {}),
             }
             for number, one in enumerate(found.candidates)
