@@ -139,6 +139,7 @@ def test_a_graded_text_in_words_and_as_data():
         "steps": ["2 + 3 = 5", "5 + 1 = 7", "The answer is 7."],
         "scores": [RIGHT, WRONG, PLAIN],
         "first_error": 1,
+        "first_error_step": 2,
         "threshold": 0.5,
         "aggregate": "min",
         "score_kind": "probability",

@@ -454,6 +454,10 @@ def without(*keys):
         (with_result(index=False), "expected the index 0, found False"),
         (without("index"), "expected the index 0, found None"),
         (without("score"), "'score', found 'nothing'"),
+        (
+            with_result(first_error=1, first_error_step=1),
+            "expected 2, one more than 'first_error', under 'first_error_step', found 1",
+        ),
         (with_result(first_error=2), "expected a step from 0 to 1, -1 or null under 'first_error', found 2"),
         (with_result(tokens=-1), "tokens"),
         (with_result(classes=[[0.1, 0.9]]), "expected 2 classes, one a step"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Refusal, Solution, Step, record_row
-from stepmark.store import Row, parse_columns, read_rows
+from stepmark.store import Row, fingerprint, parse_columns, read_rows
 
 ROWS = [
     {"problem": "What is 2 + 3?", "steps": ["2 + 3 = 5", 'so "5"'], "answer": "5", "meta": {"level": 1}},
@@ -454,3 +454,31 @@ def test_the_same_rows_from_parquet_and_frames(tmp_path_factory, rows):
     assert data(read_rows(path)) == plain
     frame = pd.DataFrame({name: [row.get(name) for row in plain] for name in names})
     assert data(read_rows(frame)) == plain
+
+
+# --- how many there are
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("a.csv", 'problem,id\n"two\nlines",1\n\nq,2\n', 2),
+        ("a.tsv", "problem\tid\np\t1\n", 1),
+        ("a.json", '[{"a": 1},\n\n{"a": 2}]', 2),
+        ("a.json", '{"a": 1}\n{"a": 2}\n', 2),
+        ("a.jsonl", '{"a": 1}\n{"a": 2}\n{"a": 3}', 3),
+        ("a.csv", "problem,\n", 1),  # which cannot be read: its lines
+    ],
+)
+def test_a_fingerprint_counts_rows(tmp_path, name, text, rows):
+    assert fingerprint(write(tmp_path / name, text)).lines == rows
+    packed = fingerprint(write(tmp_path / f"{name}.gz", gzip.compress(text.encode())))
+    assert packed.lines == rows
+
+
+def test_a_fingerprint_counts_the_rows_of_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"a": list(range(7))}), tmp_path / "a.parquet")
+    assert fingerprint(tmp_path / "a.parquet").lines == 7

@@ -52,16 +52,32 @@ def test_scores_of_several_solutions():
             "threshold": 0.5,
             "usage": {"solutions": 3, "steps": 6, "tokens": None},
             "results": [
-                {"index": 0, "id": "w", "scores": [0.9, 0.2], "score": 0.2, "first_error": 1, "tokens": None},
+                {
+                    "index": 0,
+                    "id": "w",
+                    "scores": [0.9, 0.2],
+                    "score": 0.2,
+                    "first_error": 1,
+                    "first_error_step": 2,
+                    "tokens": None,
+                },
                 {
                     "index": 1,
                     "scores": [0.9, 0.9],
                     "score": 0.9,
                     "first_error": -1,
+                    "first_error_step": None,
                     "steps": RIGHT,
                     "tokens": None,
                 },
-                {"index": 2, "scores": [0.2, 0.9], "score": 0.2, "first_error": 0, "tokens": None},
+                {
+                    "index": 2,
+                    "scores": [0.2, 0.9],
+                    "score": 0.2,
+                    "first_error": 0,
+                    "first_error_step": 1,
+                    "tokens": None,
+                },
             ],
         }
 

@@ -120,6 +120,7 @@ def test_the_best_of_four_in_openais_shape():
         "score": PLAIN,
         "scores": [RIGHT, PLAIN],
         "first_error": -1,
+        "first_error_step": None,
     }
     assert (six["score"], six["first_error"]) == (WRONG, 0)
     assert (slip["scores"], slip["first_error"]) == ([RIGHT, WRONG], 1)

@@ -221,7 +221,7 @@ class ScoredSolution:
     @property
     def first_error_step(self) -> int | None:
         """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
-        return None if self.first_error is None or self.first_error < 0 else self.first_error + 1
+        return step_number(self.first_error)
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import solution_fragment
@@ -236,6 +236,11 @@ class ScoredSolution:
             outcome=None if self.outcome is None else f"{self.outcome_model or 'outcome'} {self.outcome:.3f}",
             headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
         )
+
+
+def step_number(first_error: int | None) -> int | None:
+    """The number, from 1, of the step that a `first_error` counts from 0; None where it is -1 (none) or None (not known)."""
+    return None if first_error is None or first_error < 0 else first_error + 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

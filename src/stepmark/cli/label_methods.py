@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from stepmark.cli.flags import Flag, Settings
+from stepmark.cli.flags import ColumnsFlag, Flag, Settings
 from stepmark.cli.labelling import LabelOptions, run_labeller
 from stepmark.cli.paths import FileOrDash
 from stepmark.labels.bayes import BayesianSearch
@@ -107,6 +107,8 @@ class FileOptions:
     """Write the labelled solutions to this file (format stepmark-labels), packed if it ends in .gz."""
     split: str = "auto"
     """How a text is cut into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole."""
+    columns: ColumnsFlag = None
+    """Which column of FILE is what, where the names differ: problem=question,solution=response (docs: files)."""
     keep_going: Flag = False
     """Leave out rows that cannot be labelled, and list them at the end."""
 
@@ -121,7 +123,9 @@ def formulas_command(
         labeller: the method's flags.
         options: the run's flags.
     """
-    run = LabelOptions(out=options.out, split=options.split, keep_going=options.keep_going)
+    run = LabelOptions(
+        out=options.out, split=options.split, columns=options.columns, keep_going=options.keep_going
+    )
     return run_labeller(file, labeller, run, needs_policy=False, needs_verifier=False)
 
 

@@ -27,7 +27,6 @@ from stepmark.store import (
     check_writable,
     fingerprint,
     is_stream,
-    read_rows,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +176,10 @@ def run_labeller(
         # Counted only where the budget ended the run: lines of the file are not rows, some may be blank.
         left = 0
         if spent_out:
-            left = sum(1 for _ in read_rows(file, keep_going=True)) - tally.solutions - tally.refused
+            every = read_solutions(
+                file, columns=columns_of(options.columns), how=options.split, keep_going=True
+            )
+            left = sum(1 for _ in every) - tally.solutions - tally.refused
         facts = {**asdict(tally), "not_labelled": left}
         if isolation is not None:
             facts["isolation"] = isolation

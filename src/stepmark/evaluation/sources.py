@@ -205,11 +205,11 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
     data = row.data
     need(row, ("id", "candidates"), "candidates")
     try:
-        id_, _ = identifier(data)
+        id_, _ = identifier(data, named=row.named)
         if id_ is None:
             raise InputError("expected a string or a whole number, found null", field="id")
-        answer, _ = reference_answer(data)
-        problem = Problem(text=text_of(row, problem_column(data)), id=id_, answer=answer)
+        answer, _ = reference_answer(data, row.named)
+        problem = Problem(text=text_of(row, problem_column(data, row.named)), id=id_, answer=answer)
     except InputError as error:
         raise error.at(row.where) from None
     listed = data["candidates"]

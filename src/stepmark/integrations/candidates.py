@@ -174,6 +174,7 @@ def facts_of(graded: GradedText) -> dict[str, Any]:
         "steps": list(scored.solution.texts),
         "scores": list(scored.steps.scores),
         "first_error": scored.first_error,
+        "first_error_step": scored.first_error_step,
         "threshold": scored.threshold,
         "aggregate": scored.aggregate,
         "score_kind": scored.steps.kind,

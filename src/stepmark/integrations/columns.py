@@ -10,7 +10,7 @@ record              columns
                     stands around each step: `lead`, `tail`, `observation`, `start`)
 `LabelledSolution`  those, and `judgements` (a list a step: `kind`, `judge`, `rating`, `successes`, `trials`, `share`, `confidence`,
                     `note`), `root` (the same, of the problem alone)
-`ScoredSolution`    those of a solution, and `scores`, `score`, `aggregate`, `first_error`, `threshold`, `prm`, `score_kind`, `classes`,
+`ScoredSolution`    those of a solution, and `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`, `classes`,
                     `class_names`, `critiques`, `outcome`, `outcome_model`, `problem_tokens`, `solution_tokens`
 ==================  =================================================================================================
 
@@ -61,6 +61,7 @@ _SCORED: dict[str, Shape] = {
     "score": "float64",
     "aggregate": "string",
     "first_error": "int64",
+    "first_error_step": "int64",
     "threshold": "float64",
     "prm": "string",
     "score_kind": "string",
@@ -117,6 +118,7 @@ def to_columns(record: Problem | Solution | LabelledSolution | ScoredSolution) -
         "score": record.score,
         "aggregate": record.aggregate,
         "first_error": record.first_error,
+        "first_error_step": record.first_error_step,
         "threshold": record.threshold,
         "prm": record.prm,
         "score_kind": steps.kind,
@@ -228,6 +230,12 @@ def from_columns(
     try:
         record = read_record(kind, data)
         _check(record)
+        if isinstance(record, ScoredSolution) and row.get("first_error_step", record.first_error_step) != (
+            record.first_error_step
+        ):
+            raise InputError(
+                f"expected {record.first_error_step}, one more than first_error", field="first_error_step"
+            )
     except InputError as error:
         raise InputError(error.message, field=_column(error.field, kind)) from None
     return record

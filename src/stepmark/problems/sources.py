@@ -71,14 +71,14 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
             raise InputError("expected a reference answer", field="answer")
         return ProblemRow(problem=replace(problem, id=problem.id or row.where), where=row.where)
     data = row.data
-    asked = problem_column(data)
+    asked = problem_column(data, row.named)
     text = data[asked]
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"expected a text, found {json_type(text) if not isinstance(text, str) else 'only white space'}",
             field=asked,
         )
-    answer, answered = reference_answer(data)
+    answer, answered = reference_answer(data, row.named)
     if answer is None and need_answer:
         known = ("answer", *COMMON["answer"])
         near = nearly(data, known)
@@ -88,7 +88,7 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
             else f". Did you mean {near[1]!r} by {near[0]!r}? Say so with columns (answer={near[0]})"
         )
         raise InputError(f"expected a reference answer under one of {', '.join(known)}{hint}", field="answer")
-    name, named = identifier(data)
+    name, named = identifier(data, named=row.named)
     source, meta = data.get("source"), data.get("meta")
     if not isinstance(meta, dict | None):
         raise InputError(f"expected an object, found {json_type(meta)}", field="meta")

@@ -221,6 +221,7 @@ class CandidateTold(_Answer):
     score: float | None = Field(None, description="The aggregate of its step scores.")
     scores: list[float | None] | None = Field(None, description="One a step.")
     first_error: int | None = Field(None, description="From 0; -1: none; null: that cannot be known.")
+    first_error_step: int | None = Field(None, description="The same from 1; null: none, or not known.")
     text: str | None = Field(None, description="Where `texts` was asked for.")
     steps: list[str] | None = Field(None, description="Where `texts` was asked for.")
     error: ErrorBody | None = Field(None, description="Why it could not be graded; there are no scores then.")

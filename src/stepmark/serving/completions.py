@@ -173,7 +173,9 @@ class Completer:
             zip(drawn.texts, solutions, results, strict=True)
         ):
             told: dict[str, Any] = {
-                name: result[name] for name in ("score", "scores", "first_error", "error") if name in result
+                name: result[name]
+                for name in ("score", "scores", "first_error", "first_error_step", "error")
+                if name in result
             }
             if picked.votes is not None:
                 told["votes"] = picked.votes[number]

@@ -18,6 +18,7 @@ from stepmark.serving.wire import CandidateFields, SolutionToScore
 from stepmark.solutions.formats import read_solution
 from stepmark.solutions.segmentation import split
 
+_ALWAYS = ("scores", "score", "first_error", "first_error_step")
 Asked = Solution | InputError
 """A solution of a request, or why it is none."""
 
@@ -102,8 +103,8 @@ def verdicts(
             tokens = scores.problem_tokens + scores.solution_tokens
         kept = {
             key: row[key]
-            for key in ("scores", "score", "first_error", "steps", "classes", "critiques")
-            if row.get(key) is not None or key in ("scores", "score", "first_error")
+            for key in (*_ALWAYS, "steps", "classes", "critiques")
+            if row.get(key) is not None or key in _ALWAYS
         }
         results.append({"index": index, **name, **kept, "tokens": tokens})
     return results

@@ -23,7 +23,7 @@ from stepmark.models.grading import first_error
 from stepmark.models.identity import identity_of
 from stepmark.models.policies import Policy
 from stepmark.problems import answers
-from stepmark.records import Problem
+from stepmark.records import Problem, step_number
 from stepmark.search.beam import BeamSearch
 from stepmark.search.dvts import DiverseTrees
 from stepmark.search.mcts import MCTS
@@ -157,7 +157,8 @@ class Searcher:
                 if one.aggregate is not None and math.isfinite(one.aggregate)
                 else None,
                 "scores": list(one.scores),
-                "first_error": first_error(one.scores, grade.threshold),
+                "first_error": (first := first_error(one.scores, grade.threshold)),
+                "first_error_step": step_number(first),
                 **({"text": one.text, "steps": list(one.steps)} if wanted.texts else {}),
             }
             for number, one in enumerate(found.candidates)

@@ -20,7 +20,7 @@ the row and in `SolutionRow.meta`; one whose name is nearly that of a field that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -32,6 +32,7 @@ from stepmark.store.columns import (
     CONTENT,
     chosen,
     columns_of,
+    content_of,
     identifier,
     nearly,
     problem_column,
@@ -158,15 +159,15 @@ def solutions_of(row: Row, *, how: str = "auto", marker: str | None = None) -> I
         yield SolutionRow(solution=solution, row=record_row(solution), where=row.where)
         return
     try:
-        listed = _candidates(row.data, row.place)
+        listed = _candidates(row)
         if listed is None:
-            yield _read_solution(row.data, row.as_read, row.where, how, marker)
+            yield _read_solution(row.data, row.where, how, marker, row.as_read, row.named)
     except InputError as error:
         raise error.at(row.where) from None
     for number, candidate in enumerate(listed or ()):
         where = f"{row.where} (candidate {number})"
         try:
-            yield _read_solution(candidate, candidate, where, how, marker)
+            yield _read_solution(candidate, where, how, marker, named={*row.named, "id", "solution", "steps"})
         except InputError as error:
             raise error.at(where) from None
 
@@ -176,7 +177,7 @@ def read_solution(
 ) -> SolutionRow:
     """One row of one solution; see `read_solutions`."""
     try:
-        return _read_solution(row, row, where, how, marker)
+        return _read_solution(row, where, how, marker)
     except InputError as error:
         raise error.at(where) from None
 
@@ -191,22 +192,22 @@ def step_labels(row: Mapping[str, Any]) -> list[bool | int | float] | None:
 
 def is_solution(row: Mapping[str, Any]) -> bool:
     """Whether a row has the columns of a shape above."""
-    content = [column for field in CONTENT for column in columns_of(row, field)]
-    return bool(columns_of(row, "messages") or (content and columns_of(row, "problem")))
+    return bool(columns_of(row, "messages") or (content_of(row) and columns_of(row, "problem")))
 
 
-def _candidates(row: dict[str, Any], place: str) -> list[dict[str, Any]] | None:
+def _candidates(whole: Row) -> list[dict[str, Any]] | None:
     """A row for each candidate of a row that has several; None where it is a row of one solution."""
-    kind, column = _content(row)
+    row = whole.data
+    kind, column = _content(row, whole.named)
     if kind != "solutions":
         return None
-    id_, id_column = identifier(row)
+    id_, id_column = identifier(row, named=whole.named)
     rest = {name: value for name, value in row.items() if name not in (column, id_column)}
     if rest.get("problem_id") is None and id_ is not None:
         rest["problem_id"] = id_
     rows = []
     for number, one in enumerate(_list(row, column)):
-        named, content = {**rest, "id": f"{id_ or place}#{number}"}, one
+        named, content = {**rest, "id": f"{id_ or whole.place}#{number}"}, one
         if isinstance(one, dict):
             text = "text" if "text" in one else chosen(one, "solution") or "steps"
             if text not in one:
@@ -228,14 +229,19 @@ def _candidates(row: dict[str, Any], place: str) -> list[dict[str, Any]] | None:
 
 
 def _read_solution(
-    row: dict[str, Any], as_read: dict[str, Any], where: str, how: str, marker: str | None
+    row: dict[str, Any],
+    where: str,
+    how: str,
+    marker: str | None,
+    as_read: dict[str, Any] | None = None,
+    named: Collection[str] = (),
 ) -> SolutionRow:
-    kind, column = _content(row)
+    kind, column = _content(row, named)
     if kind == "solutions":
         raise InputError(f"expected one solution, found a list of them under {column!r}", field=column)
-    id_, id_column = identifier(row)
+    id_, id_column = identifier(row, named=named)
     problem_id, _ = identifier(row, "problem_id")
-    answer, answer_column = reference_answer(row)
+    answer, answer_column = reference_answer(row, named)
     source, source_column = _optional_text(row, "source")
     problem_source, _ = _optional_text(row, "problem_source")
     own_meta = row.get("meta")
@@ -247,7 +253,7 @@ def _read_solution(
     if kind == "steps" and all(key in row for key in PROCESSBENCH_KEYS):
         source = _check_processbench(row)
         used |= set(PROCESSBENCH_KEYS)
-    if kind == "completions" or step_labels(row) is not None:
+    if kind == "completions" or (kind == "steps" and step_labels(row) is not None):
         used.add("labels")
         lacking += [] if "labels" in row else ["labels"]
 
@@ -258,7 +264,7 @@ def _read_solution(
         problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
         problem = replace(problem, answer=answer or problem.answer)
     else:
-        asked = problem_column(row)
+        asked = problem_column(row, named)
         used.add(asked)
         problem = Problem(text=_text(row, asked), answer=answer)
     rest = riding(row, {name for name in used if name is not None}, lacking)
@@ -281,7 +287,7 @@ def _read_solution(
     )
     return SolutionRow(
         solution=solution,
-        row=as_read,
+        row=row if as_read is None else as_read,
         where=where,
         why=None if cut is None else cut.why,
         columns=rest,
@@ -318,14 +324,14 @@ def _check_foreign(row: dict[str, Any]) -> None:
             )
 
 
-def _content(row: dict[str, Any]) -> tuple[str, str]:
+def _content(row: dict[str, Any], named: Collection[str] = ()) -> tuple[str, str]:
     """Where a row's solution stands: the field (`completions` for TRL's steps), and its column.
 
     Raises:
         InputError: nowhere, or in two columns; a row that means something else.
     """
     _check_foreign(row)
-    found = [(field, column) for field in CONTENT for column in columns_of(row, field)]
+    found = content_of(row, named)
     if len(found) > 1:
         (_, first), (field, second) = found[:2]
         raise InputError(
@@ -336,7 +342,7 @@ def _content(row: dict[str, Any]) -> tuple[str, str]:
     if not found:
         raise _no_solution(row)
     field, column = found[0]
-    if column == "completions" and columns_of(row, "problem") == ["prompt"]:
+    if column == "completions" and columns_of(row, "problem", named) == ["prompt"]:
         field = "completions"
     return field, column
 

@@ -79,10 +79,7 @@ def check_columns(columns: Columns, found: Iterable[str]) -> None:
 
 
 def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """A row with its columns renamed as the caller says.
-
-    What the caller says counts alone: another column that could be taken for a field that was named (it has the same name, or a common
-    one) moves under `meta`.
+    """A row with its columns renamed as the caller says; a column whose name another one takes moves under `meta`.
 
     Raises:
         InputError: `meta` is no object, and something is to move there.
@@ -90,7 +87,6 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not columns:
         return row
     named = {column: name for name, column in columns.items()}
-    settled = set[str]().union(*(_names_beside(name) for name in columns))
     data: dict[str, Any] = {}
     aside: dict[str, Any] = {}
     for column, value in row.items():
@@ -99,7 +95,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
             data[name] = value
         elif name is not None:
             aside[name.removeprefix(META)] = value
-        elif column in columns or _plain(column) in settled:
+        elif column in columns:  # its name is another column's now
             aside[column] = value
         else:
             data[column] = value
@@ -111,22 +107,17 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     return data
 
 
-def _names_beside(name: str) -> set[str]:
-    """The names by which another column could be taken for the same field."""
-    fields = [field for field, others in COMMON.items() if name == field or name in others]
-    if name in CONTENT or {"solution", "solutions"} & set(fields):
-        fields = list(CONTENT)
-    return {other for field in fields for other in (field, *COMMON.get(field, ()))} - {name}
-
-
-def columns_of(row: Mapping[str, Any], field: str) -> list[str]:
+def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> list[str]:
     """The columns of a row that may hold a field, those that hold nothing (null) left out; its own name is the first.
 
     Args:
         row: under our names.
         field: one of ours.
+        named: the fields for which the caller named a column, which alone is it then.
     """
     names = (field, *COMMON.get(field, ()))
+    if any(name in named for name in names):
+        return [name for name in names if name in named and row.get(name) is not None]
     found: dict[str, str] = {}
     for column, value in row.items():
         if value is not None:
@@ -136,17 +127,29 @@ def columns_of(row: Mapping[str, Any], field: str) -> list[str]:
     return [found[name] for name in names if name in found]
 
 
+def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The fields and columns of a row that may hold a solution, of which it has one.
+
+    Args:
+        row: under our names.
+        named: as `columns_of`.
+    """
+    own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
+    said = [(own[name], name) for name in named if name in own and row.get(name) is not None]
+    return said or [(field, column) for field in CONTENT for column in columns_of(row, field)]
+
+
 def _plain(column: str) -> str:
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
-def chosen(row: Mapping[str, Any], field: str) -> str | None:
-    """The column that holds a field: that of its own name, or else the only one of its common names.
+def chosen(row: Mapping[str, Any], field: str, named: Collection[str] = ()) -> str | None:
+    """The column that holds a field: that of its own name, or else the only one of its common names; `named` as `columns_of`.
 
     Raises:
         InputError: two common names.
     """
-    found = columns_of(row, field)
+    found = columns_of(row, field, named)
     if len(found) > 1 and _plain(found[0]) != field:
         raise InputError(
             f"{found[0]!r} and {found[1]!r} may both be the {field}: say which it is with columns ({field}={found[0]})",
@@ -192,13 +195,13 @@ def nearly(columns: Iterable[str], fields: Iterable[str]) -> tuple[str, str] | N
     return next(_misspelt(columns, list(fields)), None)
 
 
-def problem_column(row: Mapping[str, Any]) -> str:
-    """The column that holds the problem.
+def problem_column(row: Mapping[str, Any], named: Collection[str] = ()) -> str:
+    """The column that holds the problem; `named` as `columns_of`.
 
     Raises:
         InputError: there is none, or there are two.
     """
-    column = chosen(row, "problem")
+    column = chosen(row, "problem", named)
     if column is None:
         known = ("problem", *COMMON["problem"])
         near = nearly(row, known)
@@ -227,13 +230,13 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def reference_answer(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x.
+def reference_answer(row: Mapping[str, Any], named: Collection[str] = ()) -> tuple[str | None, str | None]:
+    """The reference answer of a row and its column; of a worked answer that ends in "#### x" (GSM8K's), x. `named` as `columns_of`.
 
     Raises:
         InputError: neither a text nor a number, or two columns that may be it.
     """
-    column = chosen(row, "answer")
+    column = chosen(row, "answer", named)
     if column is None:
         return None, None
     return written_answer(row[column], column), column
@@ -255,13 +258,15 @@ def written_answer(value: Any, column: str) -> str:
 _WORKED = re.compile(r"(?:\A|\n)#### *(\S.*?)\s*\Z")
 
 
-def identifier(row: Mapping[str, Any], field: str = "id") -> tuple[str | None, str | None]:
-    """The id of a row and its column.
+def identifier(
+    row: Mapping[str, Any], field: str = "id", named: Collection[str] = ()
+) -> tuple[str | None, str | None]:
+    """The id of a row and its column; `named` as `columns_of`.
 
     Raises:
         InputError: neither a text nor a whole number.
     """
-    column = chosen(row, field)
+    column = chosen(row, field, named)
     if column is None:
         return None, None
     value = row[column]

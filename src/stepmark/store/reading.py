@@ -20,7 +20,7 @@ from stepmark.store.columns import Columns, check_columns, under_our_names
 from stepmark.store.disk import link_loop
 from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
 from stepmark.store.objects import EXPECTED, check_source, object_rows
-from stepmark.store.tabular import delimited_rows, parquet_rows
+from stepmark.store.tabular import delimited_rows, parquet_length, parquet_rows
 
 STDIO = "-"
 """The name of standard input and of standard output."""
@@ -43,6 +43,8 @@ class Row:
     """Whether `line` counts lines: of JSON lines, CSV and TSV. Rows of a JSON list, a Parquet file or a Python object are counted."""
     original: dict[str, Any] | None = None
     """The row under the names that it came with, where the caller gave others; None where they are those of `data`."""
+    named: frozenset[str] = frozenset()
+    """The names that the caller gave to columns: no other column is taken for these fields."""
     record: Record | None = None
     """The record that stood in the place of this row."""
 
@@ -154,11 +156,29 @@ def _is_prose(path: str | Path) -> bool:
     )
 
 
+def count_rows(path: str | Path) -> int | None:
+    """How many rows a file has whose rows are not its lines (CSV, TSV, Parquet, a JSON list); None for others, or one that cannot be read."""
+    ending = _ending(path)
+    if ending == ".parquet":
+        return parquet_length(path)
+    if ending not in (".csv", ".tsv", ".json"):
+        return None
+    try:
+        by_line, entries = _of_file(path, str(path), {})
+        return None if by_line and ending == ".json" else sum(1 for _ in entries)
+    except InputError:
+        return None
+
+
+def _ending(path: str | Path) -> str:
+    return Path(str(path).removesuffix(".gz")).suffix.lower()
+
+
 def _of_file(source: str | Path, name: str, columns: Columns) -> tuple[bool, Entries]:
     """Whether the rows of a file are numbered by lines, and its rows."""
     if source == STDIO:
         return True, _checked(json_lines(read_lines(source, name)), columns, by_line=True)
-    ending = Path(name.removesuffix(".gz")).suffix.lower()
+    ending = _ending(name)
     if ending in (".csv", ".tsv"):
         return True, delimited_rows(read_lines(source, name), tab=ending == ".tsv", columns=columns)
     if ending == ".parquet":
@@ -195,7 +215,7 @@ def _rows(
     count = 0
     for number, data in _placed(entries, name):
         count += 1
-        row = Row(data={}, file=name, line=number, by_line=by_line)
+        row = Row(data={}, file=name, line=number, by_line=by_line, named=frozenset(columns))
         try:
             if isinstance(data, InputError):
                 raise data

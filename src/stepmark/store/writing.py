@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 from stepmark.errors import InputError, UsageError
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, read_lines
+from stepmark.store.reading import STDIO, count_rows, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -54,7 +54,7 @@ class Fingerprint:
     sha256: str
     """Of the bytes as stored."""
     lines: int
-    """Lines of the (unpacked) text, for a progress bar's total."""
+    """Lines of the (unpacked) text, or rows where those are not lines; for a progress bar's total."""
 
 
 def fingerprint(path: str | Path) -> Fingerprint | None:
@@ -69,7 +69,8 @@ def fingerprint(path: str | Path) -> Fingerprint | None:
     lines += last != b"\n"
     if str(path).endswith(".gz"):
         lines = sum(1 for _ in read_lines(path, str(path)))
-    return Fingerprint(bytes=size, sha256=digest.hexdigest(), lines=lines)
+    rows = count_rows(path)
+    return Fingerprint(bytes=size, sha256=digest.hexdigest(), lines=lines if rows is None else rows)
 
 
 @contextmanager

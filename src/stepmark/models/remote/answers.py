@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.remote.exchange import Parsed
-from stepmark.records import ScoredSolution, ScoreKind, Solution, Step, StepScores
+from stepmark.records import ScoredSolution, ScoreKind, Solution, Step, StepScores, step_number
 
 
 class SessionFullError(InputError):
@@ -265,6 +265,11 @@ def _result(
     first = entry.get("first_error")
     if first is not None and not (_whole(first, -1) and first < count):
         raise _odd(place, f"a step from 0 to {count - 1}, -1 or null under 'first_error'", first)
+    number = entry.get("first_error_step")  # which servers of before do not say
+    if "first_error_step" in entry and number != step_number(first):
+        raise _odd(
+            place, f"{step_number(first)}, one more than 'first_error', under 'first_error_step'", number
+        )
     return Told(
         scored=ScoredSolution(
             solution=solution,

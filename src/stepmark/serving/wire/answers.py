@@ -74,6 +74,12 @@ class Result(_Answer):
         ge=-1,
         examples=[1],
     )
+    first_error_step: int | None = Field(
+        None,
+        description="The number of that step as people count, from 1; null: there is none, or that cannot be known.",
+        ge=1,
+        examples=[2],
+    )
     steps: list[str] | None = Field(
         None, description="The steps, where the server cut them out of a text.", examples=[STEPS]
     )
@@ -118,7 +124,14 @@ class _Graded(_Answer):
     usage: Usage
 
 
-_RESULT: dict[str, Any] = {"index": 0, "scores": [0.85, 0.25], "score": 0.25, "first_error": 1, "tokens": 63}
+_RESULT: dict[str, Any] = {
+    "index": 0,
+    "scores": [0.85, 0.25],
+    "score": 0.25,
+    "first_error": 1,
+    "first_error_step": 2,
+    "tokens": 63,
+}
 _HEAD: dict[str, Any] = {
     "model": "default",
     "score_kind": "probability",
@@ -155,6 +168,7 @@ class RankAnswer(_Graded):
                             "scores": [0.85, 0.82],
                             "score": 0.82,
                             "first_error": -1,
+                            "first_error_step": None,
                             "steps": RIGHT,
                             "tokens": 63,
                         },
