@@ -428,6 +428,24 @@ QUERY = "base_model.model.layers.0.self_attn.q_proj"
         (lambda t: {**t, f"{QUERY}.lora_B.bias": torch.zeros(32)}, r"lora_B\.bias"),
         (lambda t: {**t, f"{QUERY}.base_layer.bias": torch.zeros(32)}, r"base_layer\.bias"),
         (lambda t: {**t, "base_model.model.embed_tokens.weight": torch.zeros(31, 32)}, r"shape \(31, 32\)"),
+        (
+            lambda t: {n: v for n, v in t.items() if n != f"{QUERY}.lora_A.weight"},
+            r"no tensor .*lora_A\.weight",
+        ),
+        # The scale is alpha / r: with another rank than the config's it would be another adapter.
+        (
+            lambda t: {n: v[:2] if "lora_A" in n else v[:, :2].contiguous() for n, v in t.items()},
+            r"lora_A\.weight has the shape \(2, \d+\); expected \(4, \d+\), for adapter_config\.json says r = 4",
+        ),
+        (
+            lambda t: {**t, f"{QUERY}.lora_B.weight": torch.zeros(4, 32)},
+            r"lora_B\.weight has the shape \(4, 32\); expected \(32, 4\)",
+        ),
+        (
+            lambda t: {n: v for n, v in t.items() if "layers.1" not in n},
+            r"changes layers\.1\.mlp\.down_proj, .*\(3 modules\), and its weights hold nothing for them",
+        ),
+        (lambda t: {n: v.int() for n, v in t.items()}, "is of type int32; expected one of"),
     ],
 )
 def test_adapter_tensors_without_a_place_are_refused(tmp_path, tensors, message):
@@ -438,11 +456,25 @@ def test_adapter_tensors_without_a_place_are_refused(tmp_path, tensors, message)
 
 @peft_warns
 @pytest.mark.parametrize(
+    "settings", [{"layers_to_transform": [1], "layers_pattern": "layers"}, {"exclude_modules": ["down_proj"]}]
+)
+def test_an_adapter_of_some_layers_only(tmp_path, settings):
+    theirs = save_adapter(bare_backbone(), tmp_path, **settings)
+    ours = bare_backbone()
+    merge_adapter(ours, tmp_path)
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, theirs.get_parameter(name), rtol=1e-6, atol=1e-6)
+
+
+@peft_warns
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         (lambda c: {**c, "peft_type": "IA3"}, "expected peft_type LORA"),
         (lambda c: [c], "should hold an object, found list"),
         (lambda c: {**c, "r": 0}, "r should be a number above 0, found 0"),
+        (lambda c: {**c, "r": True}, "r should be a number above 0, found True"),
+        (lambda c: {**c, "lora_alpha": float("inf")}, "lora_alpha should be a finite number, found inf"),
         (
             lambda c: {k: v for k, v in c.items() if k != "lora_alpha"},
             "lora_alpha should be a number above 0, found None",

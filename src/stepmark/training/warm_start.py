@@ -68,6 +68,10 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
                 raise CheckpointError(
                     f"{folder}: the adapter changes {named[1]}, which is not trained here; lower --frozen-layers"
                 )
+            if given.dim() != 2 or given.shape[1 if up else 0] != rank:
+                raise CheckpointError(
+                    f"{folder}: {key} has the shape {tuple(given.shape)}, and adapter_config.json says r = {rank}"
+                )
             wide = rank if up else given.shape[1]
             if wide > place.shape[1] or given.shape[0] > place.shape[0]:
                 raise CheckpointError(
