@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.batching import Write
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, isolated
 from stepmark.cli.flags import Flag
-from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
+from stepmark.cli.label_report import Counted, Tally, summary
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.store import (
     STDIO,
     atomic_rows,
@@ -52,6 +53,9 @@ class LabelOptions:
     """What compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     budget: int | None = None
     """Stop when the labelled solutions have cost this many tokens of the policy; the rest are counted as not labelled."""
     split: str = "auto"
@@ -125,8 +129,8 @@ def run_labeller(
     known = fingerprint(file)
     assert known is not None
     work = Path(options.out + ".work")
+    options = isolated(options, here=options.ray is None)
     manifest = _manifest(file, labeller, options, source)
-    isolation = isolation_of(options) if needs_verifier else None
     tally, refused = Tally(), list[str]()
     # One line a piece of work, which may be several labelled solutions: flattened at the end.
     with (
@@ -177,8 +181,6 @@ def run_labeller(
             left = sum(1 for _ in read_rows(file, keep_going=True)) - tally.solutions - tally.refused
         out.finish({"policy": options.policy if needs_policy else None})
     facts = {**asdict(tally), "not_labelled": left}
-    if isolation is not None:
-        facts["isolation"] = isolation
     _flatten(work, options.out, {**manifest, **facts})
     print(summary(tally, refused, left, options, texts=texts if needs_policy else None), file=sys.stderr)
     return 0

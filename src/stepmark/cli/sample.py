@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, isolated
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.store import atomic_rows, atomic_write, check_writable, fingerprint, is_stream
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class SampleOptions:
     """What compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     seed: int = 0
     """Another seed, other samples."""
     in_flight: int = 64
@@ -84,6 +88,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
 
     _check(file, out, options)
     check_computing(options, policy=policy)
+    options = isolated(options, here=options.ray is None)
     problems = list(read_problems(file))
     sampling = _sampling(options)
     tally = _Tally()

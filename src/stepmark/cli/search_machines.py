@@ -13,6 +13,7 @@ from stepmark.batching import Answerer, Score
 from stepmark.cli.answering import ray_workers
 from stepmark.cli.flags import Flag
 from stepmark.errors import UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import ScoreKind
 from stepmark.search.remaking import remade
 from stepmark.search.searching import Budget, Grading, ModelSize, Search, Sizes, Steps
@@ -81,6 +82,9 @@ class SearchOptions:
     """What says whether answers are equal, for votes and --verify: math, number, choice, text, code, or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     in_flight: int = 16
     """Problems that are searched at once: more fill a server better and take more memory."""
     keep_going: Flag = False
@@ -125,7 +129,9 @@ class Machines:
         from stepmark.search.workers import BUILD, build
 
         self.verifier = stack.enter_context(
-            closing(answers.load_verifier(options.verifier, percent=options.percent))
+            closing(
+                answers.load_verifier(options.verifier, percent=options.percent, isolation=options.isolation)
+            )
         )
         prm = options.prm if search.asks_prm else None
         if options.ray is None:

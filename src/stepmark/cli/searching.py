@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
-from stepmark.cli.answering import RAY, check_computing, check_ray
+from stepmark.cli.answering import RAY, check_computing, check_ray, isolated
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
@@ -78,6 +78,7 @@ def run_search(
         family=options.family,
         tokenizer=options.tokenizer,
     )
+    options = isolated(options)  # the verifier stays on this machine, also with a cluster
     with ExitStack() as stack:
         if options.problem is not None:
             machines = Machines(search, options, stack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stepmark.batching import Answerer
+from stepmark.problems.code_sandbox import Isolation
 
 BUILD = "stepmark.labels.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -17,6 +18,7 @@ def build(
     dtype: str = "auto",
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
 ) -> dict[type, Answerer]:
     """The answerers of a policy and of a verifier.
 
@@ -27,6 +29,7 @@ def build(
         dtype: of a local policy.
         device: of a local policy.
         percent: see `problems.answers.load_verifier`.
+        isolation: see `problems.answers.load_verifier`.
 
     Raises:
         StepmarkError: whatever those two raise.
@@ -36,7 +39,7 @@ def build(
 
     built: dict[type, Answerer] = {}
     if verifier is not None:
-        built |= answers.answerers(answers.load_verifier(verifier, percent=percent))
+        built |= answers.answerers(answers.load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
         built |= policies.answerers(policies.load_policy(policy, dtype=dtype, device=device))
     return built
