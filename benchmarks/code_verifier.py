@@ -58,7 +58,7 @@ def verdicts(
     out = file.open("a", encoding="utf-8") if file is not None else None
     started, told = time.monotonic(), time.monotonic()
     with CodeVerifier(workers=workers, limits=CodeLimits(seconds=5)) as verifier:
-        print(f"isolation: {verifier.isolation.name}", file=sys.stderr)
+        print(f"isolation: {verifier.isolation}", file=sys.stderr)
         for at in range(0, len(left), 8 * workers):
             part = left[at : at + 8 * workers]
             for s, verdict in zip(part, verifier.verify_many([(s.text, s.tests) for s in part]), strict=True):

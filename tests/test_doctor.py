@@ -363,27 +363,17 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_sandboxes(monkeypatch):
-    from stepmark.errors import BackendError
-    from stepmark.problems import code
-    from stepmark.problems.code_sandbox import Isolation
+    from stepmark.problems import code, code_sandbox
 
-    def chosen(result):
-        def choose(names, limits):
-            if isinstance(result, Exception):
-                raise result
-            sandbox = code.Sandbox("process", limits)
-            return sandbox, result
-
-        monkeypatch.setattr(code, "_choose", choose)
-        return doctor_machine.check_sandbox()
-
-    strong = Isolation(name="namespaces", boundary=True, as_root=False, refused=())
-    weak = Isolation(
-        name="process", boundary=False, as_root=False, refused=("bubblewrap: bwrap is not installed",)
-    )
-    assert chosen(strong).state == "ok"
-    assert chosen(weak).state == "missing" and "bwrap is not installed" in chosen(weak).found
-    assert chosen(BackendError("no sandbox for programs works")).state == "missing"
+    sandbox = code_sandbox.Sandbox("process", code_sandbox.CodeLimits())
+    monkeypatch.setattr(code, "_tried", lambda isolation, limits: sandbox)
+    assert doctor_machine.check_sandbox().state == "ok"
+    monkeypatch.undo()
+    monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
+    monkeypatch.setattr(code_sandbox.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    check = doctor_machine.check_sandbox()
+    assert check.state == "missing" and "bubblewrap is not installed" in check.found
+    assert check.todo == "apt-get install bubblewrap"
 
 
 # --- the whole

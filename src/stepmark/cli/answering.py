@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from stepmark.cli.prm_flags import check_device
 from stepmark.errors import UsageError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stepmark.batching import Answerer
     from stepmark.batching.cluster import RayWorkers
     from stepmark.models.policies import Dtype
+    from stepmark.problems.code_sandbox import Isolation
 
 RAY = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
 """The options about a cluster. They decide no result: a run may be begun on a cluster and continued without one, or with another."""
@@ -59,6 +60,22 @@ class AnsweringOptions(RayOptions, Protocol):
     def percent(self) -> Literal["distinct", "sign"]:
         """How a verifier reads percent signs."""
 
+    @property
+    def isolation(self) -> Isolation | None:
+        """What keeps the programs of the verifier `code` apart; None where no programs run, see `isolated`."""
+
+
+class VerifierOptions(Protocol):
+    """The options of a command that may run programs, a frozen dataclass."""
+
+    @property
+    def verifier(self) -> str:
+        """Its name."""
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """As the flag says."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answering:
@@ -97,6 +114,46 @@ def check_ray(options: RayOptions) -> None:
         raise UsageError(f"--ray-gpus {options.ray_gpus}: expected 0 or more")
     if options.device.startswith("cuda") and options.ray_gpus == 0:
         raise UsageError("--device cuda: a worker sees no GPU that it is not given; add --ray-gpus 1")
+
+
+_Options = TypeVar("_Options", bound=VerifierOptions)
+
+
+def checked_isolation(
+    verifier: str | None, isolation: Isolation | None, *, here: bool = True
+) -> Isolation | None:
+    """What keeps the programs of a run apart from this machine, which is said on standard error; None where no programs run.
+
+    Args:
+        verifier: its name; None for none.
+        isolation: as the flag says.
+        here: programs run on this machine; False: on the workers of a cluster, each of which tries the isolation itself.
+
+    Raises:
+        UsageError: an isolation that does not work on this machine, or for a verifier that runs no programs.
+    """
+    from stepmark.problems.answers import isolation_of, load_verifier
+
+    found = isolation_of(verifier, isolation)
+    if found is not None:
+        assert verifier is not None
+        if here:
+            load_verifier(verifier, isolation=found).close()
+        print(f"programs run in isolation {found!r}: {_KEPT_APART[found]}", file=sys.stderr)
+    return found
+
+
+_KEPT_APART = {
+    "bubblewrap": "no network, no files of this machine, no sight of its processes",
+    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can use the network, and read "
+    "and change what their user may",
+}
+
+
+def isolated(options: _Options, *, here: bool = True) -> _Options:
+    """The options with the isolation filled in, see `checked_isolation`."""
+    isolation = checked_isolation(options.verifier, options.isolation, here=here)
+    return replace(options, isolation=isolation)  # type: ignore[type-var]
 
 
 class ComputingOptions(Protocol):
@@ -205,6 +262,7 @@ def answering(options: AnsweringOptions, *, policy: str | None, verifier: str | 
         "dtype": options.dtype,
         "device": options.device,
         "percent": options.percent,
+        "isolation": options.isolation,
     }
     with ray_workers(options, BUILD, settings, most=options.in_flight) as workers:
         yield Answering(answerers=workers.answerers, tokens_written=lambda: workers.tokens_written)
@@ -219,7 +277,7 @@ def _here(options: AnsweringOptions, policy: str | None, verifier: str | None) -
     if verifier is None:
         judge = None
     else:
-        judge = answers.load_verifier(verifier, percent=options.percent)
+        judge = answers.load_verifier(verifier, percent=options.percent, isolation=options.isolation)
         found |= answers.answerers(judge)
     try:
         writer = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepmark.cli.doctor_packages import State
-from stepmark.errors import BackendError, CheckpointError
+from stepmark.errors import CheckpointError, UsageError
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
@@ -200,28 +200,17 @@ def check_default_prm(installer: str) -> Check:
 
 
 def check_sandbox() -> Check:
-    """The strongest sandbox for the verifier `code` that a right program passes in here."""
+    """Whether a right program passes in the sandbox of the verifier `code`."""
     from stepmark.problems.code import CodeVerifier
+    from stepmark.problems.code_sandbox import install_line
 
     name = "code verifier"
     try:
-        with CodeVerifier() as verifier:
-            isolation = verifier.isolation
-    except BackendError as error:
-        return Check(
-            name=name,
-            state="missing",
-            found=str(error),
-            todo="install bubblewrap (Debian: apt install bubblewrap)",
-        )
-    if isolation.boundary:
-        return Check(name=name, state="ok", found=f"{isolation.name}: no network, no files of this machine's")
-    return Check(
-        name=name,
-        state="missing",
-        found=f"{isolation.name}: resource limits only, no security boundary ({'; '.join(isolation.refused)})",
-        todo="install bubblewrap (Debian: apt install bubblewrap), or allow user namespaces",
-    )
+        CodeVerifier().close()
+    except UsageError as error:
+        todo = install_line() if shutil.which("bwrap") is None else "allow user namespaces"
+        return Check(name=name, state="missing", found=str(error).split(".\n")[0], todo=todo)
+    return Check(name=name, state="ok", found="bubblewrap: no network, no files of this machine's")
 
 
 def check_browser() -> Check:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import isolated
 from stepmark.cli.evaluating import (
     DEFAULTS,
     EvaluateOptions,
@@ -28,6 +29,7 @@ from stepmark.cli.evaluating import (
 )
 from stepmark.cli.flags import columns_of
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.show.progress import Progress
 from stepmark.store import open_rows
 
@@ -64,9 +66,13 @@ class BestOfNOptions:
     instruction: str | None = None
     """With --policy, what is said after the problem. Left out: to go step by step and to box the answer."""
     verifier: str = "math"
-    """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice or text."""
+    """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice, text, code,
+    or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     sizes: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = ()
     """The N to report. Left out: 1, 2, 4, … and all."""
     orm: str | None = None
@@ -101,10 +107,11 @@ def best_of_n_command(
     beside = of_policy(choices.policy)
     of_prm = beside | (set() if choices.orm is None else of_model(choices.orm))
     check(options, also=of_prm)
+    choices = isolated(choices)
     files = files_of(choices.data) if choices.data else (str(_sample(NAME, choices, options)),)
     every = read_candidates(files, how=choices.split, columns=columns_of(options.columns))
     cases = limited(every, options.limit if choices.data else None)
-    with load_verifier(choices.verifier, percent=choices.percent) as verifier:
+    with load_verifier(choices.verifier, percent=choices.percent, isolation=choices.isolation) as verifier:
         unchecked = sum(case.unchecked for case in cases)
         cases = checked(cases, verifier)
         if unchecked:
@@ -185,6 +192,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
                 "policy": choices.policy,
                 "verifier": choices.verifier,
                 "percent": choices.percent,
+                "isolation": choices.isolation,
                 "limit": options.limit,
                 "data": provenance([choices.problems]),
                 "sampling": asdict(settings),
@@ -205,7 +213,7 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
     with (
         closing(open_rows(path, manifest)) as out,
         closing(ReplyFile(folder / "replies.sqlite")) as store,
-        load_verifier(choices.verifier, percent=choices.percent) as verifier,
+        load_verifier(choices.verifier, percent=choices.percent, isolation=choices.isolation) as verifier,
     ):
         policy = load_policy(choices.policy, dtype=options.dtype, device=options.device)
         out.identify({"policy": policy.identity})

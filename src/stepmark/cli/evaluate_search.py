@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import isolated
 from stepmark.cli.evaluating import (
     DEFAULTS,
     EvaluateOptions,
@@ -26,6 +27,7 @@ from stepmark.cli.flags import Settings, columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.errors import UsageError
 from stepmark.own import Own
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import Problem
 from stepmark.search.searching import Choice, ModelSize, Sizes, Steps
 from stepmark.store import check_readable
@@ -81,9 +83,12 @@ class ContestOptions:
     instruction: str | None = None
     """Said after the problem. Left out: to go step by step and to box the answer."""
     verifier: str = "math"
-    """What says whether an answer is right: math, number, choice, text, or "package.module:Class"."""
+    """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     policy_parameters: float | None = None
     """Weights of the policy, to count operations, without the table of embeddings."""
     prm_parameters: float | None = None
@@ -144,13 +149,16 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     )
     how = _steps(contest, options)
     _check(file, contest, options)
+    contest = isolated(contest)
     entrants(settings.methods, settings.shape, settings.own)
     problems, facts = _problems(file, options.limit, options.columns)
     folder = folder_of(NAME, options)
     with ExitStack() as stack:
         stack.enter_context(hold(folder))
         verifier = stack.enter_context(
-            closing(answers.load_verifier(contest.verifier, percent=contest.percent))
+            closing(
+                answers.load_verifier(contest.verifier, percent=contest.percent, isolation=contest.isolation)
+            )
         )
         prm = load(options, also=of_policy(contest.policy))
         grading = Grading(aggregate=contest.aggregate or prm.default_aggregate, kind=prm.score_kind)

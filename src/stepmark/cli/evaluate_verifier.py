@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import checked_isolation
 from stepmark.cli.evaluating import Data, provenance, write_result
 from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.errors import UsageError
+from stepmark.problems.code_sandbox import Isolation
 
 
 def verifier_command(
@@ -24,6 +26,7 @@ def verifier_command(
     ),
     part: Literal["answer", "text"] = "answer",
     percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
     out: Path | None = None,
     limit: int | None = None,
     columns: ColumnsFlag = None,
@@ -35,9 +38,11 @@ def verifier_command(
     Args:
         data: JSON lines of labelled pairs ({"gold", "answer" or "text", "equal", optional "id", "why"}), or of candidates with
             `gold` and `correct`.
-        verifier: which to test: math, number, choice, text, or "package.module:Class".
+        verifier: which to test: math, number, choice, text, code, or "package.module:Class".
         part: of candidates, check their `answer` or their whole `text` (finding the answer is then tested too).
         percent: of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it.
+        isolation: of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your
+            files. Left out: bubblewrap.
         out: folder for the result and the report. Left out: evaluation/verifier.
         limit: only the first so many pairs.
         columns: which column of the data is what, where the names differ: gold=reference,answer=response (docs: files).
@@ -55,11 +60,16 @@ def verifier_command(
         if limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
         pairs = pairs[:limit]
+    isolation = checked_isolation("code" if "code" in verifier else None, isolation)
     checked = []
     with ExitStack() as stack:
         verifiers = [
             stack.enter_context(
-                load_verifier(name, percent=percent if name in ("math", "number") else "distinct")
+                load_verifier(
+                    name,
+                    percent=percent if name in ("math", "number") else "distinct",
+                    isolation=isolation if name == "code" else None,
+                )
             )
             for name in verifier
         ]
@@ -73,6 +83,8 @@ def verifier_command(
         "percent": percent,
         "limit": limit,
     }
+    if isolation is not None:
+        settings["isolation"] = isolation
     facts = (
         ()
         if len(pairs) == whole

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,40 +131,6 @@ def summary(tally: Tally, refused: list[str], left: int, options: LabelOptions, 
     kept = f"; every reply is in {options.out}.replies.sqlite" if texts is not None else ""
     lines.append(f"wrote {options.out}{kept}")
     return "\n".join(lines)
-
-
-def isolation_of(options: LabelOptions) -> dict[str, Any] | None:
-    """What holds the programs that a code verifier runs, said on standard error; None for other verifiers."""
-    if options.verifier in _NO_PROGRAMS:
-        return None
-    from stepmark.problems.answers import VERIFIERS
-    from stepmark.problems.code import CodeVerifier
-
-    make = VERIFIERS.load(options.verifier)
-    if not (isinstance(make, type) and issubclass(make, CodeVerifier)):
-        return None
-    with make() as verifier:
-        found = verifier.isolation
-    if found.boundary:
-        kept = "no network, no files of this machine, no sight of its processes"
-    else:
-        kept = (
-            "limits of time, memory, processes and files only. This is no security boundary: programs can use the network, "
-            "and read and change what their user may"
-        )
-    user = (
-        "; they run as an unprivileged user of their own" if found.as_root else "; they run as your own user"
-    )
-    where = (
-        "" if options.ray is None else " on this machine (each worker takes the strongest that works there)"
-    )
-    lines = [f"programs run in isolation {found.name!r}{where}: {kept}{user}", *found.refused]
-    print("\n  not in use: ".join(lines), file=sys.stderr)
-    return asdict(found)
-
-
-_NO_PROGRAMS = ("math", "number", "choice", "text")
-"""Verifiers that run no programs; not to be loaded only to ask."""
 
 
 def write_beside(out: str, what: str, rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.batching import Write
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray, models_of
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, isolated, models_of
 from stepmark.cli.flags import ColumnsFlag, Flag, columns_of
-from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
+from stepmark.cli.label_report import Counted, Tally, summary
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.show.progress import Progress
 from stepmark.store import (
     STDIO,
@@ -49,6 +50,9 @@ class LabelOptions:
     """What compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     budget: int | None = None
     """Stop when the labelled solutions have cost this many tokens of the policy; the rest are counted as not labelled."""
     split: str = "auto"
@@ -125,8 +129,8 @@ def run_labeller(
         raise with_hint(error, keep_going=options.keep_going) from error.__cause__
     known = fingerprint(file)
     assert known is not None
+    options = isolated(options, here=options.ray is None)
     manifest = _manifest(file, labeller, options, source)
-    isolation = isolation_of(options) if needs_verifier else None
     tally, refused = Tally(), list[str]()
     # One result a piece of work, which may be several labelled solutions.
     with (
@@ -180,10 +184,7 @@ def run_labeller(
                 file, columns=columns_of(options.columns), how=options.split, keep_going=True
             )
             left = sum(1 for _ in every) - tally.solutions - tally.refused
-        facts = {**asdict(tally), "not_labelled": left}
-        if isolation is not None:
-            facts["isolation"] = isolation
-        out.finish(facts, {options.out: lambda result: result["rows"]})
+        out.finish({**asdict(tally), "not_labelled": left}, {options.out: lambda result: result["rows"]})
     print(summary(tally, refused, left, options, texts=texts if needs_policy else None), file=sys.stderr)
     return 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from stepmark.cli.answering import isolated
 from stepmark.cli.flags import columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.cli.rl_flags import (
@@ -74,6 +75,7 @@ def rl_command(
     """
     checked_input(file)
     installed()
+    run = isolated(run)
     asked = Asked(
         file=file,
         policy=policy,
@@ -97,7 +99,7 @@ def rl_command(
         print(note, file=sys.stderr)
     from stepmark.problems.answers import load_verifier
 
-    with closing(load_verifier(run.verifier, percent=run.percent)) as verifier:
+    with closing(load_verifier(run.verifier, percent=run.percent, isolation=run.isolation)) as verifier:
         actor, rows, history = _train(asked, problems, held_out, verifier, told)
     _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
     return 0

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.flags import ColumnsFlag, Flag
 from stepmark.errors import UsageError
+from stepmark.problems.code_sandbox import Isolation
 
 if TYPE_CHECKING:
     from stepmark.rl.credit.methods import Credit
@@ -112,6 +113,9 @@ class RunFlags:
     """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     prm: str | None = None
     """The PRM: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
     family: str | None = None

@@ -66,6 +66,7 @@ class Asked:
             "family": run.family,
             "verifier": run.verifier,
             "percent": run.percent,
+            "isolation": run.isolation,
             "dtype": run.dtype,
             "reference": not run.no_reference,
             "credit": {"name": self.name, **asdict(self.credit)},  # type: ignore[call-overload]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray, models_of
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, isolated, models_of
 from stepmark.cli.flags import ColumnsFlag, columns_of
 from stepmark.cli.paths import checked_input
 from stepmark.errors import InputError, UsageError
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.show.progress import Progress
 from stepmark.store import ResumableRows, check_writable, fingerprint, is_stream
 
@@ -44,6 +45,9 @@ class SampleOptions:
     """What compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts."""
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
+    isolation: Isolation | None = None
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
+    bubblewrap."""
     seed: int = 0
     """Another seed, other samples."""
     columns: ColumnsFlag = None
@@ -86,6 +90,7 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
 
     _check(file, out, options)
     check_computing(options, policy=policy)
+    options = isolated(options, here=options.ray is None)
     rows = list(problem_rows(file, columns=columns_of(options.columns)))
     if (bad := next((row for row in rows if isinstance(row, InputError)), None)) is not None:
         raise bad

@@ -6,6 +6,7 @@ from typing import Literal
 
 from stepmark.batching import Answerer
 from stepmark.models.policies import Dtype
+from stepmark.problems.code_sandbox import Isolation
 
 BUILD = "stepmark.labels.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -18,6 +19,7 @@ def build(
     dtype: Dtype = "auto",
     device: str = "auto",
     percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
 ) -> dict[type, Answerer]:
     """The answerers of a policy and of a verifier.
 
@@ -28,6 +30,7 @@ def build(
         dtype: of a local policy.
         device: of a local policy.
         percent: see `problems.answers.load_verifier`.
+        isolation: see `problems.answers.load_verifier`.
 
     Raises:
         StepmarkError: whatever those two raise.
@@ -37,7 +40,7 @@ def build(
 
     built: dict[type, Answerer] = {}
     if verifier is not None:
-        built |= answers.answerers(answers.load_verifier(verifier, percent=percent))
+        built |= answers.answerers(answers.load_verifier(verifier, percent=percent, isolation=isolation))
     if policy is not None:
         built |= policies.answerers(policies.load_policy(policy, dtype=dtype, device=device))
     return built

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
 from stepmark.batching import Answerer, Ready, Verify
 from stepmark.catalog import Catalog
@@ -28,6 +28,9 @@ from stepmark.errors import UsageError
 from stepmark.problems.extraction import find_answer
 from stepmark.problems.quantities import LONGEST, Quantity, clean, key, plain, read_quantity, same_quantity
 from stepmark.records import Verdict
+
+if TYPE_CHECKING:
+    from stepmark.problems.code_sandbox import Isolation
 
 VERIFIERS = Catalog(
     "answer verifier",
@@ -75,25 +78,31 @@ class Verifier(Protocol):
     ) -> None: ...
 
 
-def load_verifier(name: str, *, percent: Literal["distinct", "sign"] = "distinct") -> Verifier:
+def load_verifier(
+    name: str, *, percent: Literal["distinct", "sign"] = "distinct", isolation: Isolation | None = None
+) -> Verifier:
     """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
 
     Args:
         name: its name.
         percent: for `math` and `number`; "sign" takes 10% for 10 too.
+        isolation: for `code`, what keeps programs apart from this machine; None: bubblewrap.
 
     Raises:
         UnknownNameError: no such name.
-        UsageError: `percent` for a verifier that does not have it, or a class of one's own that failed or gives none.
+        UsageError: `percent` or `isolation` for a verifier that does not have it, an isolation that does not work on this machine, or a
+            class of one's own that failed or gives none.
         MissingExtraError: it needs a package that is not installed.
     """
     if percent != "distinct" and name not in {"math", "number"}:
         raise UsageError(f"the verifier {name!r} has no setting for percent signs; math and number have")
     verifier: Verifier
-    if percent == "distinct":
-        verifier = VERIFIERS.make(name, ("name", "verify"), article="an")
-    else:
+    if percent != "distinct":
         verifier = VERIFIERS.load(name)(percent=percent)
+    elif (programs := isolation_of(name, isolation)) is not None:
+        verifier = VERIFIERS.load(name)(isolation=programs)
+    else:
+        verifier = VERIFIERS.make(name, ("name", "verify"), article="an")
     return verifier
 
 
@@ -103,13 +112,17 @@ VerifierLike: TypeAlias = Verifier | str
 
 @contextmanager
 def open_verifier(
-    verifier: VerifierLike, *, percent: Literal["distinct", "sign"] = "distinct"
+    verifier: VerifierLike,
+    *,
+    percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
 ) -> Iterator[Verifier]:
     """A verifier for a run; one that is loaded here is closed afterwards.
 
     Args:
         verifier: it, or its name.
         percent: as for `load_verifier`.
+        isolation: as for `load_verifier`.
 
     Raises:
         StepmarkError: whatever `load_verifier` raises.
@@ -117,11 +130,30 @@ def open_verifier(
     if not isinstance(verifier, str):
         yield verifier
         return
-    loaded = load_verifier(verifier, percent=percent)
+    loaded = load_verifier(verifier, percent=percent, isolation=isolation)
     try:
         yield loaded
     finally:
         loaded.close()
+
+
+def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Isolation | None:
+    """What keeps the programs that the verifier `code` runs apart from this machine; None for other verifiers.
+
+    Args:
+        verifier: its name; None for none.
+        isolation: as it was asked for; None: bubblewrap.
+
+    Raises:
+        UsageError: an isolation for another verifier.
+    """
+    if verifier == "code":
+        return isolation or "bubblewrap"
+    if isolation is not None:
+        raise UsageError(
+            f"isolation: only the verifier 'code' runs programs, found {verifier!r}; leave it out"
+        )
+    return None
 
 
 _LONG = 200

@@ -1,12 +1,13 @@
 r"""The code verifier: runs unit tests against a model's Python program, in a sandbox.
 
 Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021) are read by `read_code_tests`. A program that
-passes all its tests is a match; one that fails any, raises, does not parse, or runs into a limit of its own is a mismatch; where
-the program cannot be blamed (no code, a test that cannot run, a sandbox that failed, a machine too busy) the verdict is `unparsed`.
+passes all its tests is a match; one that fails any, raises, does not parse, ends, or runs into a limit is a mismatch; where the
+program cannot be blamed (no code, a test that cannot run, a sandbox that failed, a machine too busy) the verdict is `unparsed`.
 
 Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process of their
-own and call the program over a socket with plain data, so results are compared where the program cannot reach; the time limit is
-the program's own time, not the clock's; helper functions that HumanEval's prompt defines are the prompt's own when a test calls them.
+own and call the program over a socket with plain data, so results are compared where the program cannot reach; an object that is no
+plain data fails the test that hands it back; the time limit is the program's own time, not the clock's; helper functions that
+HumanEval's prompt defines are the prompt's own when a test calls them.
 
     >>> verifier = CodeVerifier()
     >>> tests = CodeTests(tests=("assert double(4) == 8",), entry_point="double")
@@ -20,21 +21,20 @@ import ast
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.problems.code_sandbox import (
     ISOLATIONS,
     CodeLimits,
     Isolation,
-    IsolationName,
     Sandbox,
     SandboxResult,
+    install_line,
 )
 from stepmark.records import Problem, Verdict
 
@@ -164,10 +164,10 @@ def extract_code(text: str | None, entry_point: str | None = None) -> str | None
     return blocks[-1] if blocks[-1].strip() else None
 
 
-def _owned(tests: CodeTests) -> tuple[list[str], bool]:
-    """The names that the reference defines, and whether the tests use a class of it."""
+def _owned(tests: CodeTests) -> tuple[list[str], list[str]]:
+    """The names that the reference defines, and those of its classes that the tests use."""
     if tests.reference is None:
-        return [], False
+        return [], []
     try:
         body = ast.parse(tests.reference).body
         used = {
@@ -177,11 +177,10 @@ def _owned(tests: CodeTests) -> tuple[list[str], bool]:
             if isinstance(node, ast.Name)
         }
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [], False
+        return [], []
     names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
-    # Objects of a class of the program's cannot travel. The task decides this, never the program under test.
-    return names, bool(classes & used)
+    # The task decides which classes the tests may use objects of; never the program under test.
+    return names, sorted({node.name for node in body if isinstance(node, ast.ClassDef)} & used)
 
 
 class CodeVerifier:
@@ -191,45 +190,30 @@ class CodeVerifier:
 
     Args:
         limits: what a program may use.
-        isolation: "auto" takes the strongest that works on this machine, and `isolation` says which; a name takes that one.
+        isolation: "bubblewrap", a sandbox; or "process", which is none: programs can use the network, and read and change what this
+            user may.
         workers: how many programs run at once in `verify_many`; None: one for each processor, at most 8.
 
     Raises:
-        UsageError: a setting that cannot be.
+        UsageError: a setting that cannot be, or an isolation in which a right program does not pass on this machine; says what to type.
     """
 
     def __init__(
         self,
         *,
         limits: CodeLimits | None = None,
-        isolation: IsolationName | Literal["auto"] = "auto",
+        isolation: Isolation = "bubblewrap",
         workers: int | None = None,
     ) -> None:
-        if isolation != "auto" and isolation not in ISOLATIONS:
-            raise UsageError(f"isolation: expected auto, {', '.join(ISOLATIONS)}; found {isolation!r}")
+        if isolation not in ISOLATIONS:
+            raise UsageError(f"isolation: expected {' or '.join(ISOLATIONS)}, found {isolation!r}")
         if workers is not None and workers < 1:
             raise UsageError(f"workers: expected at least 1, found {workers}")
         self.name = "code"
         self.limits = limits or CodeLimits()
+        self.isolation: Isolation = isolation
         self.workers = workers or min(8, os.cpu_count() or 1)
-        self._wanted = isolation
-        self._choice: tuple[Sandbox, Isolation] | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def isolation(self) -> Isolation:
-        """The sandbox in use, tried out on the first call.
-
-        Raises:
-            BackendError: none works; says why each does not.
-        """
-        return self._chosen()[1]
-
-    def _chosen(self) -> tuple[Sandbox, Isolation]:
-        with self._lock:
-            if self._choice is None:
-                self._choice = _choose(ISOLATIONS if self._wanted == "auto" else (self._wanted,), self.limits)
-            return self._choice
+        self._sandbox = _tried(isolation, self.limits)
 
     def verify(self, answer: str | None, gold: str | CodeTests) -> Verdict:
         """Run the program that a model's text holds against the tests.
@@ -240,7 +224,6 @@ class CodeVerifier:
 
         Raises:
             InputError: `gold` holds no tests.
-            BackendError: no sandbox works on this machine.
         """
         tests = gold if isinstance(gold, CodeTests) else _from_json(gold)
         if not tests.tests:
@@ -248,7 +231,7 @@ class CodeVerifier:
         code = extract_code(answer, tests.entry_point)
         if code is None:
             return Verdict(outcome="unparsed", verifier=self.name, note="no code in the text")
-        result = _run(self._chosen()[0], code, tests)
+        result = _run(self._sandbox, code, tests)
         return Verdict(outcome=result.outcome, verifier=self.name, answer=code, note=result.note)
 
     def verify_many(self, pairs: Iterable[tuple[str | None, str | CodeTests]]) -> list[Verdict]:
@@ -256,7 +239,6 @@ class CodeVerifier:
         listed = list(pairs)
         if not listed:
             return []
-        _ = self.isolation  # chosen here, once, and not by every thread
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="stepmark-code")
         try:
             return list(pool.map(lambda pair: self.verify(*pair), listed))
@@ -269,8 +251,7 @@ class CodeVerifier:
 
     def close(self) -> None:
         """End what still runs. The next `verify` starts anew."""
-        if self._choice is not None:
-            self._choice[0].close()
+        self._sandbox.close()
 
     def __enter__(self) -> Self:
         return self
@@ -281,24 +262,26 @@ class CodeVerifier:
         self.close()
 
 
-def _choose(names: tuple[IsolationName, ...], limits: CodeLimits) -> tuple[Sandbox, Isolation]:
-    """The first sandbox in which a right program passes."""
-    tests, refused = CodeTests(tests=("assert twice(4) == 8",)), []
-    for name in names:
-        try:
-            sandbox = Sandbox(name, limits)
-            said = sandbox.run(_task("def twice(x):\n    return 2 * x\n", tests))
-        except (BackendError, OSError) as error:
-            refused.append(f"{name}: {error}")
-            continue
-        if said.outcome == "match":
-            isolation = Isolation(
-                name=name, boundary=name != "process", as_root=sandbox.as_root, refused=tuple(refused)
-            )
-            return sandbox, isolation
-        refused.append(f"{name}: {said.note}")
-    raise BackendError(
-        f"no sandbox for programs works on this machine: {'; '.join(refused)}. Install bubblewrap, or allow user namespaces"
+def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
+    """The sandbox, in which a right program has passed."""
+    try:
+        sandbox = Sandbox(isolation, limits)
+        result = sandbox.run(
+            _task("def twice(x):\n    return 2 * x\n", CodeTests(tests=("assert twice(4) == 8",)))
+        )
+        if result.outcome == "match":
+            return sandbox
+        why = result.note
+    except (BackendError, OSError) as error:
+        why = str(error)
+    if isolation == "process":
+        raise UsageError(f"the code verifier does not work on this machine: {why}")
+    raise UsageError(
+        f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
+        f"  To install it: {install_line()}\n"
+        "  In a container it needs user namespaces: see the page on checking programs.\n"
+        "  To run programs without a sandbox, with the network and the files of this user open to them: --isolation process "
+        '(isolation="process")'
     )
 
 
@@ -320,7 +303,7 @@ def _run(sandbox: Sandbox, code: str, tests: CodeTests) -> SandboxResult:
 
 
 def _task(code: str, tests: CodeTests) -> dict[str, Any]:
-    owned, same_process = _owned(tests)
+    owned, classes = _owned(tests)
     return {
         "program": code,
         "prompt": tests.prompt,
@@ -328,7 +311,7 @@ def _task(code: str, tests: CodeTests) -> dict[str, Any]:
         "setup": tests.setup,
         "tests": list(tests.tests),
         "owned": owned,
-        "same_process": same_process,
+        "classes": classes,
     }
 
 

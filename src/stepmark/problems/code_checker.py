@@ -1,8 +1,12 @@
 """The two sides of a code test: the program, which answers calls, and the checker, which runs the tests.
 
-Runs only inside the sandbox, in processes that `code_worker` makes; it is handed over as source text and imports nothing
-of stepmark. Everything between the two is plain data over a socket. So an object whose `__eq__` is always true, or a
-builtin that the program replaced, does not exist on the side that compares.
+Runs only inside the sandbox, in processes that `code_worker` makes; it is handed over as source text and imports nothing of stepmark.
+
+What crosses the socket between the two is plain data, or the number of something that stays where it is: a function of the tests', which
+the program may call; an object of a class that the reference solution defines, whose attributes and methods the tests may use. So the
+tests never run in the program's process, and an object whose `__eq__` is always true, or a builtin that the program replaced, does not
+exist on the side that compares. Any other object of the program's is opaque: the tests see whether it is true, and fail when they hand it
+back.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ import socket
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 _LARGEST = 16 << 20  # bytes of one message between program and checker
 _LONGEST_ITERATOR = 10_000
@@ -32,101 +37,68 @@ class _EndedError(BaseException):
     """The program's process is gone or talks nonsense. Not an `Exception`: a test's `except` must not swallow it."""
 
 
+class _FailedError(BaseException):
+    """The program failed the tests. Not an `Exception`, for the same reason."""
+
+
 class _UnsendableError(Exception):
-    """A value that is not plain data."""
-
-
-class _NeedsSameProcessError(BaseException):
-    """A test hands the program something that cannot travel, such as a function."""
+    """A value that cannot travel."""
 
 
 class _ProgramError(Exception):
     """The program raised something that is no builtin exception."""
 
 
-def _pack(value: Any) -> Any:
-    """A value as JSON data; subclasses travel as the plain type that they extend."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        number = int(value)
-        return number if -(1 << 53) < number < 1 << 53 else {"int": hex(number)}
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, list):
-        return [_pack(item) for item in value]
-    for kind in (tuple, set, frozenset, collections.deque):
-        if isinstance(value, kind):
-            return {kind.__name__: [_pack(item) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_pack(key), _pack(item)] for key, item in value.items()]}
-    if isinstance(value, bytes | bytearray):
-        return {"bytearray" if isinstance(value, bytearray) else "bytes": value.hex()}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, range):
-        return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, fractions.Fraction):
-        return {"Fraction": [_pack(value.numerator), _pack(value.denominator)]}
-    if isinstance(value, decimal.Decimal):
-        return {"Decimal": str(value)}
-    if isinstance(value, collections.abc.KeysView | collections.abc.ItemsView):
-        return {"set": [_pack(item) for item in value]}
-    if isinstance(value, Iterator | collections.abc.ValuesView):
-        items = list(itertools.islice(value, _LONGEST_ITERATOR + 1))
-        if len(items) > _LONGEST_ITERATOR:
-            raise _UnsendableError(f"an iterator of more than {_LONGEST_ITERATOR} items")
-        return {"iterator": [_pack(item) for item in items]}
-    raise _UnsendableError(f"a value of type {type(value).__name__}, which is not plain data")
-
-
-_UNPACK: dict[str, Callable[[Any], Any]] = {
-    "int": lambda v: int(v, 16),
-    "tuple": lambda v: tuple(map(_unpack, v)),
-    "set": lambda v: set(map(_unpack, v)),
-    "frozenset": lambda v: frozenset(map(_unpack, v)),
-    "deque": lambda v: collections.deque(map(_unpack, v)),
-    "dict": lambda v: {_unpack(key): _unpack(item) for key, item in v},
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "complex": lambda v: complex(*v),
-    "range": lambda v: range(*v),
-    "Fraction": lambda v: fractions.Fraction(*map(_unpack, v)),
-    "Decimal": decimal.Decimal,
-    "iterator": lambda v: iter(list(map(_unpack, v))),
+_UNPACK: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
+    "int": lambda data, _: int(data, 16),
+    "tuple": lambda data, unpack: tuple(map(unpack, data)),
+    "set": lambda data, unpack: set(map(unpack, data)),
+    "frozenset": lambda data, unpack: frozenset(map(unpack, data)),
+    "deque": lambda data, unpack: collections.deque(map(unpack, data)),
+    "dict": lambda data, unpack: {unpack(key): unpack(item) for key, item in data},
+    "bytes": lambda data, _: bytes.fromhex(data),
+    "bytearray": lambda data, _: bytearray.fromhex(data),
+    "complex": lambda data, _: complex(*data),
+    "range": lambda data, _: range(*data),
+    "Fraction": lambda data, unpack: fractions.Fraction(*map(unpack, data)),
+    "Decimal": lambda data, _: decimal.Decimal(data),
+    "iterator": lambda data, unpack: iter(list(map(unpack, data))),
 }
 
 
-def _unpack(data: Any) -> Any:
-    if isinstance(data, list):
-        return [_unpack(item) for item in data]
-    if isinstance(data, dict):
-        ((kind, value),) = data.items()
-        return _UNPACK[kind](value)
-    return data
-
-
-class _Opaque:
-    """A result that is not plain data: as true or false as the program says, equal to nothing but itself."""
-
-    def __init__(self, truth: bool) -> None:
-        self._truth = truth
-
-    def __bool__(self) -> bool:
-        return self._truth
-
-
-class _Link:
-    """One end of the socket: messages are a length and JSON."""
+class _Peer(ABC):
+    """One end of the socket. A message is a length and JSON: a question, which has "ask", or a reply."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self.opaque: str | None = None
-        """The last type of a result that was not plain data."""
+        self._lent: list[Any] = []
+        """What the other side knows by its number."""
 
-    def send(self, message: Any) -> None:
+    @abstractmethod
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a question of the other side."""
+
+    @abstractmethod
+    def refer(self, value: Any) -> dict[str, Any]:
+        """What stands for a value that is not plain data.
+
+        Raises:
+            _UnsendableError: nothing does.
+        """
+
+    @abstractmethod
+    def referred(self, kind: str, number: Any) -> Any:
+        """The value that `refer` of the other side, or of this one, stands for."""
+
+    def lend(self, value: Any) -> int:
+        """The number by which the other side knows a value."""
+        for number, known in enumerate(self._lent):
+            if known is value:
+                return number
+        self._lent.append(value)
+        return len(self._lent) - 1
+
+    def send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode()
         if len(data) > _LARGEST:
             raise _UnsendableError(f"more than {_LARGEST >> 20} MiB of data")
@@ -135,26 +107,205 @@ class _Link:
         except OSError:
             raise _EndedError from None
 
-    def receive(self) -> Any:
+    def receive(self) -> dict[str, Any]:
         (size,) = struct.unpack(">I", self._exactly(4))
         if size > _LARGEST:
             raise _EndedError
         try:
-            return json.loads(self._exactly(size))
+            message = json.loads(self._exactly(size))
         except (ValueError, RecursionError):
             raise _EndedError from None
+        if not isinstance(message, dict):
+            raise _EndedError
+        return message
 
     def _exactly(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
             try:
-                got = self._end.recv(min(size - len(parts), 1 << 20))
+                piece = self._end.recv(min(size - len(parts), 1 << 20))
             except OSError:
                 raise _EndedError from None
-            if not got:
+            if not piece:
                 raise _EndedError
-            parts += got
+            parts += piece
         return bytes(parts)
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a question; until it comes, the other side may ask in its turn."""
+        self.send(question)
+        while "ask" in (message := self.receive()):
+            self.send(self.answer(message))
+        return message
+
+    def call(self, target: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+        """The question that calls a function of the other side."""
+        packed = {name: self.pack(value) for name, value in keywords.items()}
+        return {
+            "ask": "call",
+            "target": target,
+            "arguments": list(map(self.pack, arguments)),
+            "keywords": packed,
+        }
+
+    def pack(self, value: Any) -> Any:
+        """A value as JSON data; subclasses travel as the plain type that they extend."""
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            number = int(value)
+            return number if -(1 << 53) < number < 1 << 53 else {"int": hex(number)}
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, str):
+            return str(value)
+        if isinstance(value, list):
+            return [self.pack(item) for item in value]
+        for kind in (tuple, set, frozenset, collections.deque):
+            if isinstance(value, kind):
+                return {kind.__name__: [self.pack(item) for item in value]}
+        if isinstance(value, dict):
+            return {"dict": [[self.pack(key), self.pack(item)] for key, item in value.items()]}
+        if isinstance(value, bytes | bytearray):
+            return {"bytearray" if isinstance(value, bytearray) else "bytes": value.hex()}
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, range):
+            return {"range": [value.start, value.stop, value.step]}
+        if isinstance(value, fractions.Fraction):
+            return {"Fraction": [self.pack(value.numerator), self.pack(value.denominator)]}
+        if isinstance(value, decimal.Decimal):
+            return {"Decimal": str(value)}
+        if isinstance(value, collections.abc.KeysView | collections.abc.ItemsView):
+            return {"set": [self.pack(item) for item in value]}
+        if isinstance(value, Iterator | collections.abc.ValuesView):
+            items = list(itertools.islice(value, _LONGEST_ITERATOR + 1))
+            if len(items) > _LONGEST_ITERATOR:
+                raise _UnsendableError(f"an iterator of more than {_LONGEST_ITERATOR} items")
+            return {"iterator": [self.pack(item) for item in items]}
+        return self.refer(value)
+
+    def unpack(self, data: Any) -> Any:
+        """The value that `pack` made data of."""
+        if isinstance(data, list):
+            return [self.unpack(item) for item in data]
+        if isinstance(data, dict):
+            ((kind, value),) = data.items()
+            return _UNPACK[kind](value, self.unpack) if kind in _UNPACK else self.referred(kind, value)
+        return data
+
+
+def _unsendable(value: Any) -> _UnsendableError:
+    return _UnsendableError(f"a value of type {type(value).__name__}, which is not plain data")
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+def serve(end: socket.socket) -> NoReturn:
+    """Answer what the checker asks of the program that it sends, until this process is killed."""
+    random.seed(0)
+    program = _Program(end)
+    while True:
+        reply = program.answer(program.receive())
+        try:
+            program.send(reply)
+        except _UnsendableError as error:
+            program.send(_returned(error))
+
+
+class _Program(_Peer):
+    """The side that holds the program. Nothing here is trusted by the other side."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end)
+        self._names: dict[str, Any] = {}
+        self._classes: list[str] = []
+        self._functions: dict[int, tuple[Any, dict[str, Any]]] = {}
+        """What was handed over by the tests, by its `id`, and what stands for it."""
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        arguments, keywords = [], {}
+        try:
+            match question["ask"]:
+                case "load":
+                    self._classes = question["classes"]
+                    self._names = _load(question)
+                    return {"result": None}
+                case "names":
+                    return {
+                        "kinds": {
+                            n: self._kind(self._names[n]) for n in question["names"] if n in self._names
+                        }
+                    }
+                case "get":
+                    result = getattr(self._lent[question["target"]], question["name"])
+                    if callable(result):
+                        return {"method": True}
+                case "set":
+                    value = self.unpack(question["value"])
+                    setattr(self._lent[question["target"]], question["name"], value)
+                    result = None
+                case _:
+                    arguments = list(map(self.unpack, question["arguments"]))
+                    keywords = {name: self.unpack(value) for name, value in question["keywords"].items()}
+                    match question["target"]:
+                        case [number, name]:
+                            function = getattr(self._lent[number], name)
+                        case name:
+                            function = self._names[name]
+                    result = function(*arguments, **keywords)
+        except BaseException as error:  # SystemExit too: a program that exits has not answered
+            return {"error": _described(error)}
+        try:
+            try:
+                reply = {"result": self.pack(result)}
+            except _UnsendableError as error:
+                reply = {"opaque": str(error), "truth": bool(result)}
+            after = list(map(self.pack, arguments))
+            return reply if after == question.get("arguments", []) else reply | {"changed": after}
+        except RecursionError:
+            return _returned("a value nested too deep, or within itself")
+        except _UnsendableError as error:
+            return _returned(error)
+        except BaseException as error:  # a generator runs only when its items are asked for
+            return {"error": _described(error)}
+
+    def refer(self, value: Any) -> dict[str, Any]:
+        if id(value) in self._functions:
+            return self._functions[id(value)][1]
+        name = type(value).__name__
+        if name not in self._classes or self._names.get(name) is not type(value):
+            raise _unsendable(value)
+        return {"object": self.lend(value)}
+
+    def referred(self, kind: str, number: Any) -> Any:
+        if kind == "object":
+            return self._lent[number]
+        number, name = number
+        for known, reference in self._functions.values():
+            if reference["function"][0] == number:
+                return known
+
+        def function(*arguments: Any, **keywords: Any) -> Any:
+            reply = self.ask(self.call(number, arguments, keywords))
+            if "error" in reply:
+                raise _raised(reply["error"])
+            return self.unpack(reply["result"])
+
+        made = getattr(builtins, name) if name else function
+        self._functions[id(made)] = (made, {"function": [number, name]})
+        return made
+
+    def _kind(self, value: Any) -> Any:
+        if callable(value):
+            return "call"
+        if isinstance(value, types.ModuleType):
+            return "module"
+        try:
+            return {"value": self.pack(value)}
+        except (_UnsendableError, RecursionError):
+            return "other"
 
 
 def _load(task: dict[str, Any]) -> dict[str, Any]:
@@ -181,61 +332,8 @@ def _load(task: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def serve(end: socket.socket) -> None:
-    """Load the program that comes over the socket, then answer calls until the checker is content."""
-    link = _Link(end)
-    task = link.receive()
-    random.seed(0)
-    try:
-        names = _load(task)
-    except BaseException as error:  # SystemExit too: a program that exits has not passed
-        link.send({"error": _described(error)})
-        return
-    link.send({"loaded": True})
-    while True:
-        request = link.receive()
-        if "names" in request:
-            link.send({"kinds": {name: _kind(names[name]) for name in request["names"] if name in names}})
-        elif "tests" in request:
-            link.send({"ran": _run_tests(names, request["setup"], request["tests"])})
-        else:
-            try:
-                link.send(_call(names, request))
-            except _UnsendableError as error:
-                link.send({"unsendable": f"the program returned {error}"})
-
-
-def _kind(value: Any) -> Any:
-    if callable(value):
-        return "call"
-    if isinstance(value, types.ModuleType):
-        return "module"
-    try:
-        return {"value": _pack(value)}
-    except (_UnsendableError, RecursionError):
-        return "other"
-
-
-def _call(names: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    arguments = [_unpack(argument) for argument in request["arguments"]]
-    keywords = {name: _unpack(argument) for name, argument in request["keywords"].items()}
-    try:
-        result = names[request["call"]](*arguments, **keywords)
-    except BaseException as error:  # SystemExit too: a program that exits has not answered
-        return {"error": _described(error)}
-    try:
-        try:
-            reply = {"result": _pack(result)}
-        except _UnsendableError as error:
-            reply = {"opaque": str(error), "truth": bool(result)}
-        after = [_pack(argument) for argument in arguments]
-        if after != request["arguments"]:
-            reply["changed"] = after
-        return reply
-    except RecursionError:
-        return {"unsendable": "the program returned a value nested too deep, or within itself"}
-    except BaseException as error:  # a generator runs only when its items are asked for
-        return {"error": _described(error)}
+def _returned(what: object) -> dict[str, Any]:
+    return {"error": {"type": "", "message": f"the program returned {what}"}}
 
 
 def _described(error: BaseException) -> dict[str, str]:
@@ -247,6 +345,29 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__[:100], "message": where + message}
 
 
+def _words(error: dict[str, Any]) -> str:
+    """What `_described` described, in a line."""
+    kind = str(error["type"])[:100]
+    if kind == _ProgramError.__name__:
+        kind = ""  # the message begins with the name of what the program raised
+    return ": ".join(filter(None, (kind, str(error["message"])[:400])))
+
+
+def _raised(error: dict[str, Any]) -> Exception:
+    """The exception that `_described` described, where it is a builtin one."""
+    kind = getattr(builtins, str(error["type"]), None)
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, UnicodeError | ExceptionGroup)
+    ):
+        return kind(str(error["message"]))
+    return _ProgramError(_words(error))
+
+
+# --- the tests -------------------------------------------------------------------------------------------------------
+
+
 def check(end: socket.socket, task: dict[str, Any]) -> dict[str, str]:
     """Run the tests against the program at the other end.
 
@@ -254,90 +375,205 @@ def check(end: socket.socket, task: dict[str, Any]) -> dict[str, str]:
         `state`: "passed", "failed" (the program's fault), "faulty" (the tests' own fault) or "ended" (the program's
         process is gone); and a `note`.
     """
-    link = _Link(end)
+    tests = _Tests(end, task)
+    stage = "while it loaded"
     try:
-        link.send({key: task[key] for key in ("prompt", "program", "entry_point")})
-        reply = link.receive()
+        question = {key: task[key] for key in ("prompt", "program", "entry_point", "classes")}
+        reply = tests.ask({"ask": "load", **question})
         if "error" in reply:
             return {"state": "failed", "note": f"the program does not load: {_words(reply['error'])}"}
-    except _EndedError:
-        return {"state": "ended", "note": "while it loaded"}
-    try:
-        if not task["same_process"]:
-            with contextlib.suppress(_NeedsSameProcessError):
-                found = _run_tests(_names_for_tests(link, task), task["setup"], task["tests"])
-                if link.opaque is not None and found["state"] == "failed":
-                    found["note"] += f" (the program returned {link.opaque})"
-                return found
-        link.send({"setup": task["setup"], "tests": task["tests"]})
-        ran = link.receive()["ran"]
-        state, note = str(ran["state"]), str(ran["note"])
-    except (_EndedError, KeyError, TypeError):
-        return {"state": "ended", "note": "while the tests ran"}
-    if state not in {"passed", "failed", "faulty"}:
-        return {"state": "ended", "note": "while the tests ran"}
-    return {"state": state, "note": f"{note} (the tests ran in the program's own process)"}
+        stage = "while the tests ran"
+        return tests.run()
+    except _UnsendableError as error:
+        return {"state": "failed", "note": f"the program is {error}"}
+    except (_EndedError, AttributeError, KeyError, TypeError):
+        return {"state": "ended", "note": stage}
 
 
-def _names_for_tests(link: _Link, task: dict[str, Any]) -> dict[str, Any]:
-    """The names that the tests see: the prompt's own helpers, run here, and calls to the program."""
-    names: dict[str, Any] = {"__name__": "tests"}
-    with contextlib.suppress(SyntaxError):
-        exec(compile(task["prompt"], "<prompt>", "exec", dont_inherit=True), names)  # noqa: S102
-    entry, owned = task["entry_point"], set(task["owned"])
-    used: set[str] = set()
-    for source in (task["setup"], *task["tests"]):
-        with contextlib.suppress(SyntaxError):
-            tree = ast.parse(source)
-            used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    wanted = {n for n in used if n not in names and (n in owned or n not in builtins.__dict__)}
-    wanted |= {entry} if entry else set()
-    link.send({"names": sorted(wanted)})
-    kinds = link.receive()["kinds"]
-    for name in sorted(wanted):
-        kind = kinds.get(name)
-        if kind == "call":
-            names[name] = _caller(link, name)
-        elif kind == "module" and name in sys.stdlib_module_names:
-            names[name] = importlib.import_module(name)
-        elif isinstance(kind, dict):
-            names[name] = _decoded(kind["value"])
-        elif name == entry:
-            names.pop(name, None)
-    return names
+class _Tests(_Peer):
+    """The side that runs the tests. It takes whatever comes over the socket for data, and nothing for granted."""
 
+    def __init__(self, end: socket.socket, task: dict[str, Any]) -> None:
+        super().__init__(end)
+        self._task = task
+        self._sources: list[str] = [task["setup"], *task["tests"]]
+        self._failure: str | None = None
+        """Why the program failed, whatever the tests make of the exception that says so."""
+        self._opaque: str | None = None
+        """The last type of a result that was not plain data."""
+        nodes: list[ast.AST] = []
+        for source in self._sources:
+            with contextlib.suppress(SyntaxError, ValueError):
+                nodes += ast.walk(ast.parse(source))
+        self._used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        # Tests that catch no exception on purpose must not do so by chance: `all(map(f, cases))` ends at a StopIteration.
+        self._catch = any(isinstance(node, ast.Try | ast.TryStar | ast.With) for node in nodes) or any(
+            "raises" in source.lower() for source in self._sources
+        )
 
-def _decoded(data: Any) -> Any:
-    try:
-        return _unpack(data)
-    except Exception:  # whatever a forged message makes of the decoder
-        raise _EndedError from None
+    def run(self) -> dict[str, str]:
+        """Run the tests in order, until one fails."""
+        names = self._names()
+        random.seed(0)
+        count = len(self._sources) - 1
+        for number, source in enumerate(self._sources):
+            which = f"test {number} of {count}" if number else "the tests' setup"
+            try:
+                code = compile(source, "<tests>", "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                return {"state": "faulty", "note": f"{which} cannot run: {_words(_described(error))}"}
+            try:
+                exec(code, names)  # noqa: S102 (the data set's tests, in a process of their own)
+                if self._failure is not None:
+                    raise _FailedError(self._failure)
+            except _EndedError:
+                raise
+            except BaseException as error:
+                # The program's own exceptions come with a cause that says so; an import of the tests' own that fails is theirs.
+                faulty = isinstance(error, ImportError) and not isinstance(error.__cause__, _ProgramError)
+                faulty |= isinstance(error, _UnsendableError) and self._opaque is None
+                what = str(error) if isinstance(error, _FailedError) else _words(_described(error))
+                if isinstance(error, _UnsendableError):
+                    what = f"the test hands over {error}"
+                note = f"{which}: {what}{_place(error, source)}"
+                if self._opaque is not None and not faulty:
+                    note += f" (the program returned {self._opaque})"
+                return {"state": "faulty" if faulty else "failed", "note": note}
+        return {"state": "passed", "note": f"all {count} tests pass" if count != 1 else "the tests pass"}
 
+    def _names(self) -> dict[str, Any]:
+        """The names that the tests see: the prompt's own helpers, run here, and calls to the program."""
+        names: dict[str, Any] = {"__name__": "tests"}
+        with contextlib.suppress(Exception):
+            exec(compile(self._task["prompt"], "<prompt>", "exec", dont_inherit=True), names)  # noqa: S102
+        entry, owned = self._task["entry_point"], set(self._task["owned"])
+        asked = {n for n in self._used if n not in names and (n in owned or n not in builtins.__dict__)}
+        asked |= {entry} if entry else set()
+        kinds = self.ask({"ask": "names", "names": sorted(asked)})["kinds"]
+        for name in sorted(asked):
+            kind = kinds.get(name)
+            if kind == "call":
+                names[name] = self._caller(name, name)
+            elif kind == "module" and name in sys.stdlib_module_names:
+                with contextlib.suppress(ImportError):
+                    names[name] = importlib.import_module(name)
+            elif isinstance(kind, dict):
+                names[name] = self._decoded(kind["value"])
+            elif name == entry:
+                names.pop(name, None)
+        return names
 
-def _caller(link: _Link, name: str) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            packed, named = [_pack(value) for value in arguments], {k: _pack(v) for k, v in keywords.items()}
-            request = {"call": name, "arguments": packed, "keywords": named}
-        except _UnsendableError:
-            raise _NeedsSameProcessError from None
-        link.send(request)
-        reply = link.receive()
-        if not isinstance(reply, dict):
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Call a function of the tests' that the program was handed."""
+        if question["ask"] != "call":
             raise _EndedError
+        function = self._decoded({"function": [question["target"], ""]})
+        arguments = self._decoded(question["arguments"])
+        keywords = {name: self._decoded(value) for name, value in question["keywords"].items()}
+        try:
+            result = function(*arguments, **keywords)
+        except AssertionError as error:
+            self._fail(_words(_described(error)))
+        except Exception as error:
+            return {"error": _described(error)}
+        return {"result": self.pack(result)}
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return super().ask(question)
+        except _EndedError:
+            self._failure = "the program's process ended"  # whatever the tests make of it
+            raise
+
+    def refer(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, _Object):
+            return {"object": value._number}
+        if isinstance(value, _Opaque):
+            self._fail("the test hands back what the program returned")
+        name = str(getattr(value, "__name__", ""))
+        name = name if builtins.__dict__.get(name) is value else ""
+        if not callable(value) or (not name and isinstance(value, type)):
+            raise _unsendable(value)
+        return {"function": [self.lend(value), name]}
+
+    def referred(self, kind: str, number: Any) -> Any:
+        if kind == "function":
+            return self._lent[number[0]]
+        if kind == "object":
+            return _Object(self, int(number))
+        raise _EndedError
+
+    def _decoded(self, data: Any) -> Any:
+        try:
+            return self.unpack(data)
+        except Exception:  # whatever a forged message makes of the decoder
+            self._fail("the program's answer cannot be read")
+
+    def _fail(self, why: str) -> NoReturn:
+        self._failure = why
+        raise _FailedError(why)
+
+    def result(self, question: dict[str, Any], arguments: Sequence[Any] = ()) -> Any:
+        """What the program answers: a value, or its exception."""
+        reply = self.ask(question)
         if "error" in reply:
-            raise _raised(reply["error"]) from _ProgramError()
-        if "unsendable" in reply:
-            raise _ProgramError(str(reply["unsendable"])[:300])
-        for argument, new in zip(arguments, _decoded(reply.get("changed", [])), strict=False):
+            error = reply["error"]
+            if question["ask"] == "get" and error["type"] == "AttributeError":
+                raise AttributeError(_words(error))  # as `hasattr` and `getattr` of a test expect it
+            if not self._catch:
+                self._fail(_words(error))
+            stops = str(error["type"]) in {"StopIteration", "StopAsyncIteration"}
+            if stops and not any(str(error["type"]) in source for source in self._sources):
+                raise _ProgramError(_words(error))
+            raise _raised(error) from _ProgramError()
+        for argument, new in zip(arguments, self._decoded(reply.get("changed", [])), strict=False):
             _replace(argument, new)
         if "opaque" in reply:
-            link.opaque = str(reply["opaque"])[:200]
+            self._opaque = str(reply["opaque"])[:200]
             return _Opaque(reply.get("truth") is True)
-        return _decoded(reply.get("result"))
+        if "method" in reply:
+            return self._caller([question["target"], question["name"]], question["name"])
+        return self._decoded(reply.get("result"))
 
-    call.__name__ = name
-    return call
+    def _caller(self, target: Any, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return self.result(self.call(target, arguments, keywords), arguments)
+
+        call.__name__ = name
+        return call
+
+
+class _Opaque:
+    """A result that is not plain data: as true or false as the program says, equal to nothing but itself."""
+
+    def __init__(self, truth: bool) -> None:
+        self._truth = truth
+
+    def __bool__(self) -> bool:
+        return self._truth
+
+
+class _Object:
+    """An object of the program's, of a class that the reference defines: its attributes are asked for, and it equals only itself."""
+
+    def __init__(self, tests: _Tests, number: int) -> None:
+        object.__setattr__(self, "_tests", tests)
+        object.__setattr__(self, "_number", number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._tests.result({"ask": "get", "target": self._number, "name": name})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        question = {"ask": "set", "target": self._number, "name": name, "value": self._tests.pack(value)}
+        self._tests.result(question)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Object) and self._number == other._number
+
+    def __hash__(self) -> int:
+        return hash(self._number)
 
 
 def _replace(argument: Any, new: Any) -> None:
@@ -349,40 +585,6 @@ def _replace(argument: Any, new: Any) -> None:
     elif isinstance(argument, dict | set):
         argument.clear()
         argument.update(new)
-
-
-def _raised(error: dict[str, str]) -> Exception:
-    found = getattr(builtins, str(error["type"]), None)
-    message = str(error["message"])
-    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, UnicodeError):
-        return found(message)
-    return _ProgramError(_words(error))
-
-
-def _words(error: dict[str, str]) -> str:
-    kind, message = str(error["type"]), str(error["message"])
-    if kind == _ProgramError.__name__:
-        return message  # it has the name of what the program raised
-    return f"{kind}: {message}" if message else kind
-
-
-def _run_tests(names: dict[str, Any], setup: str, tests: list[str]) -> dict[str, str]:
-    random.seed(0)
-    for number, source in enumerate((setup, *tests)):
-        which = f"test {number} of {len(tests)}" if number else "the tests' setup"
-        try:
-            code = compile(source, "<tests>", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            return {"state": "faulty", "note": f"{which} cannot run: {_words(_described(error))}"}
-        try:
-            exec(code, names)  # noqa: S102 (the data set's tests, in a process of their own)
-        except (Exception, SystemExit) as error:
-            # The program's own exceptions come with a cause that says so; an import of the tests' own that fails is theirs.
-            faulty = isinstance(error, ImportError) and not isinstance(error.__cause__, _ProgramError)
-            what = f"{which}: {_words(_described(error))}{_place(error, source)}"
-            return {"state": "faulty" if faulty else "failed", "note": what}
-    note = f"all {len(tests)} tests pass" if len(tests) != 1 else "the tests pass"
-    return {"state": "passed", "note": note}
 
 
 def _place(error: BaseException, source: str) -> str:

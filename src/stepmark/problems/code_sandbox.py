@@ -1,9 +1,8 @@
 """Sandboxes for the code verifier: which there are, how a worker is started in one, and how it surely ends.
 
-Three, best first; `docs/code-verifier.md` has the table of what each keeps apart:
+Two; `docs/code-verifier.md` has the table of what each keeps apart:
 
 - `bubblewrap`: the `bwrap` program; namespaces for processes, network, mounts, IPC, a file system that holds the interpreter only.
-- `namespaces`: the same namespaces by `unshare` and our own `code_root`.
 - `process`: resource limits, a session of its own, an empty folder; as root also an unprivileged user. Not a security boundary.
 """
 
@@ -12,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import secrets
 import selectors
 import shutil
@@ -28,11 +28,22 @@ from typing import Any, Literal
 
 from stepmark.errors import BackendError, UsageError
 
-IsolationName = Literal["bubblewrap", "namespaces", "process"]
-"""A way to keep a program apart from the machine."""
+Isolation = Literal["bubblewrap", "process"]
+"""What keeps a program apart from the machine: a sandbox, or no more than limits on what a process uses."""
 
-ISOLATIONS: tuple[IsolationName, ...] = ("bubblewrap", "namespaces", "process")
-"""All of them, the strongest first."""
+ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "process")
+"""All of them."""
+
+_INSTALL = {
+    "debian": "apt-get install bubblewrap",
+    "ubuntu": "apt-get install bubblewrap",
+    "fedora": "dnf install bubblewrap",
+    "rhel": "dnf install bubblewrap",
+    "suse": "zypper install bubblewrap",
+    "arch": "pacman -S bubblewrap",
+    "alpine": "apk add bubblewrap",
+}
+"""The line that installs bubblewrap, by the family of the Linux distribution."""
 
 _HERE = Path(__file__)
 _GRACE_SECONDS = 30.0
@@ -47,11 +58,11 @@ class CodeLimits:
 
     seconds: int = 10
     """Seconds of its own: computing, sleeping or waiting; time in which the machine had no processor free for it does not count.
-    Also the CPU seconds of any one of its processes, which the kernel keeps, and of all that live together."""
+    Also the CPU seconds of all its processes together, those that have ended too; and those that the tests take over what it returns."""
     wall_seconds: int = 120
     """Seconds by the clock; past them there is no verdict, for the machine may be at fault."""
     memory_mb: int = 1024
-    """MiB of address space of each process; of resident memory of all together where that can be measured."""
+    """MiB of address space of each process; of resident memory of all together, with the files of a temporary folder in memory."""
     processes: int = 32
     """Processes and threads."""
     file_mb: int = 16
@@ -74,18 +85,16 @@ class CodeLimits:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Isolation:
-    """The sandbox in use."""
-
-    name: IsolationName
-    """Which."""
-    boundary: bool
-    """Whether it is a security boundary: no network, no files of this machine's, no sight of its processes."""
-    as_root: bool
-    """Whether this process is root, so that the program gets an unprivileged user of its own."""
-    refused: tuple[str, ...]
-    """Why the stronger ones are not in use, one sentence each."""
+def install_line() -> str:
+    """The line to type that installs bubblewrap on this machine, or what to do instead."""
+    if platform.system() != "Linux":
+        return "bubblewrap needs Linux: use a Linux machine, container or virtual machine"
+    release = {}
+    with contextlib.suppress(OSError):
+        release = platform.freedesktop_os_release()
+    families = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
+    lines = [_INSTALL[name] for name in families if name in _INSTALL]
+    return lines[0] if lines else "install the package bubblewrap (https://github.com/containers/bubblewrap)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +102,11 @@ class SandboxResult:
     """What came out of a sandbox."""
 
     outcome: Literal["match", "mismatch", "unparsed"]
+    """Of the program."""
     note: str
+    """Why."""
     ran: bool
-    """Whether the worker itself spoke. False: the sandbox failed, and `note` has its last words."""
+    """Whether the worker started. False: the sandbox failed, and `note` has its last words."""
 
 
 class Sandbox:
@@ -109,38 +120,29 @@ class Sandbox:
         BackendError: it cannot be had on this machine, and why.
     """
 
-    def __init__(self, isolation: IsolationName, limits: CodeLimits) -> None:
-        if isolation not in ISOLATIONS:
-            raise UsageError(f"isolation: expected one of {', '.join(ISOLATIONS)}; found {isolation!r}")
+    def __init__(self, isolation: Isolation, limits: CodeLimits) -> None:
         if os.name != "posix":
             raise BackendError("the code verifier needs Linux (or, without isolation, another Unix)")
-        self.isolation: IsolationName = isolation
+        self.isolation: Isolation = isolation
         self.limits = limits
-        self.as_root = os.geteuid() == 0
+        self._as_root = os.geteuid() == 0
         self._python = os.path.realpath(sys.executable)
         self._sources = [
             _HERE.with_name(name).read_text("utf-8") for name in ("code_worker.py", "code_checker.py")
         ]
-        self._tool = {
-            "bubblewrap": shutil.which("bwrap"),
-            "namespaces": shutil.which("unshare"),
-            "process": "",
-        }[isolation]
+        self._bwrap = shutil.which("bwrap")
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
-        if self._tool is None:
-            raise BackendError(
-                {"bubblewrap": "bwrap", "namespaces": "unshare"}[isolation] + " is not installed"
-            )
-        if isolation == "namespaces" and os.uname().machine not in {"x86_64", "aarch64"}:
-            raise BackendError(f"namespaces are not set up for {os.uname().machine}")
+        if isolation == "bubblewrap" and self._bwrap is None:
+            raise BackendError("bubblewrap is not installed")
 
     def run(self, task: dict[str, Any]) -> SandboxResult:
         """Run one task (see `code_worker`) and end all that it started."""
         token = secrets.token_hex(16)
         folder = tempfile.mkdtemp(prefix="stepmark-code-")
         try:
-            uid = _free_uid() if self.as_root else None
+            uid, out_of_memory = _free_uid() if self._as_root else None, _memory_kills()
             if uid is not None and self.isolation == "process":
                 os.chown(folder, uid, uid)
             process = subprocess.Popen(  # noqa: S603
@@ -161,35 +163,41 @@ class Sandbox:
                     process, json.dumps({**task, "token": token}).encode(), token.encode()
                 )
             finally:
-                self._end(process)
+                closed = self._end(process)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return self._result(output, token)
+        if closed:
+            return SandboxResult(outcome="unparsed", note="the verifier was closed", ran=True)
+        return self._result(output, token, out_of_memory)
 
     def close(self) -> None:
         """End all that runs."""
         with self._lock:
             running = list(self._running)
+            self._closed.update(running)
         for process in running:
             _kill(process)
 
-    def _result(self, output: bytes | None, token: str) -> SandboxResult:
-        if output is None:
-            return SandboxResult(outcome="unparsed", note="the sandbox did not answer in time", ran=True)
+    def _result(self, output: bytes, token: str, out_of_memory: int) -> SandboxResult:
         lines = output.decode("utf-8", "replace").splitlines()
-        for line in lines:
-            if line.startswith(token + " "):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    data = json.loads(line[len(token) + 1 :])
-                    if data["outcome"] in {"match", "mismatch", "unparsed"}:
-                        return SandboxResult(outcome=data["outcome"], note=str(data["note"]), ran=True)
-        said = next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it said nothing")
-        return SandboxResult(
-            outcome="unparsed", note=f"the sandbox ended without a result: {said}", ran=False
-        )
+        ours = [line.removeprefix(token + " ") for line in lines if line.startswith(token + " ")]
+        if not ours:
+            last = next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no output")
+            return SandboxResult(
+                outcome="unparsed", note=f"the sandbox ended without a result: {last}", ran=False
+            )
+        data: dict[str, Any] = {"killed": True, "note": "the sandbox was ended before its result"}
+        # By whom? In a process namespace the program cannot reach its supervisor.
+        data["outcome"] = "unparsed" if self.isolation == "bubblewrap" else "mismatch"
+        if len(ours) > 1:
+            with contextlib.suppress(ValueError):
+                data = json.loads(ours[1])
+        if data["killed"] and _memory_kills() != out_of_memory:
+            data = {"outcome": "unparsed", "note": "killed while the machine ran out of memory"}
+        return SandboxResult(outcome=data["outcome"], note=data["note"], ran=True)
 
-    def _exchange(self, process: subprocess.Popen[bytes], task: bytes, token: bytes) -> bytes | None:
-        """Hand the task over, read until the line with the token, the end, or the deadline (None)."""
+    def _exchange(self, process: subprocess.Popen[bytes], task: bytes, token: bytes) -> bytes:
+        """Hand the task over, read until the second line with the token, the end, or the deadline."""
         assert process.stdin is not None and process.stdout is not None
         deadline = time.monotonic() + self.limits.wall_seconds + _GRACE_SECONDS
         unsent, output = memoryview(struct.pack(">Q", len(task)) + task), b""
@@ -214,9 +222,10 @@ class Sandbox:
                         output += got
                         if not got or len(output) > _LONGEST_OUTPUT or _complete(output, token):
                             return output
-        return None
+        return output
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
+    def _end(self, process: subprocess.Popen[bytes]) -> bool:
+        """End a worker; whether `close` did so before."""
         _kill(process)
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -224,12 +233,15 @@ class Sandbox:
                 pipe.close()
         with self._lock:
             self._running.discard(process)
+            closed = process in self._closed
+            self._closed.discard(process)
+        return closed
 
     # --- command lines ---
 
     def _command(self, uid: int | None) -> list[str]:
         limits = self.limits
-        alone = self.isolation != "process"
+        alone = self.isolation == "bubblewrap"
         settings = {
             "seconds": limits.seconds,
             "wall_seconds": limits.wall_seconds,
@@ -244,29 +256,13 @@ class Sandbox:
         }
         python = [self._python, "-P", "-s", "-S", "-B", "-X", "utf8", "-c"]
         worker = [*python, self._sources[0], json.dumps(settings), self._sources[1]]
-        if self.isolation == "process":
-            return worker
-        assert self._tool is not None
-        if self.isolation == "bubblewrap":
-            return [*self._bubblewrap(), *worker]
-        root = json.dumps({"read_only": self._read_only(), "memory_bytes": _TMP_BYTES})
-        source = _HERE.with_name("code_root.py").read_text("utf-8")
-        user = [] if self.as_root else ["--user", "--map-root-user"]
-        spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
-        return [self._tool, *user, *spaces, "--", *python, source, root, *worker]
+        return [*self._bubblewrap(), *worker] if alone else worker
 
     def _bubblewrap(self) -> list[str]:
-        assert self._tool is not None
-        command = [
-            self._tool,
-            "--die-with-parent",
-            "--unshare-ipc",
-            "--unshare-pid",
-            "--unshare-net",
-            "--unshare-uts",
-        ]
-        command += ["--unshare-cgroup-try"]
-        if self.as_root:
+        assert self._bwrap is not None
+        command = [self._bwrap, "--die-with-parent", "--as-pid-1", "--unshare-cgroup-try"]
+        command += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts")]
+        if self._as_root:
             # Not a user namespace: root in it would still be root to the process limit, which does not bind root. The worker
             # gives the program a user of its own, and for that keeps three capabilities.
             for name in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
@@ -284,18 +280,8 @@ class Sandbox:
                 command += ["--symlink", str(Path(path).readlink()), path]
             else:
                 command += ["--ro-bind", path, path]
-        command += [
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--perms",
-            "1777",
-            "--size",
-            str(_TMP_BYTES),
-            "--tmpfs",
-            _TMP,
-        ]
+        command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+        command += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", _TMP]
         return [*command, "--remount-ro", "/", "--chdir", _TMP, "--"]
 
     def _read_only(self) -> list[str]:
@@ -312,14 +298,23 @@ class Sandbox:
 
 
 def _complete(output: bytes, token: bytes) -> bool:
-    at = output.find(token)
-    return at >= 0 and b"\n" in output[at:]
+    at = output.rfind(token)
+    return output.count(token) > 1 and b"\n" in output[at:]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     # The group is the session of the worker's start; a process namespace ends with its first process, which is in it.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory; 0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _free_uid() -> int:

@@ -11,13 +11,15 @@ the limits and the source of `code_checker`; one task (a secret token, the progr
       checker    runs the tests; what they call by the program's names goes over a socket
 
 All may have one user, and yet the program reaches neither the memory nor the open files of the other two: these are "not
-dumpable" (Linux), which forbids ptrace and /proc/PID/{mem,fd}. It can at most kill them, and then there is no result.
+dumpable" (Linux), which forbids ptrace and /proc/PID/{mem,fd}. It may kill the checker, which fails it. The supervisor is the first
+process of its namespace, which the program cannot kill; without a namespace its death fails the program too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -28,14 +30,16 @@ import struct
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _POLL_SECONDS = 0.1
 _LONGEST_RESULT = 64 << 10
+_GRACE_SECONDS = 1.0
+"""For the checker, to notice that the program has ended."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -63,6 +67,81 @@ def _limit(kind: str, soft: int, hard: int | None = None) -> None:
         resource.setrlimit(number, (wanted[0], wanted[1]))
 
 
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Which column of `_DENIED` holds for a machine, and the kernel's number for its system calls."""
+
+_DENIED = {
+    # Memory that no process shows as its own.
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "io_uring_setup": (425, 425),
+    "add_key": (248, 217),
+    # Namespaces of its own, in which the program would be root.
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    # A lower share of the processor than the machine would give, which would make its own waiting the machine's fault.
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
+    # Other processes.
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+}
+"""System calls that the program may not make, with their numbers on x86-64 and on ARM64."""
+
+_DENIED_WITH = (
+    ("clone", (56, 220), 0, 0x10000000, 0x10000000),  # CLONE_NEWUSER
+    ("mmap", (9, 222), 3, 1, 1),  # MAP_SHARED: its pages outlive the process that counts them
+    (
+        "rt_sigaction",
+        (13, 134),
+        0,
+        0xFFFFFFFF,
+        signal.SIGCHLD,
+    ),  # ignored, the kernel forgets what children used
+    ("kill", (62, 129), 0, 0xFFFFFFFF, 0xFFFFFFFF),  # -1: all that this user runs
+)
+"""System calls that it may not make where an argument, masked, is a value: name, numbers, argument, mask, value."""
+
+_CLONE3 = 435
+"""Its flags lie in memory, where a filter cannot look; a C library that is told that it does not exist takes `clone`."""
+
+
+def _filter_calls() -> None:
+    """Take away the system calls above, for this process and all that it starts.
+
+    Raises:
+        OSError: the kernel does not filter system calls.
+    """
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES or sys.maxsize < 1 << 32:
+        return
+    column, audit = _MACHINES[os.uname().machine]
+    # Of the classic packet filter: load a word of the call's data, and with a mask, jump on equal (true, false), return.
+    load, mask, equal, at_least, give = 0x20, 0x54, 0x15, 0x35, 0x06
+    allow, kill, refuse = 0x7FFF0000, 0x80000000, 0x00050000
+    rules = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0)]
+    if column == 0:  # x32, a second table of calls
+        rules += [(at_least, 0, 1, 0x40000000), (give, 0, 0, refuse | errno.EPERM)]
+    rules += [(equal, 0, 1, _CLONE3), (give, 0, 0, refuse | errno.ENOSYS)]
+    for numbers in _DENIED.values():
+        rules += [(equal, 0, 1, numbers[column]), (give, 0, 0, refuse | errno.EPERM)]
+    for _, numbers, argument, bits, value in _DENIED_WITH:
+        rules += [(equal, 0, 5, numbers[column]), (load, 0, 0, 16 + 8 * argument), (mask, 0, 0, bits)]
+        rules += [(equal, 0, 1, value), (give, 0, 0, refuse | errno.EPERM), (load, 0, 0, 0)]
+    rules.append((give, 0, 0, allow))
+    text = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(text)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECCOMP, 2, ctypes.c_void_p(ctypes.addressof(header)), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "the kernel does not filter system calls")
+
+
 def _become(settings: dict[str, Any], *, processes: int) -> None:
     """Take the limits on, then lose every right: the program's process and the checker's."""
     _limit("CORE", 0)
@@ -82,6 +161,7 @@ def _become(settings: dict[str, Any], *, processes: int) -> None:
     _drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)
+    _filter_calls()
 
 
 _LIBRARY: list[int] = []
@@ -135,23 +215,22 @@ def _user_of(process: int) -> int | None:
     return None
 
 
-def _others(settings: dict[str, Any]) -> Iterator[int]:
-    """The processes of this sandbox besides the supervisor, as far as they can be told from others."""
+def _others(settings: dict[str, Any]) -> list[int]:
+    """The processes of this sandbox besides the supervisor, as far as they can be told from others; parents first, as a rule."""
     if settings["alone"]:
-        yield from set(_processes()) - {1, os.getpid()}  # 1 is the sandbox's own init
-    elif settings["uid"] is not None:
-        yield from (process for process in _processes() if _user_of(process) == settings["uid"])
-    else:
-        yield from _descendants(os.getpid())
+        return sorted(set(_processes()) - {os.getpid()})
+    if settings["uid"] is not None:
+        return sorted(process for process in _processes() if _user_of(process) == settings["uid"])
+    return _descendants(os.getpid())
 
 
 def _descendants(process: int) -> list[int]:
-    found: list[int] = []
+    below: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
             for child in map(int, (thread / "children").read_text().split()):
-                found += [child, *_descendants(child)]
-    return found
+                below += [child, *_descendants(child)]
+    return below
 
 
 def _kill_all(settings: dict[str, Any], children: tuple[int, ...]) -> None:
@@ -160,7 +239,7 @@ def _kill_all(settings: dict[str, Any], children: tuple[int, ...]) -> None:
     while True:
         if settings["alone"]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # all of this process namespace but its init and ourselves
+                os.kill(-1, signal.SIGKILL)  # all of this process namespace but ourselves, who are its first
         elif settings["uid"] is not None:
             _kill_user(settings["uid"])
         for process in {*children, *(() if settings["alone"] else _others(settings))}:
@@ -207,86 +286,133 @@ def _ran(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _used(settings: dict[str, Any], checker: int) -> tuple[float, int]:
-    """CPU seconds and bytes of resident memory of all living processes of the sandbox but the checker and this one."""
-    ticks, pages = 0, 0
-    for process in _others(settings):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if process != checker:
-                # Fields 14, 15 and 24 of proc(5), counted from behind the name, which may hold spaces.
-                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
-                pages += int(fields[21])
-    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+class _Run:
+    """A program and its tests while they run, watched by the supervisor, which reaps all that loses its parent."""
 
+    def __init__(self, settings: dict[str, Any], program: int, checker: int) -> None:
+        self._settings, self._program, self._checker = settings, program, checker
+        self._seconds: int = settings["seconds"]
+        self._over = f"over its time limit of {self._seconds} s"
+        self._ended: dict[int, tuple[int, float]] = {}
+        """Wait status and CPU seconds of the processes that were reaped."""
 
-def _watch(settings: dict[str, Any], result: int, program: int, checker: int) -> tuple[str, str]:
-    """Wait for the checker's result; ("result", JSON), or an outcome and a note where a limit came first."""
-    start, seconds, got = time.monotonic(), settings["seconds"], b""
-    while True:
-        ready, _, _ = select.select([result, 0], [], [], _POLL_SECONDS)
-        if 0 in ready:
-            return "gone", ""  # the other end of our input closed: nobody waits any more
-        if result in ready:
-            piece = os.read(result, 4096)
-            got += piece
-            if not piece or len(got) > _LONGEST_RESULT:
-                return "result", got.decode("utf-8", "replace")
-            continue
-        elapsed = time.monotonic() - start
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            # Time in which the program had a processor or did not want one; what the machine made it wait is not its own.
-            own = elapsed - _waited(program) - _waited(checker) - _ran(checker)
-            if own > seconds + _POLL_SECONDS:
-                return "mismatch", f"over its time limit of {seconds} s"
-        if elapsed > settings["wall_seconds"]:
-            return (
-                "unparsed",
-                f"no result in {settings['wall_seconds']} s by the clock; the machine may be too busy",
-            )
-        cpu, resident = _used(settings, checker)
-        if cpu > seconds + _POLL_SECONDS:
-            return "mismatch", f"over its time limit of {seconds} s, all processes together"
-        if resident > settings["memory_bytes"]:
+    def watch(self, result: int) -> tuple[str, str, bool]:
+        """Wait for the checker's result, or for a limit.
+
+        Returns:
+            The outcome, a note, and whether a SIGKILL that was not sent here ended it.
+        """
+        start, line, ended = time.monotonic(), b"", 0.0
+        seconds, most = self._seconds, self._settings["memory_bytes"]
+        while True:
+            ready, _, _ = select.select([result, 0], [], [], _POLL_SECONDS)
+            if 0 in ready:
+                return "unparsed", "nobody waits any more", False  # the other end of our input closed
+            if result in ready:
+                piece = os.read(result, 4096)
+                line += piece
+                if not piece or len(line) > _LONGEST_RESULT:
+                    return self._verdict(line)
+                continue
+            elapsed = time.monotonic() - start
+            self._reap()
+            if self._program in self._ended:
+                # Its children may hold the socket open, so that the checker waits on.
+                ended = ended or elapsed
+                if elapsed - ended > _GRACE_SECONDS:
+                    return self._end_of_program("while the tests ran")
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                if _ran(self._checker) > seconds + _POLL_SECONDS:
+                    return "mismatch", f"the tests took more than {seconds} s over what it returned", False
+                # Time in which the program had a processor or did not want one; what the machine made it wait is not its own.
+                own = elapsed - _waited(self._program) - _waited(self._checker) - _ran(self._checker)
+                if own > seconds + _POLL_SECONDS:
+                    return "mismatch", self._over, False
+            if elapsed > self._settings["wall_seconds"]:
+                note = f"no result in {self._settings['wall_seconds']} s by the clock; the machine may be too busy"
+                return "unparsed", note, False
+            cpu, memory = self._used()
+            if cpu > seconds + _POLL_SECONDS:
+                return "mismatch", f"{self._over}, all processes together", False
+            if memory > most:
+                return "mismatch", f"over its memory limit of {most >> 20} MiB, all processes together", False
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (reaped := os.wait4(-1, os.WNOHANG))[0]:
+                process, status, usage = reaped
+                self._ended[process] = (status, usage.ru_utime + usage.ru_stime)
+
+    def _used(self) -> tuple[float, int]:
+        """CPU seconds of all processes but the checker, those that have ended too; bytes of memory of all that live."""
+        ticks, pages = 0, 0
+        for process in _others(self._settings):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                if process != self._checker:
+                    # Fields 14 to 17 (its own, and of the children that it reaped) and 24 of proc(5), counted from behind the
+                    # name, which may hold any bytes.
+                    fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+                    ticks += sum(map(int, fields[11:15]))
+                    pages += int(fields[21])
+        reaped = sum(cpu for process, (_, cpu) in self._ended.items() if process != self._checker)
+        files = 0
+        if self._settings["alone"]:
+            folder = os.statvfs(".")  # in memory
+            files = (folder.f_blocks - folder.f_bfree) * folder.f_frsize
+        return ticks / os.sysconf("SC_CLK_TCK") + reaped, pages * os.sysconf("SC_PAGE_SIZE") + files
+
+    def _end(self, process: int) -> tuple[int, float] | None:
+        """Wait status and CPU seconds of a process that is ending; None when it is not."""
+        until = time.monotonic() + _GRACE_SECONDS
+        while process not in self._ended and time.monotonic() < until:
+            time.sleep(0.002)
+            self._reap()
+        return self._ended.get(process)
+
+    def _verdict(self, line: bytes) -> tuple[str, str, bool]:
+        try:
+            result = json.loads(line)
+        except ValueError:
+            signalled = self._signal(self._end(self._checker))
+            if signalled == "SIGXCPU":
+                return "mismatch", f"the tests took more than {self._seconds} s over what it returned", False
+            how = f" ({signalled})" if signalled else ""
+            return "mismatch", f"the tests' process ended without a result{how}", signalled == "SIGKILL"
+        if result["state"] == "ended":
+            return self._end_of_program(result["note"])
+        return (
+            {"passed": "match", "failed": "mismatch", "faulty": "unparsed"}[result["state"]],
+            result["note"],
+            False,
+        )
+
+    def _end_of_program(self, when: str) -> tuple[str, str, bool]:
+        end = self._end(self._program)
+        if end is None:
+            return "mismatch", f"the program cut its connection {when}", False
+        signalled = self._signal(end)
+        if signalled == "SIGXCPU":
+            return "mismatch", self._over, False
+        if not signalled:
             return (
                 "mismatch",
-                f"over its memory limit of {settings['memory_bytes'] >> 20} MiB, all processes together",
+                f"the program's process ended {when} (exit status {os.WEXITSTATUS(end[0])})",
+                False,
             )
+        what = "was killed" if signalled == "SIGKILL" else "crashed"
+        return "mismatch", f"the program {what} {when} ({signalled})", signalled == "SIGKILL"
+
+    def _signal(self, end: tuple[int, float] | None) -> str:
+        """What ended a process, "" for nothing; SIGXCPU also where the limit on CPU seconds sent a SIGKILL."""
+        if end is None or not os.WIFSIGNALED(end[0]):
+            return ""
+        # The kernel counts the limit in ticks and the usage exactly, so the usage can be a little less.
+        if os.WTERMSIG(end[0]) == signal.SIGKILL and end[1] >= 0.8 * self._seconds:
+            return "SIGXCPU"
+        return signal.Signals(os.WTERMSIG(end[0])).name
 
 
-def _end_of(process: int) -> tuple[int, float] | None:
-    """Wait status and CPU seconds of a process that is ending; None when it is not."""
-    until = time.monotonic() + 1
-    while True:
-        with contextlib.suppress(ChildProcessError):
-            found, status, usage = os.wait4(process, os.WNOHANG)
-            if found:
-                return status, usage.ru_utime + usage.ru_stime
-        if time.monotonic() > until:
-            return None
-        time.sleep(0.002)
-
-
-def _verdict(settings: dict[str, Any], found: dict[str, str], program: int) -> tuple[str, str]:
-    state, note = found["state"], found["note"]
-    if state in {"passed", "failed", "faulty"}:
-        return {"passed": "match", "failed": "mismatch", "faulty": "unparsed"}[state], note
-    end = _end_of(program)
-    if end is None:
-        return "mismatch", f"the program cut its connection {note}"
-    status, cpu = end
-    ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    # The kernel counts the limit in ticks and the usage exactly, so the usage can be a little less.
-    if ended == signal.SIGXCPU or (ended == signal.SIGKILL and cpu >= 0.8 * settings["seconds"]):
-        return "mismatch", f"over its time limit of {settings['seconds']} s"
-    if not ended:
-        return "mismatch", f"the program's process ended {note} (exit status {os.WEXITSTATUS(status)})"
-    if ended == signal.SIGKILL:
-        return "unparsed", f"the program was killed {note}, by itself or for want of memory on the machine"
-    return "mismatch", f"the program crashed {note} ({signal.Signals(ended).name})"
-
-
-def _supervise(settings: dict[str, Any], checker_module: Any) -> tuple[str, str, str]:
+def _supervise(settings: dict[str, Any], checker_module: Any) -> tuple[str, tuple[str, str, bool]]:
     program_end, checker_end = socket.socketpair()
     processes = settings["processes"]
     if not settings["alone"] and settings["uid"] is None:
@@ -298,29 +424,25 @@ def _supervise(settings: dict[str, Any], checker_module: Any) -> tuple[str, str,
     read, write = os.pipe()
 
     def check() -> None:
-        found = json.dumps(checker_module.check(checker_end, task)).encode()
+        line = json.dumps(checker_module.check(checker_end, task)).encode()
         with os.fdopen(write, "wb") as out:
-            out.write(found)
+            out.write(line)
 
-    checker = _fork(settings, (checker_end.fileno(), write), processes, check)
-    checker_end.close()
-    os.close(write)
+    # From here on it is the program's doing when no result comes.
+    os.write(1, f"{task['token']} started\n".encode())
     try:
-        outcome, note = _watch(settings, read, program, checker)
-        if outcome == "result":
-            try:
-                found = json.loads(note)
-            except ValueError:
-                outcome, note = "unparsed", "the checker's process ended without a result"
-            else:
-                outcome, note = _verdict(settings, found, program)
+        checker = _fork(settings, (checker_end.fileno(), write), processes, check)
+        checker_end.close()
+        os.close(write)
+        return task["token"], _Run(settings, program, checker).watch(read)
+    except OSError as error:
+        return task["token"], ("unparsed", f"the sandbox could not run the tests: {error}", False)
     finally:
-        _kill_all(settings, (program, checker))
-    return task["token"], outcome, note
+        _kill_all(settings, (program,))
 
 
 def main() -> NoReturn:
-    """Read a task, run it, write one line: the token, a space, JSON with `outcome` and `note`."""
+    """Read a task, run it, and write two lines that begin with its token: "started", and JSON with `outcome`, `note` and `killed`."""
     settings = json.loads(sys.argv[1])
     checker_module = types.ModuleType("checker")
     exec(compile(sys.argv[2], "<checker>", "exec"), checker_module.__dict__)  # noqa: S102 (our own text, see the top)
@@ -331,9 +453,9 @@ def main() -> NoReturn:
         # needs no passing through.
         _LIBRARY.extend(os.open(path, os.O_RDONLY) for path in sys.path if Path(path).is_dir())
         sys.path[:] = [f"/proc/self/fd/{number}" for number in _LIBRARY]
-    token, outcome, note = _supervise(settings, checker_module)
-    line = f"{token} {json.dumps({'outcome': outcome, 'note': note[:1000]})}\n".encode()
-    os.write(1, line)
+    token, (outcome, note, killed) = _supervise(settings, checker_module)
+    result = json.dumps({"outcome": outcome, "note": note[:1000], "killed": killed})
+    os.write(1, f"{token} {result}\n".encode())
     os._exit(0)
 
 

@@ -24,6 +24,7 @@ from stepmark.models.policies import PolicyLike, lazy_policy
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.problems.answers import VerifierLike, open_verifier
 from stepmark.problems.answers import answerers as of_verifier
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
 from stepmark.records import Problem, Refusal, ScoreKind
 from stepmark.search.methods import OF_THE_RUN, Method, load_search
@@ -56,6 +57,7 @@ def search(
     prm_parameters: Annotated[float, Field(gt=0)] | None = None,
     verifier: VerifierLike = "math",
     percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
     keep_going: bool = False,
     in_flight: Annotated[int, Field(ge=1)] = 16,
@@ -86,6 +88,8 @@ def search(
         prm_parameters: weights of the PRM, to count operations. Default: counted, of a model in this process.
         verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+            network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
         keep_going: leave out problems that cannot be searched, and list them at the end.
         in_flight: problems that are searched at once: more fill a server better and take more memory.
@@ -120,7 +124,7 @@ def search(
     }
     with ExitStack() as stack:
         stack.enter_context(models)
-        checker = stack.enter_context(open_verifier(verifier, percent=percent))
+        checker = stack.enter_context(open_verifier(verifier, percent=percent, isolation=isolation))
         manifest = {
             "command": "search",
             "input": given.manifest,

@@ -1,0 +1,84 @@
+"""`--verifier code` in every command that takes it: refused without a sandbox, and the isolation stands in each manifest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepmark.cli import main
+from stepmark.errors import UsageError
+from stepmark.problems import code_sandbox
+from stepmark.problems.answers import load_verifier
+
+TESTS = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
+RIGHT = "```python\ndef double(x):\n    return 2 * x\n```"
+ROWS = {
+    "problems": {"problem": "Write double(x).", "answer": TESTS, "id": "a"},
+    "solutions": {"problem": "Write double(x).", "steps": ["Think.", RIGHT], "answer": TESTS},
+    "pairs": {"gold": TESTS, "answer": RIGHT, "equal": True, "id": "a"},
+}
+POLICY = ["--policy", "label_policies:program"]
+COMMANDS = {
+    "sample": ["sample", "problems.jsonl", *POLICY, "--n", "1", "--out", "out.jsonl"],
+    "label": ["label", "binary", "solutions.jsonl", *POLICY, "--k", "1", "--out", "out.jsonl"],
+    "search": ["search", "greedy", "problems.jsonl", *POLICY, "--out", "out.jsonl"],
+    "rl": ["rl", "problems.jsonl", "--policy", "stepmark:arithmetic", "--credit", "outcome", "--out", "out"],
+    "evaluate verifier": ["evaluate", "verifier", "--data", "pairs.jsonl", "--out", "out"],
+    "evaluate best-of-n": ["evaluate", "best-of-n", "--problems", "problems.jsonl", *POLICY, "--out", "out"],
+    "evaluate search": [
+        "evaluate",
+        "search",
+        "problems.jsonl",
+        *POLICY,
+        "--prm",
+        "default",
+        "--budgets",
+        "99",
+        "--out",
+        "out",
+    ],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with an input for each command."""
+    for name, row in ROWS.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_sandbox_nothing_begins(folder, command, monkeypatch, capsys):
+    monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
+    monkeypatch.setattr(code_sandbox.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    assert main([*COMMANDS[command], "--verifier", "code"]) == 2
+    message = capsys.readouterr().err
+    assert "apt-get install bubblewrap" in message
+    assert "--isolation process" in message
+    assert sorted(path.name for path in folder.iterdir()) == [f"{name}.jsonl" for name in sorted(ROWS)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_isolation_without_programs_is_refused(folder, command, capsys):
+    assert main([*COMMANDS[command], "--verifier", "number", "--isolation", "process"]) == 2
+    assert "only the verifier 'code' runs programs" in capsys.readouterr().err
+    assert not (folder / "out").exists() and not (folder / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("isolation", code_sandbox.ISOLATIONS)
+@pytest.mark.parametrize("command", ["sample", "label", "search", "evaluate verifier"])
+def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isolation, capsys):
+    try:
+        load_verifier("code", isolation=isolation).close()
+    except UsageError as error:
+        pytest.skip(str(error))
+    flag = ["--isolation", isolation] if isolation == "process" else []  # bubblewrap is the default
+    assert main([*COMMANDS[command], "--verifier", "code", *flag]) == 0
+    assert f"programs run in isolation '{isolation}': " in capsys.readouterr().err
+    manifest = folder / ("out/result.json" if command.startswith("evaluate") else "out.jsonl.manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["isolation"] == isolation
