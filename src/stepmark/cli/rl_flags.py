@@ -111,7 +111,7 @@ class RunFlags:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
     prm: str | None = None
-    """The PRM: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
+    """The PRM: "default", a short name (see: stepmark families), a hub name, a folder, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
     family: str | None = None
     """How the PRM is read (`stepmark families` lists them). Left out: told from the checkpoint."""
     tokenizer: str | None = None
@@ -136,6 +136,13 @@ class RunFlags:
     """Solutions of each evaluation of which null probes are made."""
     examples: int = 3
     """Solutions kept of each cell of the 2x2 at each evaluation."""
+
+    def __post_init__(self) -> None:
+        """Replace a short name by the hub name, which manifests and results then say."""
+        from stepmark.models.published import full_name
+
+        if self.prm is not None:
+            object.__setattr__(self, "prm", full_name(self.prm))
 
 
 def credit_of(name: str, flags: CreditFlags) -> Credit:

@@ -54,7 +54,7 @@ class SearchOptions:
     policy: str
     """The policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory"."""
     prm: str = "default"
-    """The PRM: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory"."""
+    """The PRM: "default", a short name (see: stepmark families), a hub name, a folder, a server's address, or "package.module:factory"."""
     family: str | None = None
     """How the PRM is read (`stepmark families` lists them). Left out: told from the checkpoint."""
     tokenizer: str | None = None
@@ -101,6 +101,12 @@ class SearchOptions:
     """Processors that each worker is given, and threads of its models."""
     ray_gpus: float = 0
     """GPUs that each worker is given; 0.5 puts two on one."""
+
+    def __post_init__(self) -> None:
+        """Replace a short name by the hub name, which manifests and results then say."""
+        from stepmark.models.published import full_name
+
+        object.__setattr__(self, "prm", full_name(self.prm))
 
     @property
     def keeps_traces(self) -> bool:

@@ -18,6 +18,7 @@ from stepmark.models.named import (
 )
 from stepmark.models.places import NAMES, folder_of
 from stepmark.models.prm import PRM
+from stepmark.models.published import find_published, full_name
 
 if TYPE_CHECKING:
     from stepmark.models.generative import Settings
@@ -44,11 +45,11 @@ def load_prm(
 
     Args:
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
-            address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
+            short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
             ids (vLLM's `/pooling`) and needs `tokenizer`.
         family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
-            has to be named; those that stepmark trained say it themselves.
+            has to be named where `stepmark families` does not list the checkpoint; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
             checkpoint is stored in it, else float32.
@@ -72,8 +73,10 @@ def load_prm(
     """
     if not name_or_path.strip():
         raise UsageError(
-            "expected a PRM (default, a folder, a hub name, an address or package.module:factory), found an empty text"
+            "expected a PRM (default, a short name, a folder, a hub name, an address or package.module:factory), found an empty text"
         )
+    name_or_path = full_name(name_or_path)
+    tokenizer = None if tokenizer is None else full_name(tokenizer)
     given = {
         "family": family,
         "reference": reference,
@@ -93,7 +96,7 @@ def load_prm(
     served = is_server(name_or_path)
     if writes_critiques(name_or_path, family=family, tokenizer=tokenizer):
         return _generative(
-            _own_critic(name_or_path if tokenizer is None else tokenizer, seed) if family is None else family,
+            _critic_of(name_or_path if tokenizer is None else tokenizer, seed) if family is None else family,
             name_or_path,
             dtype=dtype,
             device=device,
@@ -135,10 +138,13 @@ def load_prm(
     )
 
 
-def _own_critic(name: str, seed: int) -> Settings:
-    """The critic that a checkpoint of our own says it is."""
+def _critic_of(name: str, seed: int) -> Settings | str:
+    """The family of a published generative PRM, or the critic that a checkpoint of our own says it is."""
     from stepmark.models.generative import critic_spec_of
 
+    published = find_published(name)
+    if published is not None:
+        return published.family
     found = critic_spec_of(Path(name).expanduser())
     assert found is not None
     return replace(found.settings, seed=seed)

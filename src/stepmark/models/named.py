@@ -9,6 +9,7 @@ from typing import Any
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
 from stepmark.models.prm import PRM
+from stepmark.models.published import find_published
 
 MEANT = {
     "family": "says how a checkpoint is read",
@@ -68,8 +69,12 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
 
     if family is not None:
         return family in GENERATIVE
+    place = name if tokenizer is None else tokenizer
+    published = find_published(place)
+    if published is not None:
+        return published.family in GENERATIVE
     # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
-    folder = Path(name if tokenizer is None else tokenizer).expanduser()
+    folder = Path(place).expanduser()
     return folder.is_dir() and critic_spec_of(folder) is not None
 
 

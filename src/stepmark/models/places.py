@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError
+from stepmark.models.published import full_name, nearest_names
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -19,7 +19,7 @@ def folder_of(name: str) -> Path:
         name: a short name, a name on the hub, or a folder.
 
     Raises:
-        CheckpointError: there is none; the message names a short name that is near.
+        CheckpointError: there is none; the message gives the nearest known names.
     """
     from stepmark.models.checkpoint import find_checkpoint
 
@@ -27,10 +27,10 @@ def folder_of(name: str) -> Path:
         folder: Path = NAMES.load(name)()
         return folder
     try:
-        return find_checkpoint(name)
+        return find_checkpoint(full_name(name))
     except CheckpointError as error:
-        if near := difflib.get_close_matches(name, NAMES, n=1, cutoff=0.7):
-            raise CheckpointError(f"{error}. Did you mean {near[0]!r}?") from error
+        if near := nearest_names(name, NAMES):
+            raise CheckpointError(f"{error}. Did you mean {' or '.join(map(repr, near))}?") from error
         raise
 
 
