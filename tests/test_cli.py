@@ -590,7 +590,7 @@ def test_families_are_listed(capfd):
     from stepmark.models.generative import GENERATIVE
 
     assert main(["families"]) == 0
-    lines = capfd.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.partition("\nFamilies\n\n")[2].splitlines()
     assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [*FAMILIES, *GENERATIVE]
     assert len(FAMILIES) > 5
     assert "math-shepherd: probability, min" in lines

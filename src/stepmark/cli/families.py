@@ -1,22 +1,33 @@
-"""`stepmark families`: the PRM families that can be read."""
+"""`stepmark families`: the published PRMs, and the families of PRMs that can be read."""
 
 from __future__ import annotations
 
 
 def families_command() -> int:
-    """List the PRM families that stepmark can read.
+    """List the published PRMs by short name, then the PRM families that stepmark can read.
 
-    For each: its name, what its scores are, how its authors make one number of them, what it is, and where that is
-    told. A checkpoint's family is read from its config and weights; where that cannot be, name it with
-    `stepmark grade --family NAME`. Generative families are always named.
+    Of each published PRM: its name on the hub, its parameters, the memory of its weights in bfloat16, its licence, and its published F1
+    on ProcessBench with the source. Short names work wherever a PRM is named: `--prm qwen-7b`.
+
+    Of each family: its name, the kind of its scores, its authors' aggregate, a summary, and the source. A checkpoint's family is told
+    by its name, its config or its weights; where that is not possible, name it with `stepmark grade --family NAME`.
     """
     import shutil
+    import sys
     import textwrap
+
+    from rich.console import Console
 
     from stepmark.models.families import FAMILIES
     from stepmark.models.generative import GENERATIVE, GenerativeFamily
+    from stepmark.models.published import table
     from stepmark.models.spec import ScoringSpec
+    from stepmark.show.tables import terminal
 
+    # Outside a terminal nothing is folded: a line is a row.
+    console = Console() if sys.stdout.isatty() else Console(width=180)
+    console.print(terminal(table()))
+    print("\nFamilies\n")
     width = max(shutil.get_terminal_size().columns, 40)
     families: dict[str, ScoringSpec | GenerativeFamily] = {**FAMILIES, **GENERATIVE}
     for name, family in families.items():

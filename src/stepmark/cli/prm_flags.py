@@ -35,7 +35,7 @@ class PRMFlags:
     """
 
     prm: str = "default"
-    """The PRM: "default", a hub name, a folder, the address of a server, or "package.module:factory"."""
+    """The PRM: "default", a short name (see: stepmark families), a hub name, a folder, the address of a server, or "package.module:factory"."""
     family: str | None = None
     """The PRM's family, where it cannot be told from the checkpoint (see: stepmark families)."""
     neutral: Literal["positive", "negative"] = "positive"
@@ -56,6 +56,12 @@ class PRMFlags:
     """Critiques a step that a generative PRM writes. Left out: its family's own number."""
     seed: int = 0
     """The seed of those critiques."""
+
+    def __post_init__(self) -> None:
+        """Replace a short name by the hub name, which manifests and results then say."""
+        from stepmark.models.published import full_name
+
+        object.__setattr__(self, "prm", full_name(self.prm))
 
     def load(self, *, truncate: bool, outcome: bool = False, also: Collection[str] = ()) -> "PRM":
         """The PRM that the flags name; see `models.load.load_prm`, also for what it raises.

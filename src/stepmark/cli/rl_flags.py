@@ -117,7 +117,7 @@ class RunFlags:
     """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
     bubblewrap."""
     prm: str | None = None
-    """The PRM: "default", a checkpoint's folder or hub name, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
+    """The PRM: "default", a short name (see: stepmark families), a hub name, a folder, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
     family: str | None = None
     """How the PRM is read (`stepmark families` lists them). Left out: told from the checkpoint."""
     tokenizer: str | None = None
@@ -142,6 +142,13 @@ class RunFlags:
     """Solutions of each evaluation of which null probes are made."""
     examples: int = 3
     """Solutions kept of each cell of the 2x2 at each evaluation."""
+
+    def __post_init__(self) -> None:
+        """Replace a short name by the hub name, which manifests and results then say."""
+        from stepmark.models.published import full_name
+
+        if self.prm is not None:
+            object.__setattr__(self, "prm", full_name(self.prm))
 
 
 def credit_of(name: str, flags: CreditFlags) -> Credit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stepmark.models.published import hub_names
 from stepmark.models.spec import (
     ChatLayout,
     DialogueLayout,
@@ -39,11 +40,7 @@ _qwen = ScoringSpec(
     aggregate_source="the paper's best-of-8 protocol",
     threshold=0.5,
     architectures=("Qwen2ForProcessRewardModel",),
-    checkpoints=(
-        "Qwen/Qwen2.5-Math-PRM-7B",
-        "Qwen/Qwen2.5-Math-PRM-72B",
-        "Qwen/Qwen2.5-Math-7B-PRM800K",
-    ),
+    checkpoints=hub_names("qwen-prm"),
 )
 
 _token = ScoringSpec(
@@ -68,7 +65,7 @@ _rlhflow = ScoringSpec(
     aggregate="mean",
     aggregate_source="prm_evaluate.py",
     threshold=0.5,
-    checkpoints=("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
+    checkpoints=hub_names("rlhflow"),
 )
 
 _implicit = ScoringSpec(
@@ -87,7 +84,7 @@ _implicit = ScoringSpec(
     aggregate="min",
     aggregate_source="ImplicitPRM's default for best-of-N",
     threshold=0.0,
-    checkpoints=("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
+    checkpoints=hub_names("implicit"),
 )
 
 _REASONEVAL_LAYOUT = PieceLayout(
@@ -118,7 +115,7 @@ _reasoneval = ScoringSpec(
     architectures=("ReasonEval_7B",),
     settings=("score_dimension",),
     tensors=("score_head.weight",),
-    checkpoints=("GAIR/ReasonEval-7B",),
+    checkpoints=hub_names("reasoneval"),
 )
 
 _ALL = (
@@ -132,7 +129,7 @@ _ALL = (
         aggregate="mean",
         aggregate_source="none named by the card; ours",
         architectures=(),
-        checkpoints=("Gen-Verse/ReasonFlux-PRM-7B",),
+        checkpoints=hub_names("reasonflux-prm"),
     ),
     ScoringSpec(
         family="skywork",
@@ -151,7 +148,7 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForPrmModel",),
         tensors=("v_head.summary.weight",),
-        checkpoints=("Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B"),
+        checkpoints=hub_names("skywork"),
     ),
     ScoringSpec(
         family="math-shepherd",
@@ -165,7 +162,7 @@ _ALL = (
         aggregate="min",
         aggregate_source="the paper, section 3.4",
         threshold=0.5,
-        checkpoints=("peiyi9979/math-shepherd-mistral-7b-prm",),
+        checkpoints=hub_names("math-shepherd"),
     ),
     _rlhflow,
     _implicit,
@@ -191,7 +188,7 @@ _ALL = (
         aggregate="softmin",
         aggregate_source="bon.py, temperature 0.1",
         threshold=0.0,
-        checkpoints=("jinachris/PURE-PRM-7B",),
+        checkpoints=hub_names("pure"),
     ),
     ScoringSpec(
         family="versaprm",
@@ -203,11 +200,7 @@ _ALL = (
         aggregate="min",
         aggregate_source="their code reports last, mean and min; min is ours",
         threshold=0.5,
-        checkpoints=(
-            "UW-Madison-Lee-Lab/VersaPRM",
-            "UW-Madison-Lee-Lab/Llama-PRM800K",
-            "UW-Madison-Lee-Lab/Qwen-PRM800K",
-        ),
+        checkpoints=hub_names("versaprm"),
     ),
     _reasoneval,
     replace(
@@ -220,7 +213,7 @@ _ALL = (
         ),
         architectures=("ReasonEval_34B",),
         settings=("score_dim",),
-        checkpoints=("GAIR/ReasonEval-34B",),
+        checkpoints=hub_names("reasoneval-34b"),
     ),
     ScoringSpec(
         family="actprm",
@@ -239,7 +232,7 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForEnsemblePRM",),
         tensors=("score.model.nn1.weight",),
-        checkpoints=("sail/ActPRM", "sail/ActPRM-X"),
+        checkpoints=hub_names("actprm"),
     ),
     ScoringSpec(
         family="three-class",

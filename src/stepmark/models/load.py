@@ -24,6 +24,7 @@ from stepmark.models.named import (
 )
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
+from stepmark.models.published import find_published, full_name
 from stepmark.models.spec import spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
@@ -59,11 +60,11 @@ def load_prm(
 
     Args:
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
-            address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
+            short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
             ids (vLLM's `/pooling`) and needs `tokenizer`.
         family: how it is read (`stepmark families` lists them); None tells it from the checkpoint. Of published generative PRMs it
-            has to be named; those that stepmark trained say it themselves.
+            has to be named where `stepmark families` does not list the checkpoint; those that stepmark trained say it themselves.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
         dtype: "float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the
             checkpoint is stored in it, else float32.
@@ -111,7 +112,7 @@ def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
         name_or_path: as `load_prm` takes it.
         arguments: the other arguments of `load_prm`.
     """
-    return Lazy(load_prm, name_or_path, arguments, check=check_arguments)
+    return Lazy(load_prm, full_name(name_or_path), arguments, check=check_arguments)
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
@@ -192,8 +193,14 @@ def _found(given: _Settings) -> _Found:
     """The PRM that the settings name; see `load_prm`, also for what it raises."""
     if not given.name.strip():
         raise UsageError(
-            "expected a PRM (default, a folder, a hub name, an address or package.module:factory), found an empty text"
+            "expected a PRM (default, a short name, a folder, a hub name, an address or package.module:factory), found an empty text"
         )
+    # The hub's full name stands in outputs and manifests.
+    given = replace(
+        given,
+        name=full_name(given.name),
+        tokenizer=None if given.tokenizer is None else full_name(given.tokenizer),
+    )
     about = {key: value for key, value in asdict(given).items() if key not in ("name", "outcome")}
     refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=given.tokenizer))
     if is_factory(given.name):
@@ -214,10 +221,13 @@ def _found(given: _Settings) -> _Found:
     return _Made(prm=_served(given, given.tokenizer)) if given.tokenizer is not None else _local(given)
 
 
-def _own_critic(name: str, seed: int) -> Settings:
-    """The critic that a checkpoint of our own says it is."""
+def _critic_of(name: str, seed: int) -> Settings | str:
+    """The family of a published generative PRM, or the critic that a checkpoint of our own says it is."""
     from stepmark.models.generative import critic_spec_of
 
+    published = find_published(name)
+    if published is not None:
+        return published.family
     folder = local_folder(name)
     found = None if folder is None else critic_spec_of(folder)
     assert found is not None
@@ -229,7 +239,7 @@ def _critic(given: _Settings) -> _Found:
     from stepmark.models.generative import critic_settings, generative_prm
 
     family = (
-        _own_critic(given.name if given.tokenizer is None else given.tokenizer, given.seed)
+        _critic_of(given.name if given.tokenizer is None else given.tokenizer, given.seed)
         if given.family is None
         else given.family
     )

@@ -11,6 +11,7 @@ from stepmark.errors import UsageError
 from stepmark.models.files import local_folder
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
+from stepmark.models.published import find_published
 
 MEANT = {
     "family": "says how a checkpoint is read",
@@ -70,8 +71,12 @@ def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | N
 
     if family is not None:
         return family in GENERATIVE
+    place = name if tokenizer is None else tokenizer
+    published = find_published(place)
+    if published is not None:
+        return published.family in GENERATIVE
     # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
-    folder = local_folder(name if tokenizer is None else tokenizer)
+    folder = local_folder(place)
     return folder is not None and critic_spec_of(folder) is not None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from stepmark.errors import CheckpointError
 from stepmark.models.base import BASE_NAME, base_folder
 from stepmark.models.fetching import CONFIGURATION, folder_of_name
 from stepmark.models.files import ADAPTER_FILE, present, read_object
+from stepmark.models.published import full_name, nearest_names
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -83,16 +83,16 @@ def folder_of(name: str) -> Path:
         name: a short name, a name on the hub, or a folder.
 
     Raises:
-        CheckpointError: there is none; the message names a short name that is near.
+        CheckpointError: there is none; the message gives the nearest known names.
     """
     if name in NAMES:
         folder: Path = NAMES.load(name)()
         return folder
     try:
-        return find_checkpoint(name)
+        return find_checkpoint(full_name(name))
     except CheckpointError as error:
-        if near := difflib.get_close_matches(name, NAMES, n=1, cutoff=0.7):
-            raise CheckpointError(f"{error}. Did you mean {near[0]!r}?") from error
+        if near := nearest_names(name, NAMES):
+            raise CheckpointError(f"{error}. Did you mean {' or '.join(map(repr, near))}?") from error
         raise
 
 
