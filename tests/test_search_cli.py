@@ -143,7 +143,7 @@ def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
         assert "trace" not in row
     assert "Scores by truth." in text
     assert main(["search", "beam", "--problem", row["problem"]["text"], *MODELS, "--report", str(page)]) == 0
-    assert "a typed problem" in page.read_text()
+    assert "beam: rows" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -154,17 +154,17 @@ def test_the_page_of_a_run_and_of_a_typed_problem(tmp_path):
         (["beam", "--problem", "  "], 2, "only white space"),
         (["beam", "FILE"], 2, "expected --out"),
         (["beam", "-", "--out", "OUT"], 2, "give it a name"),
-        (["beam", "FILE", "--out", "FILE"], 2, "would replace the input"),
+        (["beam", "FILE", "--out", "FILE"], 2, "the input too: it would be replaced"),
         (
             ["beam", "FILE", "--out", "OUT", "--trace", "OUT"],
             2,
-            "would replace the input or the other output",
+            "is --out too: it would be replaced",
         ),
-        (["beam", "FILE", "--out", "OUT", "--budget", "-1"], 2, "expected 0 tokens or more"),
+        (["beam", "FILE", "--out", "OUT", "--budget", "-1"], 2, "--budget -1: expected 0 or more"),
         (["beam", "FILE", "--out", "OUT", "--budget-flops", "1e9"], 2, "needs the sizes"),
         (["beam", "FILE", "--out", "OUT", "--in-flight", "0"], 2, "--in-flight 0"),
         (["beam", "FILE", "--out", "OUT", "--memory-tokens", "0"], 2, "--memory-tokens 0"),
-        (["beam", "FILE", "--out", "OUT", "--width", "0"], 2, "width: expected 1 or more"),
+        (["beam", "FILE", "--out", "OUT", "--width", "0"], 2, "--width 0: expected 1 or more"),
         (["beam", "FILE", "--out", "OUT", "--aggregate", "best"], 2, "best"),
         (["beam", "nowhere.jsonl", "--out", "OUT"], 2, "nowhere.jsonl"),
         (["swarm", "FILE", "--out", "OUT"], 2, "swarm"),

@@ -32,10 +32,10 @@ def line_of(text):
     [
         (
             "Picky",
-            ["--max-tokens", "100001"],
-            "own_searches:Picky refuses how=Steps(stop='\\n', max_tokens=100001,",
+            ["--set", "how.max_tokens=100001"],
+            "own_searches:Picky: Picky(how=Steps(stop='\\n', max_tokens=100001,",
         ),
-        ("Picky", ["--budget", "1"], "own_searches:Picky refuses how=Steps("),
+        ("Picky", ["--budget", "1"], "own_searches:Picky refuses grading=Grading("),
         ("Falls", [], "KeyError: '7?'"),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_message_is_one_line_and_names_the_type():
     with pytest.raises(UsageError, match="TypeError: one token is too few, at "):
         remade(Picky(), budget=Budget(tokens=1))
     # What stepmark's own classes refuse stays as they say it.
-    with pytest.raises(UsageError, match=r"^expand: expected 1 or more, found 0$"):
+    with pytest.raises(UsageError, match=r"^expand=0: expected 1 or more$"):
         remade(BeamSearch(), expand=0)
     assert remade(Falls(), how=Steps(max_tokens=5)).how.max_tokens == 5
 
@@ -103,7 +103,7 @@ def test_a_module_named_like_one_of_pythons_is_hashed(tmp_path, monkeypatch, cap
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (tmp_path / "code.py").write_text(MINE)
     (tmp_path / "p.jsonl").write_text('{"id": "0", "problem": "0?"}\n')
-    words = ["search", "p.jsonl", "--method", "code:Mine", *TRAP, "--prompt", "text", "--out"]
+    words = ["search", "p.jsonl", "--method", "code:Mine", *TRAP, "--set", "how.prompt=text", "--out"]
     assert main([*words, "o.jsonl"]) == 0, capsys.readouterr().err
     manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
     assert sorted(manifest["source"]["modules"]) == ["code", "own_searches"]

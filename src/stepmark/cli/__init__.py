@@ -165,6 +165,7 @@ def _run(tokens: list[str]) -> int:
             raise error.__cause__ from None
         message = str(error)
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            _check_subcommand(app, tokens)
             message = f"expected nothing more, found {' '.join(map(repr, error.unused_tokens))}"
         print(f"error: {message}\nSee: {' '.join(_command(app, tokens))} --help", file=sys.stderr)
         return 2
@@ -201,6 +202,14 @@ def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
         if not config:
             raise UsageError("--config: expected the name of a TOML file")
     return rest, config
+
+
+def _check_subcommand(app: App, tokens: list[str]) -> None:
+    """Refuse a misspelt subcommand of a command that takes a file too, which is read as that file."""
+    known, apps, rest = app.parse_commands(tokens)
+    names = tuple(name for name in apps[-1] if not name.startswith("-"))
+    if names and rest and not rest[0].startswith("-") and not Path(rest[0]).exists():
+        raise unknown_name(f"{' '.join(known)} command", rest[0], names)
 
 
 def _command(app: App, tokens: list[str]) -> list[str]:

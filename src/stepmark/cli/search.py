@@ -67,7 +67,7 @@ def _run(call: Call) -> int:
     assert policy is not None
     assert prm is not None
     rows = file if file is not None else [{"problem": problem, "id": "typed"}]
-    results = search(rows, policy, prm, method=method, **settings)
+    results = search(rows, policy, prm, method=method, progress=file is not None, **settings)
     if file is None:
         _print_found(results[0])
     else:
