@@ -220,26 +220,26 @@ LONG = {
 """Commands that ask a policy for some seconds, where $PAUSE says so."""
 
 
-@pytest.mark.parametrize(
-    ("command", "which"), [("sample", "policy"), ("label", "policy"), ("search", "policy"), ("search", "prm")]
-)
-def test_a_killed_run_is_not_continued_by_another_model(tmp_path, monkeypatch, capfd, command, which):
+@pytest.mark.parametrize("command", list(LONG))
+def test_a_killed_run_is_not_continued_by_another_model(tmp_path, monkeypatch, capfd, command):
     monkeypatch.chdir(tmp_path)
     words = [*map(str, LONG[command](tmp_path)), "--out", "out"]
     log = {"ASKED": str(tmp_path / "asked")}
+    models = {"policy": "w#1"} | ({"prm": "m#1"} if command == "search" else {})
+    given = {which.upper(): identity for which, identity in models.items()}
     part = tmp_path / "out.part"
-    killed(started(*words, **log, PAUSE="0.03", POLICY="w#1", PRM="m#1"), lambda: lines(part) > 1)
+    killed(started(*words, **log, **given, PAUSE="0.03"), lambda: lines(part) > 1)
     held = part.read_bytes()
-    for name, value in {**log, "PAUSE": "0", "POLICY": "w#1", "PRM": "m#1", which.upper(): "other"}.items():
+    for name, value in {**log, **given, "PAUSE": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert main(words) == 2
-    was = {"policy": "w#1", "prm": "m#1"}[which]
-    assert f'models.{which} was "{was}" and is now "other"' in capfd.readouterr().err
-    assert (part.read_bytes(), Path("out").exists()) == (held, False)
-    monkeypatch.setenv(which.upper(), was)
+    for which, was in models.items():
+        monkeypatch.setenv(which.upper(), "other")
+        assert main(words) == 2
+        assert f'models.{which} was "{was}" and is now "other"' in capfd.readouterr().err
+        assert (part.read_bytes(), Path("out").exists()) == (held, False)
+        monkeypatch.setenv(which.upper(), was)
     assert main(words) == 0
-    manifest = json.loads(Path("out.manifest.json").read_text())
-    assert manifest["models"] == ({"policy": "w#1"} | ({"prm": "m#1"} if command == "search" else {}))
+    assert json.loads(Path("out.manifest.json").read_text())["models"] == models
     assert names(tmp_path) == ["asked", "in.jsonl", "out", "out.manifest.json", "out.replies.sqlite"]
 
 

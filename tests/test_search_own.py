@@ -58,7 +58,10 @@ def test_the_trap_by_name_and_by_beam(tmp_path, capsys):
     for tree in found_in(trees):
         assert [node["step"] for node in tree["nodes"]] == ["a", "b", "a dead end", "so 1", "so 4", "so 5"]
     assert "best-first" in page.read_text()
-    assert search("beam", file, *TRAP, *TEXT, "--width", "1", "--expand", "2", "--out", tmp_path / "beam.jsonl") == 0
+    assert (
+        search("beam", file, *TRAP, *TEXT, "--width", "1", "--expand", "2", "--out", tmp_path / "beam.jsonl")
+        == 0
+    )
     [chosen] = {tuple(row["candidates"][row["chosen"]]["steps"]) for row in found_in(tmp_path / "beam.jsonl")}
     assert chosen == ("a", "so 1")
     manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())

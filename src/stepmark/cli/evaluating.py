@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from stepmark.cli.flags import ColumnsFlag, Flag
 from stepmark.cli.prm_flags import PRMFlags
-from stepmark.errors import BackendError, UsageError
+from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.show.progress import Progress
 from stepmark.store import check_readable, fingerprint, hold
 
@@ -196,7 +196,11 @@ def scored(
     )
     if path.exists():
         check_same(path, manifest)
-        identity = options.identity(**_reading(options, outcome=outcome, also=also))
+        try:
+            identity = options.identity(**_reading(options, outcome=outcome, also=also))
+        except StepmarkError as error:
+            error.add_note(f"{path} has scores of an earlier run; --scores {path} measures them as they are")
+            raise
         check_same(path, manifest | {"models": {"prm": identity}})
         print(f"{path} has the scores of an earlier run with these settings, by {identity}", file=sys.stderr)
         return read_scores(path, cases)
