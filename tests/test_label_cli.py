@@ -419,6 +419,25 @@ def test_formulas_need_no_verifier(tmp_path, monkeypatch):
     assert run("formulas", file, "--out", tmp_path / "labels.jsonl") == 0
 
 
+def test_a_false_calculation_that_may_not_be_the_first_error_is_counted(tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    steps = [
+        ["1 + 1 = 3", "so 3"],  # false, and nothing stands before it
+        ["Add them.", "2 + 2 = 5"],  # false, after a step that nobody judged
+        ["2 + 2 = 4", "4 + 4 = 9"],
+        ["2 + 2 = 4"],  # true, which does not make the step right
+        ["Words only."],
+    ]
+    file.write_text("".join(json.dumps({"problem": "p", "steps": one}) + "\n" for one in steps))
+    out = tmp_path / "labels.jsonl"
+    assert run("formulas", file, "--out", out) == 0
+    assert (
+        "5 solutions: 1 with a first error, 2 with a wrong step that may not be the first, 0 without, 2 abstained, "
+        "0 where the method says nothing" in capsys.readouterr().err
+    )
+    assert json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["wrong_later"] == 2
+
+
 def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
     file, _ = world(tmp_path)
     out = tmp_path / "labels.jsonl"

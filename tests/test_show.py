@@ -71,7 +71,18 @@ def test_kinds_are_those_of_the_records() -> None:
     ("score", "kind", "threshold", "place"),
     [
         (0.0, "probability", 0.5, 0.0),
-        (0.3, "probability", 0.9, 0.3),  # a probability stands for itself, whatever the threshold
+        (0.3, "probability", 0.9, 1 / 6),  # a third of the way to the threshold, which is in the middle
+        (0.731, "probability", 0.754, 0.731 / 0.754 / 2),
+        (0.754, "probability", 0.754, 0.5),
+        (0.877, "probability", 0.754, 0.75),
+        (1.0, "probability", 0.754, 1.0),
+        (0.5, "probability", 1.0, 0.25),  # a threshold at an end: one half of the scale is left out
+        (1.0, "probability", 1.0, 1.0),
+        (0.0, "probability", 0.0, 0.5),
+        (0.5, "probability", -3.0, 0.75),
+        (0.5, "probability", 7.0, 0.25),
+        (-0.5, "margin", 0.5, 1 / 6),
+        (0.75, "margin", 0.5, 0.75),
         (1.0, "probability", None, 1.0),
         (-1.0, "margin", None, 0.0),
         (0.0, "margin", None, 0.5),
@@ -109,8 +120,53 @@ def test_an_unknown_kind_is_refused_even_for_none() -> None:
         colour.position(None, "logit")
 
 
-@given(st.floats(-50, 50), st.floats(-50, 50), st.sampled_from(["log-ratio", "unbounded"]), st.floats(-5, 5))
+@pytest.mark.parametrize("mode", MODES)
+@given(
+    st.sampled_from([("probability", 0.0), ("margin", -1.0)]),
+    st.floats(0, 1),
+    st.floats(0.01, 0.99),
+)
+def test_no_step_under_the_threshold_is_green(
+    mode: colour.Mode, kind: tuple[str, float], score: float, threshold: float
+) -> None:
+    name, low = kind
+    score, threshold = (low + (1 - low) * share for share in (score, threshold))
+    place = colour.position(score, name, threshold)
+    assert place is not None
+    red, _, green = (colour.shade(at, mode).strong for at in (0.0, 0.5, 1.0))
+    shade, amber = colour.shade(place, mode).strong, colour.shade(0.5, mode).strong
+    if score < threshold:
+        assert place <= 0.5 and colour.level(place) <= colour.LEVELS / 2
+        # Between red and amber: no channel is nearer to green than amber is.
+        assert all(min(r, a) <= c <= max(r, a) for c, r, a in zip(shade, red, amber, strict=True))
+    else:
+        assert place >= 0.5
+        assert all(min(g, a) <= c <= max(g, a) for c, g, a in zip(shade, green, amber, strict=True))
+
+
+def test_a_product_is_no_step() -> None:
+    assert colour.aggregate_position(0.6, "min", "probability", 0.8) == pytest.approx(0.375)
+    assert colour.aggregate_position(0.6, "product", "probability", 0.8) == pytest.approx(0.6)
+    assert colour.aggregate_position(0.6, "sum-logit", "probability", 0.8) is None
+    assert colour.aggregate_position(None, "min", "probability", 0.8) is None
+
+
+def test_the_bar_is_as_long_as_the_probability() -> None:
+    assert colour.extent(0.731, "probability", 0.754) == 0.731
+    assert colour.extent(0.5, "margin", 0.9) == 0.75
+    assert colour.extent(1.0, "unbounded", 1.0) == 0.5
+    assert colour.extent(None, "probability") is None
+
+
+@given(
+    st.floats(-50, 50),
+    st.floats(-50, 50),
+    st.sampled_from(colour.KINDS),
+    st.floats(-5, 5),
+)
 def test_position_keeps_the_order(a: float, b: float, kind: str, threshold: float) -> None:
+    if kind in ("probability", "margin"):
+        a, b = (max(-1.0 if kind == "margin" else 0.0, min(1.0, one / 50)) for one in (a, b))
     low, high = sorted((a, b))
     below, above = colour.position(low, kind, threshold), colour.position(high, kind, threshold)
     assert below is not None and above is not None
@@ -521,6 +577,28 @@ def test_terminal_colours_follow_the_score() -> None:
     line = {name: next(line for line in out.splitlines() if name in line) for name in ("good", "bad")}
     assert good in line["good"] and bad not in line["good"]
     assert bad in line["bad"] and good not in line["bad"]
+
+
+def test_what_is_under_the_threshold_is_not_tinted_green() -> None:
+    """0.731 under 0.754: in the terminal, in a notebook, on the page."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=80, force_terminal=True, color_system="truecolor", legacy_windows=False
+    )
+    words = {"kind": "probability", "first_error": 1, "headline": "min 0.731", "threshold": 0.754}
+    console.print(solution_lines("p", ["over", "under"], [0.99, 0.731], **words))
+    line = {
+        name: next(one for one in file.getvalue().splitlines() if name in one) for name in ("over", "under")
+    }
+    red, green, blue = map(int, re.search(r"48;2;(\d+);(\d+);(\d+)", line["under"]).groups())
+    assert red > green > blue  # amber
+    red, green, blue = map(int, re.search(r"48;2;(\d+);(\d+);(\d+)", line["over"]).groups())
+    assert green > red and green > blue
+    row = next(one for one in file.getvalue().splitlines()[2:] if "0.731" in one)
+    assert row.count("━") == 6  # and the bar is as long as the score: 12 half columns of 16
+    html = solution_fragment("p", ["over", "under"], [0.99, 0.731], **words)
+    red, green, blue = map(int, re.findall(r"border-left:4px solid rgb\((\d+),(\d+),(\d+)\)", html)[-1])
+    assert red > green > blue and "width:73%" in html
 
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ class Tally:
     found: int = 0
     clean: int = 0
     abstained: int = 0
+    wrong_later: int = 0
+    """Solutions with a wrong step, where an earlier one that was not judged may be wrong too."""
     unknown: int = 0
     rollouts: int = 0
     tokens: int | None = 0
@@ -37,15 +39,19 @@ class Tally:
         given = line["given"]
         self.others += len(line["rows"]) - given
         for row in line["rows"][:given]:
-            self._add(row["meta"])
+            self._add(row)
 
-    def _add(self, facts: dict[str, Any]) -> None:
+    def _add(self, row: dict[str, Any]) -> None:
+        facts = row["meta"]
         self.solutions += 1
         first = facts["first_error"]
         self.abstained += facts["abstained"]
         self.found += first is not None and first >= 0
         self.clean += first == -1
-        self.unknown += first is None and not facts["abstained"]
+        if first is None and not facts["abstained"]:
+            wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
+            self.wrong_later += wrong
+            self.unknown += not wrong
         cost = facts["cost"]
         self.rollouts += cost["rollouts"]
         self.tokens = None if self.tokens is None or cost["tokens"] is None else self.tokens + cost["tokens"]
@@ -109,8 +115,11 @@ def summary(tally: Tally, refused: list[str], left: int, options: LabelOptions, 
         options: the flags.
         texts: what the policy's texts are called; None for a method that asks nothing of any.
     """
+    later = (
+        f"{tally.wrong_later:,} with a wrong step that may not be the first, " if tally.wrong_later else ""
+    )
     lines = [
-        f"{tally.solutions:,} solutions: {tally.found:,} with a first error, {tally.clean:,} without, "
+        f"{tally.solutions:,} solutions: {tally.found:,} with a first error, {later}{tally.clean:,} without, "
         f"{tally.abstained:,} abstained, {tally.unknown:,} where the method says nothing"
     ]
     if tally.others:

@@ -48,7 +48,6 @@ def card(
         if None not in read and how in allowed(steps.kind)
         else None
     )
-    on_scale = how in ("min", "mean", "last", "max", "product")
     return CardView(
         number=number,
         title=row.case.id,
@@ -57,7 +56,7 @@ def card(
         threshold=threshold,
         score=score,
         aggregate=how,
-        place=colour.position(score, steps.kind, threshold) if on_scale else None,
+        place=colour.aggregate_position(score, how, steps.kind, threshold),
         aggregates=(),
         first_error=found,
         steps=step_views(row.case.solution, steps),

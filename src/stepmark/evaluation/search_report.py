@@ -287,7 +287,6 @@ def _card(
     said = "no verdict" if right is None else "right" if right else "wrong"
     answer = "no answer" if one.answer is None else f"answer {one.answer}"
     whole = None not in one.scores and one.scores
-    on_scale = grading.aggregate in ("min", "mean", "last", "max", "product")
     first = None if setting.threshold is None or not whole else found_error(one.scores, setting.threshold)
     return CardView(
         number=number,
@@ -297,7 +296,7 @@ def _card(
         threshold=setting.threshold,
         score=one.aggregate,
         aggregate=grading.aggregate,
-        place=colour.position(one.aggregate, grading.kind, setting.threshold) if on_scale else None,
+        place=colour.aggregate_position(one.aggregate, grading.aggregate, grading.kind, setting.threshold),
         aggregates=(),
         first_error=first,
         steps=tuple(

@@ -313,9 +313,7 @@ def _aggregates(one: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
 
 def _place(one: ScoredSolution) -> float | None:
     """Where the solution's score stands, for aggregates that stay on the scale of the steps."""
-    if one.aggregate not in AGGREGATES:
-        return None
-    return colour.position(one.score, one.steps.kind, one.threshold)
+    return colour.aggregate_position(one.score, one.aggregate, one.steps.kind, one.threshold)
 
 
 def _outcome_place(outcome: float | None, tally: _Tally) -> float | None:

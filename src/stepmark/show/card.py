@@ -34,9 +34,10 @@ def sorts(card: CardView) -> str:
 def _card(card: CardView) -> str:
     check_solution([step.text for step in card.steps], [step.score for step in card.steps], card.first_error)
     places = [colour.position(step.score, card.kind, card.threshold) for step in card.steps]
+    widths = [colour.extent(step.score, card.kind, card.threshold) for step in card.steps]
     at_threshold = None
     if card.threshold is not None:
-        at_threshold = colour.position(card.threshold, card.kind, card.threshold)
+        at_threshold = colour.extent(card.threshold, card.kind, card.threshold)
     tick = "" if at_threshold is None else f' style="--at:{at_threshold * 100:.4g}%"'
     best = '<span class="pill best">★ best by score</span>' if card.best else ""
     note = f'<span class="note">{esc(card.note)}</span>' if card.note else ""
@@ -48,8 +49,8 @@ def _card(card: CardView) -> str:
         for at, place in enumerate(places)
     )
     rows = "".join(
-        _step(at, step, place, is_error=at == card.first_error)
-        for at, (step, place) in enumerate(zip(card.steps, places, strict=True))
+        _step(at, step, place, width, is_error=at == card.first_error)
+        for at, (step, place, width) in enumerate(zip(card.steps, places, widths, strict=True))
     )
     return (
         f'<article class="card{sorts(card)}{" winner" if card.best else ""}" id="s{card.number}"{tick}>'
@@ -85,13 +86,13 @@ def _aggregates(card: CardView) -> str:
     return f'<dl class="aggregates">{"".join(cells)}</dl>'
 
 
-def _step(at: int, step: StepView, place: float | None, *, is_error: bool) -> str:
-    if step.score is None or place is None:
+def _step(at: int, step: StepView, place: float | None, width: float | None, *, is_error: bool) -> str:
+    if step.score is None or width is None:
         value = '<span class="val unread">not read</span>'
     else:
         value = (
             f'<span class="val" data-score="{step.score!r}" title="{step.score!r}"><b>{number(step.score)}</b>'
-            f'<i class="meter"><i style="width:{place * 100:.4g}%"></i></i></span>'
+            f'<i class="meter"><i style="width:{width * 100:.4g}%"></i></i></span>'
         )
     flag = '<span class="flag">✗ First error</span>' if is_error else ""
     return (

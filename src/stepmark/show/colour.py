@@ -20,6 +20,9 @@ Rgb = tuple[int, int, int]
 KINDS = ("probability", "margin", "log-ratio", "unbounded")
 """The score kinds, as `stepmark.records.ScoreKind` spells them."""
 
+_LOWEST = {"probability": 0.0, "margin": -1.0}
+"""The kinds whose scores end at 1, and where they begin."""
+
 LEVELS = 20
 """The scale is drawn in `LEVELS + 1` equal steps."""
 
@@ -74,11 +77,57 @@ class Shade:
 
 
 def position(score: float | None, kind: str, threshold: float | None = None) -> float | None:
-    """Where a score stands on the scale from 0 (red) to 1 (green); None for a step that was not read.
+    """Where a score stands on the colour scale from 0 (red) to 1 (green); None for a step that was not read.
 
-    A probability stands for itself and a margin in [-1, 1] is moved to [0, 1]. A log-ratio and an unbounded
-    value go through the logistic function of their distance to the threshold (to 0 when there is none): there
-    only the order of two positions means something, not the position.
+    The threshold is in the middle, amber: what is under it is never green. Probabilities and margins are stretched to both ends of
+    their range from there; without a threshold the middle of the range is in the middle. A log-ratio and an unbounded value go through
+    the logistic function of their distance to the threshold (to 0 when there is none): there only the order of two positions means
+    something, not the position.
+
+    Args:
+        score: in the range of `kind`.
+        kind: one of `KINDS`.
+        threshold: a step under it is an error; one outside of the range counts as that end.
+
+    Raises:
+        ScoreKindError: no such kind.
+        InputError: the score is not a number, or is out of the range of its kind.
+    """
+    place = extent(score, kind, threshold)
+    if place is None or threshold is None or kind not in _LOWEST:
+        return place
+    middle = _share(min(max(threshold, _LOWEST[kind]), 1.0), kind)
+    if place < middle:
+        return 0.5 * place / middle
+    return 1.0 if middle == 1 else 0.5 + 0.5 * (place - middle) / (1 - middle)
+
+
+def aggregate_position(
+    value: float | None, how: str, kind: str, threshold: float | None = None
+) -> float | None:
+    """Where an aggregate of step scores stands on their colour scale, as `position`; None for one that leaves their range.
+
+    A step's threshold says nothing of a product, which is under every one of its factors: the middle of its scale is that of the range.
+
+    Args:
+        value: of the solution.
+        how: the aggregate's name.
+        kind: of the step scores.
+        threshold: of the step scores.
+
+    Raises:
+        ScoreKindError, InputError: as `position`.
+    """
+    if how not in ("product", "min", "mean", "last", "max"):
+        return None
+    return position(value, kind, None if how == "product" else threshold)
+
+
+def extent(score: float | None, kind: str, threshold: float | None = None) -> float | None:
+    """How long the bar of a score is, from 0 to 1; None for a step that was not read.
+
+    A probability stands for itself and a margin in [-1, 1] is moved to [0, 1]. Other kinds have no ends: their bar is as long as their
+    `position`.
 
     Args:
         score: in the range of `kind`.
@@ -86,8 +135,7 @@ def position(score: float | None, kind: str, threshold: float | None = None) -> 
         threshold: read for "log-ratio" and "unbounded" only.
 
     Raises:
-        ScoreKindError: no such kind.
-        InputError: the score is not a number, or is out of the range of its kind.
+        ScoreKindError, InputError: as `position`.
     """
     if kind not in KINDS:
         raise ScoreKindError(f"expected a score kind ({', '.join(KINDS)}), found {kind!r}")
@@ -95,14 +143,17 @@ def position(score: float | None, kind: str, threshold: float | None = None) -> 
         return None
     if math.isnan(score):
         raise InputError("expected a score, found NaN; a step that was not read has the score None")
-    if kind in ("probability", "margin"):
-        low = 0.0 if kind == "probability" else -1.0
-        if not low <= score <= 1:
-            raise InputError(f"expected a {kind} in [{low:g}, 1], found {score!r}")
-        return (score - low) / (1 - low)
+    if kind in _LOWEST:
+        if not _LOWEST[kind] <= score <= 1:
+            raise InputError(f"expected a {kind} in [{_LOWEST[kind]:g}, 1], found {score!r}")
+        return _share(score, kind)
     distance = score - (0.0 if threshold is None else threshold)
     # Both branches are the logistic function; each is the one that does not overflow.
     return 1 / (1 + math.exp(-distance)) if distance >= 0 else math.exp(distance) / (1 + math.exp(distance))
+
+
+def _share(score: float, kind: str) -> float:
+    return (score - _LOWEST[kind]) / (1 - _LOWEST[kind])
 
 
 def level(place: float) -> int:

@@ -102,7 +102,7 @@ def solution_fragment(
         kind: the scores' kind (`stepmark.show.colour.KINDS`).
         first_error: 0-based, -1 for none, None for not known.
         headline: the aggregate, such as "min 0.123".
-        threshold: where "log-ratio" and "unbounded" scores turn from bad to good, for the colours.
+        threshold: where scores turn from bad to good, for the colours.
         outcome: an outcome model's verdict, such as "outcome 0.91".
 
     Raises:
@@ -111,7 +111,14 @@ def solution_fragment(
     """
     check_solution(steps, scores, first_error)
     rows = [
-        _fragment_step(at, step, score, colour.position(score, kind, threshold), at == first_error)
+        _fragment_step(
+            at,
+            step,
+            score,
+            colour.position(score, kind, threshold),
+            colour.extent(score, kind, threshold),
+            is_error=at == first_error,
+        )
         for at, (step, score) in enumerate(zip(steps, scores, strict=True))
     ]
     facts = " · ".join(esc(fact) for fact in (headline, first_error_words(first_error), outcome) if fact)
@@ -159,10 +166,12 @@ def steps_fragment(
     )
 
 
-def _fragment_step(at: int, step: str, score: float | None, place: float | None, is_error: bool) -> str:
+def _fragment_step(
+    at: int, step: str, score: float | None, place: float | None, extent: float | None, *, is_error: bool
+) -> str:
     red, green, blue = colour.shade(place, "light").strong
     shown = "not read" if score is None else number(score)
-    width = 0 if place is None else round(place * 100)
+    width = 0 if extent is None else round(extent * 100)
     flag = (
         '<span style="font-weight:700;font-size:.85em;display:block">✗ first error</span>' if is_error else ""
     )

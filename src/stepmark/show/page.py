@@ -28,7 +28,8 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
     scripts = formula_scripts(body)
     yield head(summary.title, style=asset("page.css"), scripts=scripts)
     yield _header(summary)
-    yield _toolbar(summary)
+    anchored = any(card.threshold is not None for problem in problems for card in problem.cards)
+    yield _toolbar(summary, anchored=anchored)
     yield _map(problems)
     yield '<main class="wrap">\n'
     yield from body
@@ -89,7 +90,7 @@ def _histogram(positions: Mapping[int, int]) -> str:
     )
 
 
-def _toolbar(summary: Summary) -> str:
+def _toolbar(summary: Summary, *, anchored: bool) -> str:
     choices = {"all": "All", "err": "With an error"}
     if summary.disagreements is not None:
         choices["dis"] = "Disagreement"
@@ -103,7 +104,7 @@ def _toolbar(summary: Summary) -> str:
     swatches = "".join(f'<i class="l{at}"></i>' for at in range(colour.LEVELS + 1))
     return (
         f'<nav class="bar"><div class="wrap"><fieldset class="filter"><legend>Show</legend>{controls}</fieldset>'
-        f'<div class="legend"><span>Step score</span><span>{low}</span><span class="scale">{swatches}</span>'
+        f'<div class="legend"><span>Step score{", amber at the threshold" if anchored else ""}</span><span>{low}</span><span class="scale">{swatches}</span>'
         f'<span>{high}</span><span class="grey"><i class="l-"></i>not read</span></div></div></nav>\n'
     )
 

@@ -96,7 +96,7 @@ class SearchView:
     candidates: tuple[CandidateView, ...] = ()
     """In the order in which they are to be shown, best first."""
     threshold: float | None = None
-    """Where "log-ratio" and "unbounded" scores turn from bad to good, for the colours."""
+    """Where scores turn from bad to good, for the colours."""
     method: str = ""
     """The name of the search: "beam"; "" for nothing to say."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -181,12 +181,16 @@ class SearchView:
         """Where a score stands on the colour scale, from 0 (bad) to 1 (good); None for no score."""
         return colour.position(score, self.kind, self.threshold)
 
+    def width(self, score: float | None) -> float | None:
+        """How long the bar of a score is, from 0 to 1; None for no score."""
+        return colour.extent(score, self.kind, self.threshold)
+
     def aggregate_place(self, value: float | None) -> float | None:
         """The same for an aggregate, where it is in the range of the scores; None where it is not, as a sum may be."""
         low = {"probability": 0.0, "margin": -1.0}.get(self.kind)
         if value is None or (low is not None and not low <= value <= 1):
             return None
-        return self.place(value)
+        return colour.position(value, self.kind, None if self.aggregate == "product" else self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -167,7 +167,7 @@ def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[s
     found: dict[str, Any] = {
         "id": node.number,
         "text": spelled(node.text).strip(),
-        "level": level_class(place := view.place(node.score)),
+        "level": level_class(view.place(node.score)),
         "state": node.state,
         "round": node.round,
     }
@@ -176,8 +176,8 @@ def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[s
         found["html"] = marked
     if node.parent is not None:
         found["up"] = places[node.parent]
-    if node.score is not None and place is not None:
-        found.update(score=node.score, said=number(node.score), at=round(place, 4))
+    if node.score is not None and (width := view.width(node.score)) is not None:
+        found.update(score=node.score, said=number(node.score), at=round(width, 4))
     if node.aggregate is not None:
         found.update(sumSaid=number(node.aggregate), sumLevel=level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
     if node.why:

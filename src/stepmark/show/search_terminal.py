@@ -77,7 +77,10 @@ class _Lines:
             text("*" if plain else "★", "bold"),
             text(str(at), ground),
             text(score, ground + Style(bold=node.score is not None)),
-            text(meter(place, plain=plain), ground + Style(color=colour.hexa(shade.strong))),
+            text(
+                meter(self.view.width(node.score), plain=plain),
+                ground + Style(color=colour.hexa(shade.strong)),
+            ),
             text(visible(node.text).strip() or "(no text)", ground),
         ]
 

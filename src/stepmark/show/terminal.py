@@ -48,7 +48,7 @@ def solution_lines(
         kind: the scores' kind (`stepmark.show.colour.KINDS`).
         first_error: 0-based, -1 for none, None for not known.
         headline: the aggregate, such as "min 0.123".
-        threshold: where "log-ratio" and "unbounded" scores turn from bad to good, for colours and bars.
+        threshold: where scores turn from bad to good, for the colours; for bars too where scores have no ends.
         outcome: an outcome model's verdict, such as "outcome 0.91".
         title: stands before the headline: the solution's id.
 
@@ -62,6 +62,7 @@ def solution_lines(
         steps=tuple(steps),
         scores=tuple(scores),
         places=tuple(colour.position(score, kind, threshold) for score in scores),
+        widths=tuple(colour.extent(score, kind, threshold) for score in scores),
         first_error=first_error,
         facts=tuple(fact for fact in (title, headline, first_error_words(first_error), outcome) if fact),
     )
@@ -73,6 +74,9 @@ class _Lines:
     steps: tuple[str, ...]
     scores: tuple[float | None, ...]
     places: tuple[float | None, ...]
+    """On the colour scale."""
+    widths: tuple[float | None, ...]
+    """Of the bars."""
     first_error: int | None
     facts: tuple[str, ...]
 
@@ -92,15 +96,16 @@ class _Lines:
         yield text(dot.join(one_line(fact) for fact in self.facts), "bold")
         narrow = options.max_width < _NARROW
         table = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        for width in (2,) if narrow else (3, SCORE):
-            table.add_column(width=width, no_wrap=True, justify="right")
+        for columns in (2,) if narrow else (3, SCORE):
+            table.add_column(width=columns, no_wrap=True, justify="right")
         if not narrow:
             table.add_column(width=BAR, no_wrap=True)
         table.add_column(ratio=1)
-        for at, (step, score, place) in enumerate(zip(self.steps, self.scores, self.places, strict=True)):
+        rows = zip(self.steps, self.scores, self.places, self.widths, strict=True)
+        for at, (step, score, place, width) in enumerate(rows):
             shade = colour.shade(place, "dark")
             ink, tint = colour.hexa(colour.INK["dark"]), colour.hexa(shade.tint)
-            bar = text(meter(place, plain=plain), Style(color=colour.hexa(shade.strong)))
+            bar = text(meter(width, plain=plain), Style(color=colour.hexa(shade.strong)))
             shown = text("not read" if score is None else number(score), Style(bold=score is not None))
             body = text("")
             if narrow:
@@ -113,16 +118,16 @@ class _Lines:
         yield table
 
 
-def meter(place: float | None, *, plain: bool) -> str:
-    """A place on the scale as a bar of `BAR` columns, in half columns where the terminal has the signs.
+def meter(width: float | None, *, plain: bool) -> str:
+    """A bar of at most `BAR` columns, in half columns where the terminal has the signs.
 
     Args:
-        place: from 0 to 1; None for a blank.
+        width: from 0 to 1 (`colour.extent`); None for a blank.
         plain: the terminal has ASCII only.
     """
-    if place is None:
+    if width is None:
         return " " * BAR
     if plain:
-        return ("#" * round(place * BAR)).ljust(BAR, "-")
-    full, half = divmod(round(place * BAR * 2), 2)
+        return ("#" * round(width * BAR)).ljust(BAR, "-")
+    full, half = divmod(round(width * BAR * 2), 2)
     return ("━" * full + "╸" * half).ljust(BAR, "─")
