@@ -9,10 +9,13 @@ import stepmark
 PUBLIC = [
     "AsyncClient",
     "Client",
+    "Cluster",
+    "Grader",
     "Judgement",
     "LabelledSolution",
     "Problem",
     "Refusal",
+    "Results",
     "ScoredSolution",
     "Solution",
     "Step",
@@ -20,7 +23,10 @@ PUBLIC = [
     "Verdict",
     "aggregate",
     "grade",
+    "load_policy",
     "load_prm",
+    "load_verifier",
+    "search",
     "split",
 ]
 
@@ -34,8 +40,24 @@ def test_the_names():
 def test_each_resolves_and_is_documented(name):
     value = getattr(stepmark, name)
     assert value.__doc__
+    if name == "search":  # a package that can be called
+        assert value is importlib.import_module("stepmark.search")
+        return
     assert value.__name__ == name
     assert getattr(importlib.import_module(value.__module__), name) is value
+
+
+def test_search_is_a_function_and_the_place_of_its_methods():
+    import inspect
+
+    import stepmark.search.beam
+    from stepmark.search.problems import search
+
+    assert inspect.signature(stepmark.search) == inspect.signature(search)
+    assert stepmark.search.BeamSearch is stepmark.search.beam.BeamSearch
+    assert stepmark.search.BeamSearch(width=2).width == 2
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = stepmark.search.Nothing
 
 
 def test_an_unknown_name():

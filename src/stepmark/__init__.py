@@ -6,8 +6,9 @@ r"""stepmark: process reward models that grade reasoning step by step.
     >>> stepmark.aggregate([0.9, 0.5], "product")
     0.45
 
-Every public name is listed in `__all__` and loaded when first used; importing this package imports no
-heavy library.
+`load_prm`, `load_policy` and `load_verifier` load models by name; `grade` and `search` run over files or rows and write the files that the
+commands of the same names write. The searches are in `stepmark.search` (`stepmark.search.BeamSearch`). Every public name is listed in
+`__all__` and loaded when first used; importing this package imports no heavy library.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepmark.batching.cluster_settings import Cluster as Cluster
     from stepmark.metrics.aggregate import aggregate as aggregate
-    from stepmark.models.grading import grade as grade
+    from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
+    from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
+    from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -30,25 +34,36 @@ if TYPE_CHECKING:
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
+    from stepmark.scoring.run import grade as grade
+    from stepmark.search.public import SearchAPI
     from stepmark.solutions.segmentation import split as split
+    from stepmark.store.results import Results as Results
+
+    search: SearchAPI
 
 __version__ = "0.2.0"
 
 _HOME = {
     "AsyncClient": "stepmark.models.remote.async_client",
     "Client": "stepmark.models.remote.client",
+    "Cluster": "stepmark.batching.cluster_settings",
+    "Grader": "stepmark.models.grader",
     "Judgement": "stepmark.records",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
+    "Results": "stepmark.store.results",
     "ScoredSolution": "stepmark.records",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
-    "grade": "stepmark.models.grading",
+    "grade": "stepmark.scoring.run",
+    "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
+    "load_verifier": "stepmark.problems.answers",
+    "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
 }
 
@@ -59,7 +74,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'stepmark' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    value = module if home == f"stepmark.{name}" else getattr(module, name)  # a module that can be called
     globals()[name] = value
     return value
 

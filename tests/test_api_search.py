@@ -1,0 +1,102 @@
+"""`stepmark.search` and `stepmark search` are one: the same files, records without a file, the same refusals."""
+
+import json
+
+import pytest
+
+import own_searches
+import stepmark
+from stepmark.cli import main
+from stepmark.errors import InputError, SettingError, UsageError
+
+MODELS = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
+ROWS = [{"id": str(number), "problem": f"{number}?"} for number in range(3)]
+BEAM = stepmark.search.BeamSearch(
+    width=1, expand=2, how=stepmark.search.Steps(prompt="text", temperature=1.0)
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+def run(rows, **settings):
+    return stepmark.search(
+        rows,
+        "own_searches:trap_policy",
+        "own_searches:trap_prm",
+        verifier="number",
+        progress=False,
+        **settings,
+    )
+
+
+def test_the_function_writes_what_the_command_writes(tmp_path, file):
+    words = ["--width", "1", "--expand", "2", "--prompt", "text", "--temperature", "1"]
+    outputs = [
+        "--out",
+        str(tmp_path / "a.jsonl"),
+        "--trace",
+        str(tmp_path / "at.jsonl"),
+        "--report",
+        str(tmp_path / "a.html"),
+    ]
+    assert main(["search", "beam", str(file), *MODELS, *words, *outputs]) == 0
+    results = run(
+        file, method=BEAM, out=tmp_path / "b.jsonl", trace=tmp_path / "bt.jsonl", report=tmp_path / "b.html"
+    )
+    for name in ("{}.jsonl", "{}t.jsonl", "{}.html", "{}.jsonl.manifest.json"):
+        assert (tmp_path / name.format("a")).read_bytes() == (tmp_path / name.format("b")).read_bytes()
+    assert [found.solution.steps for found in results] == [("a", "so 1")] * 3
+
+
+def test_rows_of_python_and_models_as_objects_give_records(tmp_path, file):
+    written = run(file, method=BEAM, out=tmp_path / "a.jsonl")
+    found = stepmark.search(
+        ROWS,
+        own_searches.trap_policy(),
+        own_searches.trap_prm(),
+        method=BEAM,
+        verifier="number",
+        progress=False,
+    )
+    assert [one.candidates for one in found] == [one.candidates for one in written]
+    assert [one.cost for one in found] == [one.cost for one in written]
+    assert found[0].trace.nodes and not written[0].trace.nodes  # the trees are in a file of their own
+    assert "3 problems: 3 with a solution" in found.summary
+
+
+def test_a_method_by_its_name_with_settings(tmp_path):
+    by_name = run(
+        ROWS, method="beam", settings=["width=1", "expand=2", "how.prompt=text", "how.temperature=1"]
+    )
+    assert [one.candidates for one in by_name] == [one.candidates for one in run(ROWS, method=BEAM)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"method": "baem"}, UsageError, "there is no search 'baem'. Did you mean 'beam'"),
+        ({"budget": -1}, SettingError, "budget=-1: expected 0 or more"),
+        ({"in_flight": 0}, SettingError, "in_flight=0: expected 1 or more"),
+        ({"method": BEAM, "settings": ["width=2"]}, UsageError, "`settings` are for a method by its name"),
+        ({"out": "nowhere/o.jsonl"}, UsageError, "there is no folder"),
+        ({"report": "-"}, UsageError, "`report` -: expected a file's name"),
+    ],
+)
+def test_python_errors_name_settings(settings, error, message):
+    with pytest.raises(error, match=message):
+        run(ROWS, **settings)
+
+
+def test_a_row_without_a_problem_is_named():
+    with pytest.raises(InputError, match="row 2"):
+        run([ROWS[0], {"answer": "7"}])
+
+
+def test_methods_refuse_what_cannot_be():
+    with pytest.raises(SettingError, match="width=0: expected 1 or more"):
+        stepmark.search.BeamSearch(width=0)
