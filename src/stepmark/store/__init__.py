@@ -8,7 +8,7 @@ they were made with; a second run with the same manifest continues after the las
 
 from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
+from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
 from stepmark.store.writing import (
     Fingerprint,
     ResumableRows,
@@ -24,6 +24,7 @@ from stepmark.store.writing import (
 )
 
 __all__ = [
+    "ENDINGS",
     "STDIO",
     "Columns",
     "Fingerprint",
@@ -44,4 +45,5 @@ __all__ = [
     "parse_columns",
     "parse_row",
     "read_rows",
+    "row_files",
 ]
