@@ -104,6 +104,13 @@ def test_graded_rows_by_id_and_by_text(file):
     assert [rating for rating, _ in said(from_scores(ITEMS, path, threshold=0.05).items[1])] == [1, 1, 1]
 
 
+def test_graded_rows_under_the_names_that_they_came_with(file):
+    row = graded("What is 1 + 1 + 1?", RIGHT, [0.9, 0.2])
+    row["question"] = row.pop("problem")
+    found = from_scores([item("a", RIGHT)], file(row))
+    assert said(found.items[0]) == [(1, 0.9), (-1, 0.2)]
+
+
 def test_two_items_of_one_text_get_both(file):
     twins = [item("a", RIGHT), item("b", RIGHT)]
     found = from_scores(twins, file(graded("What is 1 + 1 + 1?", RIGHT, [0.9, 0.2])))

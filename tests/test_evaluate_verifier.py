@@ -153,7 +153,6 @@ def test_candidates(tmp_path):
         ),
         ({"gold": "1", "equal": True}, "expected either `answer` .bare. or `text`"),
         ({"gold": "1", "answer": "1", "text": "1", "equal": True}, "expected either"),
-        ({"gold": "1", "answer": "1", "equal": True, "note": ""}, "found the key 'note'"),
         ({"id": "x", "gold": "1", "candidates": {}}, "field 'candidates': expected a list, found an object"),
         ({"id": "x", "candidates": []}, "field 'gold': expected the reference answer, found null"),
         ({"gold": "1", "candidates": []}, "field 'id': expected a string, found no such key"),

@@ -60,7 +60,6 @@ def test_lines_and_results(tmp_path, answer, lines, result):
         ({"answer": "One.\n#### 5"}, "question", "required"),
         ({"question": "q", "answer": 5}, "answer", "string"),
         ({"question": None, "answer": "One.\n#### 5"}, "question", "string"),
-        ({**GOOD, "level": 3}, "level", "nexpected"),
         ("[1]", None, "expected a JSON object"),
         ('{"question": "q"', None, "not JSON"),
     ],

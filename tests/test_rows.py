@@ -9,7 +9,7 @@ import sys
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, MissingExtraError, UsageError
@@ -415,6 +415,7 @@ rows_ = st.lists(
 
 
 @given(rows=rows_)
+@settings(max_examples=40, deadline=None)
 def test_the_same_rows_from_every_source(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("rows")
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -440,6 +441,7 @@ def test_the_same_rows_from_every_source(tmp_path_factory, rows):
 
 
 @given(rows=rows_)
+@settings(max_examples=40, deadline=None)
 def test_the_same_rows_from_parquet_and_frames(tmp_path_factory, rows):
     pa = pytest.importorskip("pyarrow")
     pd = pytest.importorskip("pandas")

@@ -378,7 +378,7 @@ def test_files_and_folders(write, tmp_path):
     assert files_of([str(tmp_path)]) == (a, b, c)
     assert files_of([b, a, "not there yet"]) == (b, a, "not there yet")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"empty: no file ends in \.jsonl"):
+    with pytest.raises(UsageError, match=r"empty: no file in this folder ends in \.jsonl"):
         files_of([str(tmp_path / "empty")])
     with pytest.raises(UsageError, match="expected --data"):
         files_of([])

@@ -45,7 +45,7 @@ def test_files_and_folders_and_whose_they_are(tmp_path):
     # A problem that names no source is of its file, so that sources can be balanced.
     assert found == [("1 + 1?", "one.jsonl"), ("3 + 3?", "more"), ("2 + 2?", "more")]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no"):
+    with pytest.raises(UsageError, match="no file in this folder ends in"):
         problems([str(tmp_path / "empty")])
 
 

@@ -19,6 +19,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.records import Judgement, ScoredSolution, Solution, StepScores
 from stepmark.store import Row, json_type, read_rows
+from stepmark.store.columns import columns_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +219,7 @@ class _Join:
         self.rows += 1
         data = row.data
         id_ = data.get("id", data.get("idx"))
-        problem = data.get("problem", data.get("prompt"))
+        problem = next((data[column] for column in columns_of(data, "problem")), None)
         steps = data.get("steps", data.get("completions"))
         if not (isinstance(steps, list) and all(isinstance(step, str) for step in steps)):
             steps = None

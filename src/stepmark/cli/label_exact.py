@@ -20,6 +20,7 @@ from stepmark.labels.variants import ExactErrors, Variants, worked_of
 from stepmark.problems.gsm8k import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal
 from stepmark.store import STDIO, fingerprint, open_rows, read_rows
+from stepmark.store.columns import content_of
 
 ExactFlags = Annotated[ExactErrors, Parameter(name="*")]
 _EXACT = ExactErrors()
@@ -108,7 +109,11 @@ def _sources(file: str | None, labeller: ExactErrors, options: ExactOptions) -> 
         raise UsageError("stepmark label exact reads its file more than once; give it a name, not -")
     columns = columns_of(options.columns)
     first = next(read_rows(checked_input(file, again=True), columns=columns, keep_going=options.keep_going))
-    gsm8k = not isinstance(first, Refusal) and {"question", "answer"} <= set(first.data)
+    gsm8k = (
+        not isinstance(first, Refusal)
+        and {"question", "answer"} <= set(first.data)
+        and not content_of(first.data, first.named)
+    )
     rows = _gsm8k(file, options) if gsm8k else _solutions(file, options)
     for where, worked in rows:
         name = Path(where).name

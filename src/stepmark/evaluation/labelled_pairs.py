@@ -81,12 +81,6 @@ def _truth(data: Mapping[str, Any], key: str, where: str) -> bool:
 
 
 def _pair(row: Row) -> Iterator[LabelledPair]:
-    known = ("gold", "answer", "text", "equal", "id", "why")
-    if "equal" not in row.data:
-        raise InputError(
-            f"expected a labelled pair ({', '.join(known)}) or candidates, found {', '.join(map(repr, row.data))}",
-            where=row.where,
-        )
     if ("answer" in row.data) == ("text" in row.data):
         raise InputError(
             "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"

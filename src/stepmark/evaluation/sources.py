@@ -32,7 +32,7 @@ from stepmark.solutions.interchange.benchmarks import (
 )
 from stepmark.solutions.interchange.rows import need, text_of
 from stepmark.solutions.segmentation import split
-from stepmark.store import Columns, Row, Source, json_type, read_rows
+from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
 from stepmark.store.columns import identifier, problem_column, reference_answer
 
 HUB_FILES = {
@@ -61,14 +61,7 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
         if name == "hub":
             found += _downloaded(dataset)
         elif Path(name).is_dir():
-            inside = sorted(
-                str(file)
-                for ending in ("*.jsonl", "*.jsonl.gz", "*.json")
-                for file in Path(name).glob(ending)
-            )
-            if not inside:
-                raise UsageError(f"{name}: no file ends in .jsonl, .jsonl.gz or .json there")
-            found += inside
+            found += row_files(name)
         else:
             found.append(name)
     if not found:

@@ -14,16 +14,7 @@ from stepmark.metrics.first_error import found_error
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores, scored_keys
 
-_ALWAYS = (
-    "scores",
-    "score",
-    "aggregate",
-    "first_error",
-    "first_error_step",
-    "threshold",
-    "prm",
-    "score_kind",
-)
+_ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +242,8 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
         outcome=row.get("outcome"),
         outcome_model=row.get("outcome_model"),
     )
-    if row["first_error_step"] != scored.first_error_step:
+    # Files of before have no such key.
+    if row.get("first_error_step", scored.first_error_step) != scored.first_error_step:
         raise InputError(
             f"expected {scored.first_error_step}, the number from 1 of the step that first_error ({scored.first_error}) counts from 0, "
             f"found {row['first_error_step']!r}",

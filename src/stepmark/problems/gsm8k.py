@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import Problem, read_record
-from stepmark.store import Row, read_rows
+from stepmark.store import Columns, Row, Source, read_rows
 
 _END = re.compile(r"\n?#### *(\S.*?)\s*\Z")
 
@@ -32,13 +32,17 @@ class _Row:
     answer: str
 
 
-def read_gsm8k(path: str | Path) -> Iterator[Worked]:
+def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Worked]:
     """The worked problems of a GSM8K file.
+
+    Args:
+        source: as `store.read_rows`.
+        columns: as there.
 
     Raises:
         InputError: a row that is not of this form, with file, line and field.
     """
-    for row in read_rows(str(path)):
+    for row in read_rows(source, columns=columns):
         yield worked_row(row)
 
 
@@ -48,7 +52,9 @@ def worked_row(row: Row) -> Worked:
     Raises:
         InputError: as `read_gsm8k`.
     """
-    found = read_record(_Row, row.data, where=row.where)
+    # Other columns ride along with GSM8K's rows as with any.
+    known: dict[str, Any] = {name: row.data[name] for name in ("question", "answer") if name in row.data}
+    found = read_record(_Row, known, where=row.where)
     if not found.question.strip():
         raise InputError("the question is empty", where=row.where, field="question")
     end = _END.search(found.answer)

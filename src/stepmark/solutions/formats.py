@@ -262,13 +262,12 @@ def _read_solution(
         from stepmark.solutions.traces import read_messages
 
         problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
-        problem = replace(problem, answer=answer or problem.answer)
+        problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)
     else:
         asked = problem_column(row, named)
         used.add(asked)
-        problem = Problem(text=_text(row, asked), answer=answer)
+        problem = Problem(text=_text(row, asked), answer=answer, id=problem_id, source=problem_source)
     rest = riding(row, {name for name in used if name is not None}, lacking)
-    problem = replace(problem, id=problem_id, source=problem_source)
     if kind == "solution":
         from stepmark.solutions.segmentation import split
 

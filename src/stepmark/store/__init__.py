@@ -10,7 +10,7 @@ from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.disk import naming, storage_error
 from stepmark.store.inputs import RunInput, run_input
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, Row, Source, check_readable, read_rows
+from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
 from stepmark.store.results import Results
 from stepmark.store.writing import (
     Fingerprint,
@@ -29,6 +29,7 @@ from stepmark.store.writing import (
 )
 
 __all__ = [
+    "ENDINGS",
     "STDIO",
     "Columns",
     "Fingerprint",
@@ -54,6 +55,7 @@ __all__ = [
     "parse_columns",
     "parse_row",
     "read_rows",
+    "row_files",
     "run_input",
     "storage_error",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from stepmark.errors import InputError, UsageError
@@ -115,16 +116,21 @@ def columns_of(row: Mapping[str, Any], field: str, named: Collection[str] = ()) 
         field: one of ours.
         named: the fields for which the caller named a column, which alone is it then.
     """
+    return [column for column in _columns(tuple(row), field, frozenset(named)) if row[column] is not None]
+
+
+@lru_cache(maxsize=4096)
+def _columns(columns: tuple[str, ...], field: str, named: frozenset[str]) -> tuple[str, ...]:
     names = (field, *COMMON.get(field, ()))
-    if any(name in named for name in names):
-        return [name for name in names if name in named and row.get(name) is not None]
-    found: dict[str, str] = {}
-    for column, value in row.items():
-        if value is not None:
-            found.setdefault(_plain(column), column)
-    if row.get(field) is not None:
-        found[field] = field  # and not "Field", where both are there
-    return [found[name] for name in names if name in found]
+    if not named.isdisjoint(names):
+        return tuple(name for name in names if name in named and name in columns)
+    # A column that is written as the name itself comes before others ("Field").
+    return tuple(
+        column
+        for name in names
+        for column in sorted(columns, key=lambda column: column != name)
+        if _plain(column) == name
+    )
 
 
 def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tuple[str, str]]:
@@ -134,9 +140,21 @@ def content_of(row: Mapping[str, Any], named: Collection[str] = ()) -> list[tupl
         row: under our names.
         named: as `columns_of`.
     """
+    keys, said = tuple(row), frozenset(named)
+    explicit, others = _content(keys, said)
+    found = [(field, column) for field, column in explicit if row[column] is not None]
+    return found or [(field, column) for field, column in others if row[column] is not None]
+
+
+_Content = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1024)
+def _content(columns: tuple[str, ...], named: frozenset[str]) -> tuple[_Content, _Content]:
+    """The fields and columns that the caller named, and all."""
     own = {name: field for field in CONTENT for name in (field, *COMMON.get(field, ()))}
-    said = [(own[name], name) for name in named if name in own and row.get(name) is not None]
-    return said or [(field, column) for field in CONTENT for column in columns_of(row, field)]
+    explicit = tuple((own[name], name) for name in columns if name in named and name in own)
+    return explicit, tuple((field, column) for field in CONTENT for column in _columns(columns, field, named))
 
 
 def _plain(column: str) -> str:
@@ -181,13 +199,19 @@ def riding(row: Mapping[str, Any], used: Collection[str], lacking: Iterable[str]
 
 def _misspelt(columns: Iterable[str], fields: list[str]) -> Iterator[tuple[str, str]]:
     for column in columns:
-        if column in fields:
-            continue
-        plain = _plain(column)
-        for field in difflib.get_close_matches(plain, fields, n=1, cutoff=_NEAR):
-            # "problem_id" and "resource" are names of their own.
-            if abs(len(plain) - len(field)) <= 1 and plain.count("_") == field.count("_"):
-                yield column, field
+        field = None if column in fields else _near_field(column, tuple(fields))
+        if field is not None:
+            yield column, field
+
+
+@lru_cache(maxsize=1024)
+def _near_field(column: str, fields: tuple[str, ...]) -> str | None:
+    plain = _plain(column)
+    for field in difflib.get_close_matches(plain, fields, n=1, cutoff=_NEAR):
+        # "problem_id" and "resource" are names of their own.
+        if abs(len(plain) - len(field)) <= 1 and plain.count("_") == field.count("_"):
+            return field
+    return None
 
 
 def nearly(columns: Iterable[str], fields: Iterable[str]) -> tuple[str, str] | None:

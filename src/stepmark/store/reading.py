@@ -9,12 +9,12 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 from stepmark.records import Record, Refusal, record_row
 from stepmark.store.columns import Columns, check_columns, under_our_names
 from stepmark.store.disk import link_loop
@@ -24,6 +24,19 @@ from stepmark.store.tabular import delimited_rows, parquet_length, parquet_rows
 
 STDIO = "-"
 """The name of standard input and of standard output."""
+
+ENDINGS = (
+    ".jsonl",
+    ".jsonl.gz",
+    ".json",
+    ".json.gz",
+    ".csv",
+    ".csv.gz",
+    ".tsv",
+    ".tsv.gz",
+    ".parquet",
+)
+"""The ends of the names of files that hold rows, where a folder is read."""
 
 Source = str | Path | Iterable[Any]
 """What rows are read from: a file's name, or an iterable of dicts or records, a `datasets.Dataset`, a pandas or polars frame."""
@@ -106,6 +119,22 @@ def read_rows(
         name, by_line = "", False
         entries = object_rows(source, columns or {})
     return _rows(name, by_line, entries, columns or {}, keep_going)
+
+
+def row_files(folder: str | Path) -> list[str]:
+    """The files of a folder that hold rows, by the ends of their names (`ENDINGS`); manifests are left out.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = sorted(
+        str(file)
+        for file in Path(folder).iterdir()
+        if file.name.endswith(ENDINGS) and not file.name.endswith(".manifest.json") and file.is_file()
+    )
+    if not found:
+        raise UsageError(f"{folder}: no file in this folder ends in {', '.join(ENDINGS)}")
+    return found
 
 
 def check_readable(path: str | Path) -> None:
@@ -212,25 +241,34 @@ def _rows(
     name: str, by_line: bool, entries: Entries, columns: Columns, keep_going: bool
 ) -> Iterator[Row | Refusal]:
     """Rows under the names that the caller gave, with their places; errors are raised, or become refusals."""
-    count = 0
+    count, named = 0, frozenset(columns)
     for number, data in _placed(entries, name):
         count += 1
-        row = Row(data={}, file=name, line=number, by_line=by_line, named=frozenset(columns))
+        record = None
         try:
             if isinstance(data, InputError):
                 raise data
             if isinstance(data, dict):
                 original = data
             else:
-                row, original = replace(row, record=data), record_row(data)
+                record, original = data, record_row(data)
             renamed = under_our_names(original, columns)
         except InputError as error:
-            problem = _located(error, name) if error.where else error.at(row.where)
+            place = Row(data={}, file=name, line=number, by_line=by_line).where
+            problem = _located(error, name) if error.where else error.at(place)
             if not keep_going:
                 raise problem from None
             yield Refusal(solution=None, error=problem)
             continue
-        yield replace(row, data=renamed, original=original if columns else None)
+        yield Row(
+            data=renamed,
+            file=name,
+            line=number,
+            by_line=by_line,
+            original=original if columns else None,
+            named=named,
+            record=record,
+        )
     if not count:
         raise (
             InputError(_NO_ROWS, where=name) if name else InputError("expected at least one row, found none")

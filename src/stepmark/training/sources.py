@@ -13,10 +13,9 @@ from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
 from stepmark.solutions.interchange.conversion import first_row, items_of_rows
 from stepmark.solutions.interchange.formats import detect
-from stepmark.store import Columns, Row
+from stepmark.store import ENDINGS, Columns, Row, row_files
 
 _READING = Reading()
-_FILES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv")
 
 
 def training_rows(
@@ -84,11 +83,8 @@ def _with_source(row: LabelledRow, source: str) -> LabelledRow:
 def _files(name: str, split: str) -> list[str]:
     path = Path(name).expanduser()
     if path.is_dir():
-        found = sorted(str(f) for f in path.iterdir() if f.name.endswith(_FILES))
-        if not found:
-            raise UsageError(f"{name}: the folder holds no {', '.join(_FILES)}")
-        return found
-    if path.exists() or name.count("/") != 1 or name.endswith(_FILES):
+        return row_files(path)
+    if path.exists() or name.count("/") != 1 or name.endswith(ENDINGS):
         return [str(path)]
     return [str(f) for f in hub_files(name, split)]
 
@@ -104,9 +100,9 @@ def hub_files(name: str, split: str) -> list[Path]:
         UsageError: there is no such file here and the hub cannot be reached or has no such data set.
         MissingExtraError: huggingface_hub is not installed.
     """
-    folder = fetch(name, [f"*{ending}" for ending in _FILES], kind="dataset")
-    found = sorted(f for f in folder.rglob("*") if f.name.endswith(_FILES) and f.is_file())
+    folder = fetch(name, [f"*{ending}" for ending in ENDINGS], kind="dataset")
+    found = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
     chosen = [f for f in found if split in f.name] or found
     if not chosen:
-        raise UsageError(f"{name}: the data set holds no {', '.join(_FILES)}")
+        raise UsageError(f"{name}: the data set holds no {', '.join(ENDINGS)}")
     return chosen
