@@ -83,8 +83,7 @@ class SearchOptions:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     in_flight: int = 16
     """Problems that are searched at once: more fill a server better and take more memory."""
     keep_going: Flag = False
