@@ -45,8 +45,8 @@ def make(isolation, **settings) -> CodeVerifier:
     """A verifier in an isolation that works here; else the test is skipped, with the line to type."""
     try:
         return CodeVerifier(isolation=isolation, **settings)
-    except UsageError as error:
-        pytest.skip(str(error))
+    except UsageError:
+        pytest.skip(f"no sandbox works here: {code_sandbox.install_line()}")
 
 
 @pytest.fixture(scope="module", params=ISOLATIONS)
@@ -561,10 +561,10 @@ def test_the_home_directory_cannot_be_read(verifier):
         Path(name).unlink()
 
 
-def test_a_socket_reaches_nothing(walled):
+def test_there_are_no_sockets_to_reach_anything_by(verifier):
     program = (
         "import socket\ndef f(where):\n    kind = socket.AF_UNIX if isinstance(where, str) else socket.AF_INET\n"
-        "    s = socket.socket(kind)\n    s.settimeout(1)\n    try:\n        s.connect(where)\n        return 'connected'\n"
+        "    try:\n        s = socket.socket(kind)\n        s.settimeout(1)\n        s.connect(where)\n        return 'connected'\n"
         "    except OSError:\n        return 'refused'"
     )
     name = f"\0stepmark-{secrets.token_hex(8)}"
@@ -574,7 +574,23 @@ def test_a_socket_reaches_nothing(walled):
         port = server.getsockname()[1]
         socket.create_connection(("127.0.0.1", port)).close()
         for where in (("127.0.0.1", port), ("192.0.2.1", 80), name):
-            assert run(walled, program, f"assert f({where!r}) == 'refused'").outcome == "match"
+            assert run(verifier, program, f"assert f({where!r}) == 'refused'").outcome == "match"
+    loop = "import asyncio\nasync def g():\n    await asyncio.sleep(0)\n    return 1\ndef f(): return asyncio.run(g())"
+    assert run(verifier, loop).note == "the tests pass"
+
+
+def test_a_sandbox_has_no_network_even_without_the_filter(monkeypatch):
+    with make("bubblewrap", limits=LIMITS) as walled:
+        sources = walled._sandbox._sources
+        monkeypatch.setattr(
+            walled._sandbox, "_sources", [sources[0].replace("    _filter_calls()\n", ""), sources[1]]
+        )
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            program = (
+                "import socket\ndef f(port):\n    s = socket.socket()\n    try:\n        s.connect(('127.0.0.1', port))\n"
+                "    except OSError:\n        return 1"
+            )
+            assert run(walled, program, f"assert f({server.getsockname()[1]}) == 1").note == "the tests pass"
 
 
 def test_nothing_is_written_outside(verifier, tmp_path):
@@ -925,6 +941,12 @@ def test_lies_do_not_pass(quick, program):
 
 # --- mismatches that would rather have no verdict --------------------------------------------------------------------
 
+
+def try_to(act: str) -> str:
+    """A program that does something to its judges before it returns."""
+    return f"import os, resource, time\ndef f():\n    try:\n        {act}\n    except OSError:\n        pass\n    time.sleep(0.2)\n    return 1"
+
+
 SIGNALS = {
     "kills all": ("import os\ndef f():\n    os.kill(-1, 9)\n    return 1", "assert f() == 2"),
     "kills each": (
@@ -937,6 +959,18 @@ SIGNALS = {
         "        except (OSError, ValueError): pass\n    return 1",
         "assert f() == 2",
     ),
+    "kills its parent": (try_to("os.kill(os.getppid(), 9)"), "assert f() == 2"),
+    "interrupts its parent": (try_to("os.kill(os.getppid(), 2)"), "assert f() == 2"),
+    "kills its group": (try_to("os.kill(0, 9)"), "assert f() == 2"),
+    "starves its parent": (
+        try_to("resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))"),
+        "assert f() == 2",
+    ),
+    "blinds its parent": (
+        try_to("resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))").replace("0.2", "600"),
+        "f()",
+    ),
+    "locks its folder": (try_to("os.chmod('.', 0)").replace("0.2", "600"), "f()"),
     "kills itself": ("import os\ndef f(): os.kill(os.getpid(), 9)", "f()"),
     "stops itself": ("import os\ndef f(): os.kill(os.getpid(), 19)", "f()"),
     "dies as it loads": ("import os\nos.kill(os.getpid(), 9)", "f()"),
@@ -1008,15 +1042,30 @@ def test_memory_that_no_process_shows_cannot_be_had(verifier, grab):
     assert verdict.note == "the tests pass"
 
 
-def test_files_in_memory_count(walled):
+@pytest.mark.parametrize(
+    ("few", "many", "grab"),
+    [
+        (
+            1,
+            4,
+            "    for n in range(MANY):\n        with open(str(n), 'wb') as out:\n            out.write(bytes(15 << 20))",
+        ),
+        (300, 60_000, "    for n in range(MANY):\n        open(str(n), 'wb').close()"),
+        (
+            1,
+            5,
+            "    for _ in range(MANY):\n        if os.fork() == 0:\n            ends = [socket.socketpair() for _ in range(28)]\n"
+            "            time.sleep(600)",
+        ),
+    ],
+    ids=["bytes", "files", "sockets"],
+)
+def test_what_the_kernel_keeps_in_memory_for_it_counts(walled, few, many, grab):
     limits = CodeLimits(seconds=60, wall_seconds=MARK, memory_mb=128)
-    program = (
-        "import os, time\ndef f():\n    for n in range(FILES):\n        with open(str(n), 'wb') as out:\n            out.write(bytes(15 << 20))\n"
-        "    if os.fork() == 0:\n        time.sleep(600)\n    held = bytearray(b'x') * (40 << 20)\n    time.sleep(WAIT)\n    return 1"
-    )
+    program = f"import os, socket, time\ndef f():\n{grab}\n    held = bytearray(b'x') * (40 << 20)\n    time.sleep(WAIT)\n    return 1"
     with make("bubblewrap", limits=limits) as small:
-        assert run(small, program.replace("FILES", "1").replace("WAIT", "0.5")).note == "the tests pass"
-        assert run(small, program.replace("FILES", "4").replace("WAIT", "600")).note == (
+        assert run(small, program.replace("MANY", str(few)).replace("WAIT", "0.3")).note == "the tests pass"
+        assert run(small, program.replace("MANY", str(many)).replace("WAIT", "600")).note == (
             "over its memory limit of 128 MiB, all processes together"
         )
 

@@ -75,8 +75,8 @@ def test_an_isolation_without_programs_is_refused(folder, command, capsys):
 def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isolation, capsys):
     try:
         load_verifier("code", isolation=isolation).close()
-    except UsageError as error:
-        pytest.skip(str(error))
+    except UsageError:
+        pytest.skip(f"no sandbox works here: {code_sandbox.install_line()}")
     flag = ["--isolation", isolation] if isolation == "process" else []  # bubblewrap is the default
     assert main([*COMMANDS[command], "--verifier", "code", *flag]) == 0
     assert f"programs run in isolation '{isolation}': " in capsys.readouterr().err

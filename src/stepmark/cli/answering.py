@@ -145,8 +145,8 @@ def checked_isolation(
 
 _KEPT_APART = {
     "bubblewrap": "no network, no files of this machine, no sight of its processes",
-    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can use the network, and read "
-    "and change what their user may",
+    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can read and change what your "
+    "user may",
 }
 
 

@@ -71,8 +71,7 @@ class BestOfNOptions:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     sizes: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = ()
     """The N to report. Left out: 1, 2, 4, … and all."""
     orm: str | None = None

@@ -87,8 +87,7 @@ class ContestOptions:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     policy_parameters: float | None = None
     """Weights of the policy, to count operations, without the table of embeddings."""
     prm_parameters: float | None = None

@@ -41,8 +41,8 @@ def verifier_command(
         verifier: which to test: math, number, choice, text, code, or "package.module:Class".
         part: of candidates, check their `answer` or their whole `text` (finding the answer is then tested too).
         percent: of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it.
-        isolation: of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your
-            files. Left out: bubblewrap.
+        isolation: of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to
+            them. Left out: bubblewrap.
         out: folder for the result and the report. Left out: evaluation/verifier.
         limit: only the first so many pairs.
         columns: which column of the data is what, where the names differ: gold=reference,answer=response (docs: files).

@@ -51,8 +51,7 @@ class LabelOptions:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     budget: int | None = None
     """Stop when the labelled solutions have cost this many tokens of the policy; the rest are counted as not labelled."""
     split: str = "auto"

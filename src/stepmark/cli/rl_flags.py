@@ -114,8 +114,7 @@ class RunFlags:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     prm: str | None = None
     """The PRM: "default", a short name (see: stepmark families), a hub name, a folder, a server's address, or "package.module:factory". Methods that do not need one are watched with it."""
     family: str | None = None

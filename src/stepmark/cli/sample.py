@@ -46,8 +46,7 @@ class SampleOptions:
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too."""
     isolation: Isolation | None = None
-    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the network and your files. Left out:
-    bubblewrap."""
+    """With --verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Left out: bubblewrap."""
     seed: int = 0
     """Another seed, other samples."""
     columns: ColumnsFlag = None

@@ -190,8 +190,7 @@ class CodeVerifier:
 
     Args:
         limits: what a program may use.
-        isolation: "bubblewrap", a sandbox; or "process", which is none: programs can use the network, and read and change what this
-            user may.
+        isolation: "bubblewrap", a sandbox; or "process", which is none: programs can read and change what this user may.
         workers: how many programs run at once in `verify_many`; None: one for each processor, at most 8.
 
     Raises:
@@ -280,7 +279,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
         f"  To install it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
-        "  To run programs without a sandbox, with the network and the files of this user open to them: --isolation process "
+        "  To run programs without a sandbox, with the files of this user open to them: --isolation process "
         '(isolation="process")'
     )
 

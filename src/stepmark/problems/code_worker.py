@@ -38,6 +38,8 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS
 _CAPABILITY_VERSION_3 = 0x20080522
 _POLL_SECONDS = 0.1
 _LONGEST_RESULT = 64 << 10
+_SOCKET_BYTES, _FILE_BYTES = 256 << 10, 2 << 10
+"""What the kernel may keep for a socket and for a file in memory, besides what is in it."""
 _GRACE_SECONDS = 1.0
 """For the checker, to notice that the program has ended."""
 
@@ -79,6 +81,9 @@ _DENIED = {
     "semget": (64, 190),
     "io_uring_setup": (425, 425),
     "add_key": (248, 217),
+    "vmsplice": (278, 75),
+    # Network and local servers. `socketpair`, which asyncio needs, stays.
+    "socket": (41, 198),
     # Namespaces of its own, in which the program would be root.
     "unshare": (272, 97),
     "setns": (308, 268),
@@ -96,18 +101,14 @@ _DENIED = {
 """System calls that the program may not make, with their numbers on x86-64 and on ARM64."""
 
 _DENIED_WITH = (
-    ("clone", (56, 220), 0, 0x10000000, 0x10000000),  # CLONE_NEWUSER
-    ("mmap", (9, 222), 3, 1, 1),  # MAP_SHARED: its pages outlive the process that counts them
-    (
-        "rt_sigaction",
-        (13, 134),
-        0,
-        0xFFFFFFFF,
-        signal.SIGCHLD,
-    ),  # ignored, the kernel forgets what children used
-    ("kill", (62, 129), 0, 0xFFFFFFFF, 0xFFFFFFFF),  # -1: all that this user runs
+    ("clone", (56, 220), 0, 0x10000000, 0x10000000, True),  # CLONE_NEWUSER
+    ("mmap", (9, 222), 3, 1, 1, True),  # MAP_SHARED: its pages outlive the process that counts them
+    ("rt_sigaction", (13, 134), 0, 0xFFFFFFFF, signal.SIGCHLD, True),  # ignored, the time of children is lost
+    ("kill", (62, 129), 0, 0xFFFFFFFF, 0xFFFFFFFF, True),  # -1: all that this user runs
+    ("setsockopt", (54, 208), 2, 0xFFFFFFFF, 7, True),  # SO_SNDBUF: the kernel's memory, see _SOCKET_BYTES
+    ("prlimit64", (302, 261), 0, 0xFFFFFFFF, 0, False),  # another process, such as the supervisor
 )
-"""System calls that it may not make where an argument, masked, is a value: name, numbers, argument, mask, value."""
+"""System calls that it may not make where an argument, masked, is a value, or is not: name, numbers, argument, mask, value, which."""
 
 _CLONE3 = 435
 """Its flags lie in memory, where a filter cannot look; a C library that is told that it does not exist takes `clone`."""
@@ -131,9 +132,9 @@ def _filter_calls() -> None:
     rules += [(equal, 0, 1, _CLONE3), (give, 0, 0, refuse | errno.ENOSYS)]
     for numbers in _DENIED.values():
         rules += [(equal, 0, 1, numbers[column]), (give, 0, 0, refuse | errno.EPERM)]
-    for _, numbers, argument, bits, value in _DENIED_WITH:
+    for _, numbers, argument, bits, value, same in _DENIED_WITH:
         rules += [(equal, 0, 5, numbers[column]), (load, 0, 0, 16 + 8 * argument), (mask, 0, 0, bits)]
-        rules += [(equal, 0, 1, value), (give, 0, 0, refuse | errno.EPERM), (load, 0, 0, 0)]
+        rules += [(equal, not same, same, value), (give, 0, 0, refuse | errno.EPERM), (load, 0, 0, 0)]
     rules.append((give, 0, 0, allow))
     text = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(text)))
@@ -183,6 +184,8 @@ def _fork(settings: dict[str, Any], keep: tuple[int, ...], processes: int, work:
             before = number + 1
         os.closerange(before, os.sysconf("SC_OPEN_MAX"))
         sys.argv = ["program"]
+        if settings["alone"]:
+            os.setsid()  # a signal to its process group would reach bubblewrap's process outside
         _become(settings, processes=processes)
         work()
     except BaseException:
@@ -233,7 +236,7 @@ def _descendants(process: int) -> list[int]:
     return below
 
 
-def _kill_all(settings: dict[str, Any], children: tuple[int, ...]) -> None:
+def _kill_all(settings: dict[str, Any], children: list[int]) -> None:
     """Kill every process of the sandbox, daemons too, and see that they are gone."""
     until = time.monotonic() + 10
     while True:
@@ -245,7 +248,7 @@ def _kill_all(settings: dict[str, Any], children: tuple[int, ...]) -> None:
         for process in {*children, *(() if settings["alone"] else _others(settings))}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        children = ()
+        children = []
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -293,6 +296,8 @@ class _Run:
         self._settings, self._program, self._checker = settings, program, checker
         self._seconds: int = settings["seconds"]
         self._over = f"over its time limit of {self._seconds} s"
+        self._folder = os.open(".", os.O_RDONLY)
+        """In a sandbox a file system in memory, of which the program may take away the rights."""
         self._ended: dict[int, tuple[int, float]] = {}
         """Wait status and CPU seconds of the processes that were reaped."""
 
@@ -344,7 +349,7 @@ class _Run:
                 self._ended[process] = (status, usage.ru_utime + usage.ru_stime)
 
     def _used(self) -> tuple[float, int]:
-        """CPU seconds of all processes but the checker, those that have ended too; bytes of memory of all that live."""
+        """CPU seconds of all processes but the checker, those that have ended too; bytes that all that live keep in memory."""
         ticks, pages = 0, 0
         for process in _others(self._settings):
             with contextlib.suppress(OSError, IndexError, ValueError):
@@ -355,11 +360,13 @@ class _Run:
                     ticks += sum(map(int, fields[11:15]))
                     pages += int(fields[21])
         reaped = sum(cpu for process, (_, cpu) in self._ended.items() if process != self._checker)
-        files = 0
+        memory = pages * os.sysconf("SC_PAGE_SIZE")
         if self._settings["alone"]:
-            folder = os.statvfs(".")  # in memory
-            files = (folder.f_blocks - folder.f_bfree) * folder.f_frsize
-        return ticks / os.sysconf("SC_CLK_TCK") + reaped, pages * os.sysconf("SC_PAGE_SIZE") + files
+            files = os.statvfs(self._folder)
+            memory += (files.f_blocks - files.f_bfree) * files.f_frsize
+            memory += (files.f_files - files.f_ffree) * _FILE_BYTES
+            memory += Path("/proc/net/unix").read_bytes().count(b"\n") * _SOCKET_BYTES
+        return ticks / os.sysconf("SC_CLK_TCK") + reaped, memory
 
     def _end(self, process: int) -> tuple[int, float] | None:
         """Wait status and CPU seconds of a process that is ending; None when it is not."""
@@ -430,15 +437,17 @@ def _supervise(settings: dict[str, Any], checker_module: Any) -> tuple[str, tupl
 
     # From here on it is the program's doing when no result comes.
     os.write(1, f"{task['token']} started\n".encode())
+    children = [program]
     try:
-        checker = _fork(settings, (checker_end.fileno(), write), processes, check)
+        try:
+            children.append(_fork(settings, (checker_end.fileno(), write), processes, check))
+        except OSError as error:  # the program has not begun
+            return task["token"], ("unparsed", f"the tests' process did not start: {error}", False)
         checker_end.close()
         os.close(write)
-        return task["token"], _Run(settings, program, checker).watch(read)
-    except OSError as error:
-        return task["token"], ("unparsed", f"the sandbox could not run the tests: {error}", False)
+        return task["token"], _Run(settings, *children).watch(read)
     finally:
-        _kill_all(settings, (program,))
+        _kill_all(settings, children)
 
 
 def main() -> NoReturn:
@@ -448,6 +457,9 @@ def main() -> NoReturn:
     exec(compile(sys.argv[2], "<checker>", "exec"), checker_module.__dict__)  # noqa: S102 (our own text, see the top)
     _prctl(_PR_SET_DUMPABLE, 0)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # the first process of a namespace gets only signals that it has a handler for
     if settings["library"]:
         # The interpreter's files may lie in a folder that the program's user may not pass through (/root); an open folder
         # needs no passing through.
