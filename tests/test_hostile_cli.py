@@ -179,10 +179,10 @@ def test_what_nobody_foresaw_is_one_message_with_its_place(capfd, monkeypatch):
 
 
 def test_a_mistake_of_stepmarks_own_is_placed_in_stepmark():
-    from stepmark.records import Solution
+    from stepmark.records import to_data
 
     with pytest.raises(TypeError) as caught:
-        Solution.of("p", 3)  # type: ignore[arg-type]
+        to_data(3)
     assert raised_at(caught.value) == f"{__file__}:{caught.traceback[0].lineno + 1}"
     assert "records" in str(raised_at(caught.value, ours=True))
 
