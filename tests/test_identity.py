@@ -16,7 +16,12 @@ from stepmark.batching import Score
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import identity, scorer
 from stepmark.models.generative import GENERATIVE, generative_prm
-from stepmark.models.identity import CheckpointFiles, checkpoint_fingerprint, identity_of
+from stepmark.models.identity import (
+    CheckpointFiles,
+    checkpoint_fingerprint,
+    identity_of,
+    tensors_fingerprint,
+)
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import load_policy, policy_identity
 from stepmark.models.scripted import ScriptedPRM
@@ -251,6 +256,17 @@ def test_the_reference_of_an_implicit_prm_is_a_part_of_it(zoo, tmp_path: Path) -
     assert names[0] != names[1]
     prm = load_prm(str(built.folder), family="implicit", reference=str(other), **CPU)
     assert prm.identity == names[1]
+
+
+def test_one_bit_of_a_model_in_memory_is_another_identity() -> None:
+    torch = pytest.importorskip("torch")
+    weights = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(500, dtype=torch.bfloat16)}
+    first = tensors_fingerprint(weights.items())
+    assert first == tensors_fingerprint(reversed(weights.items()))
+    assert tensors_fingerprint((weights | {"b": weights["b"].reshape(3, 2)}).items()) != first
+    assert tensors_fingerprint((weights | {"b": weights["b"].to(torch.int32)}).items()) != first
+    weights["a"][317] = torch.nextafter(weights["a"][317], torch.tensor(2.0, dtype=torch.bfloat16))
+    assert tensors_fingerprint(weights.items()) != first
 
 
 def test_a_generative_prm_is_its_policy_and_its_settings() -> None:

@@ -151,11 +151,13 @@ def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
     """
     import torch
 
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors, key=lambda one: one[0]):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    def of_tensor(one: tuple[str, Any]) -> str:
+        name, tensor = one
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return f"{name} {tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(content).hexdigest()}\n"
+
+    with _threads() as pool:
+        return hashlib.sha256("".join(pool.map(of_tensor, sorted(tensors))).encode()).hexdigest()
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
@@ -188,7 +190,7 @@ def _state(file: Path) -> _State:
 
 
 def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
-    """The SHA-256 of each file, from memory where it is known; several files at once, for hashing holds no lock.
+    """The SHA-256 of each file, from memory where it is known.
 
     Args:
         states: of the files.
@@ -202,7 +204,7 @@ def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
         if known.get(paths[file], {}).get("state") == asdict(state)
     }
     left = [file for file in states if file not in found]
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+    with _threads() as pool:
         found |= dict(zip(left, pool.map(_digest, left), strict=True))
     fresh = {
         paths[file]: {"state": asdict(states[file]), "sha256": found[file]}
@@ -213,6 +215,11 @@ def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
     if fresh:
         _remember(known | fresh)
     return [found[file] for file in states]
+
+
+def _threads() -> ThreadPoolExecutor:
+    """For hashing, which holds no lock of Python's."""
+    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
 
 
 def _digest(file: Path) -> str:

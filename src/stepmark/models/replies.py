@@ -115,7 +115,7 @@ class ReplyFile:
         for key, reply, digest in rows:
             if digest is not None and digest != _digest(key, reply):
                 raise InputError(
-                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "
+                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "  # noqa: S608
                     f"{self.path} \"DELETE FROM replies WHERE key = '{key}'\"), and it is asked for again; or name another file",
                     where=str(self.path),
                 )

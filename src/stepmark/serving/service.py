@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import sys
 import threading
@@ -122,6 +123,11 @@ class Live:
     facts: PRMFacts
     created: int
     """When it was loaded, in Unix time."""
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes]]:
+        """Of every answer: which model gave it, as a digest of its identity. A client is not answered by two models unawares."""
+        return ((b"stepmark-model", hashlib.sha256(self.facts.identity.encode()).hexdigest()[:16].encode()),)
 
     @property
     def entry(self) -> ModelEntry:
