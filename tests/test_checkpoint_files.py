@@ -134,11 +134,16 @@ def test_an_infinite_setting_of_published_configs_is_read(tmp_path):
     assert read_object(file)["rope_theta"] == 1e6
 
 
-def test_a_folder_that_is_a_link_to_itself(tmp_path):
+def test_a_folder_that_is_a_link_to_itself(tmp_path, monkeypatch):
     link_to_itself(tmp_path / "loop")
     with pytest.raises(CheckpointError, match="that is a file, or a link that leads nowhere"):
         find_checkpoint(str(tmp_path / "loop"))
     assert local_folder("~no-such-user/model") is None
+    (tmp_path / "owner").mkdir()
+    link_to_nothing(tmp_path / "owner" / "name")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="'owner/name': that is a file, or a link that leads nowhere"):
+        find_checkpoint("owner/name")  # and the hub is not asked for it
     with pytest.raises(CheckpointError, match="there is no folder '~no-such-user/model'"):
         find_checkpoint("~no-such-user/model")
 

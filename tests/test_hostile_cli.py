@@ -203,10 +203,10 @@ def test_a_policy_whose_numbers_are_none(folder, capfd, monkeypatch):
 
 
 def test_a_mistake_of_stepmarks_own_is_placed_in_stepmark():
-    from stepmark.records import Solution
+    from stepmark.records import to_data
 
     with pytest.raises(TypeError) as caught:
-        Solution.of("p", 3)  # type: ignore[arg-type]
+        to_data(3)
     assert raised_at(caught.value) == f"{__file__}:{caught.traceback[0].lineno + 1}"
     assert "records" in str(raised_at(caught.value, ours=True))
 

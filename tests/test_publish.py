@@ -77,7 +77,7 @@ def spec(head, activation, **readout):
         source="this test",
         layout=LAYOUT,
         readout=Readout(head=head, activation=activation, **readout),
-        score_kind="probability",
+        score_kind="log-ratio" if isinstance(head, LogRatioHead) else "probability",
         aggregate="min",
         threshold=0.5,
     )
@@ -420,7 +420,6 @@ def test_an_implicit_prm(bases, tmp_path):
     base = bases["qwen2", False]
     how = replace(
         spec(LogRatioHead(beta=0.5, reference=str(base.folder)), "identity"),
-        score_kind="log-ratio",
         threshold=0.0,
     )
     written = write(base, tmp_path / "prm", how, {})

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 import test_families as truth
 from stepmark import aggregate, grade, load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
+from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.grading import Grade
@@ -469,7 +470,7 @@ def test_two_tokens_that_end_alike(zoo):
     prm = load(built, family="three-class")
     head = replace(FAMILIES["three-class"].readout.head, candidates=("a +", "b +", "c +"))
     with pytest.raises(CheckpointError, match="end in the same token"):
-        build_head(head, None, {}, prm.engine.backbone, built.tokenizer, "cpu")
+        build_head(head, Tensors(built.folder), {}, prm.engine.backbone, built.tokenizer, "cpu")
 
 
 def test_bfloat16_stays_near(zoo):

@@ -1,6 +1,6 @@
-"""Which family a checkpoint is of: told by its own spec, its config, its head's tensors, or its name.
+"""Find the family of a checkpoint: from its own spec, its name, its config, or its head's tensors.
 
-A checkpoint that cannot be told is refused with what was found; a wrong guess would be a plausible number.
+A checkpoint that nothing identifies is refused with what was found; a wrong guess would give plausible numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
 from stepmark.models.backbone import read_config
-from stepmark.models.checkpoint import Tensors
+from stepmark.models.checkpoint import Tensors, fact_of
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import present, read_object
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
@@ -24,11 +24,11 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
     Args:
         folder: where it lies.
         name: what the caller called it; a hub name or a folder named like a published checkpoint counts.
-        family: a family named by the caller; it is believed.
+        family: a family named by the caller, which decides.
 
     Raises:
         UnknownNameError: `family` is no family.
-        UnknownFamilyError: nothing tells the family.
+        UnknownFamilyError: nothing identifies the family.
         CheckpointError: the checkpoint's own spec cannot be read.
     """
     if family is not None:
@@ -52,9 +52,9 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
             f"{folder}/config.json: architectures should be a list of names, found {architectures!r}"
         )
     tensors = Tensors(folder)
-    told = _by_contents(folder, architectures, config, tensors)
-    if told is not None:
-        return told
+    spec = _by_contents(folder, architectures, config, tensors)
+    if spec is not None:
+        return spec
     for architecture in architectures:
         if architecture.endswith("ForTokenClassification"):
             return _classifier(folder, tensors, "token-classification", 2)
@@ -102,7 +102,8 @@ def _by_contents(
 
 
 def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> ScoringSpec:
-    found = tensors.get("score.weight").shape[0]
+    shape = fact_of(tensors.facts, "score.weight", folder).shape
+    found = shape[0] if shape else 0
     if found != labels:
         raise UnknownFamilyError(
             f"{folder}: a classifier with {found} labels; {family} has {labels}. Name the family with --family, or put a "

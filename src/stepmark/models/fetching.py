@@ -32,8 +32,9 @@ def folder_of_name(name: str, patterns: Sequence[str]) -> Path:
     folder = local_folder(name)
     if folder is not None:
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        link = ": that is a file, or a link that leads nowhere" if present(Path(name)) else ""
+    occupied = present(Path(name))
+    if occupied or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        link = ": that is a file, or a link that leads nowhere" if occupied else ""
         raise CheckpointError(
             f"there is no folder {name!r}{link}; expected a checkpoint's folder, or a hub name OWNER/NAME"
         )
