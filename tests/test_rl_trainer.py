@@ -220,7 +220,7 @@ def test_an_update_is_the_gradient_that_the_papers_write(tmp_path, average) -> N
         group = torch.tensor([other.outcome for other in rated if other.group == row.group])
         if len(set(group.tolist())) == 1:
             continue
-        advantage = float((row.outcome - group.mean()) / group.std(correction=0))
+        advantage = float((row.outcome - group.mean()) / group.std())
         ids, before = [*row.drawn.prompt, *row.drawn.ids], len(row.drawn.prompt)
         table = (one.model(torch.tensor([ids])).logits[0] / 0.7).log_softmax(-1)
         for at in range(before, len(ids)):
