@@ -3,11 +3,13 @@
 A file that is written in one go goes through `atomic_write`, rows through `atomic_rows`. A run that takes long goes through
 `open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
 they were made with, the identities of the models among it; a second run with the same manifest continues after the last whole
-line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
+line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole. A run
+whose output is a folder holds it with `held`.
 """
 
 from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.disk import naming, storage_error
+from stepmark.store.folders import LOCK_FILE, held
 from stepmark.store.inputs import RunInput, run_input
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
@@ -21,6 +23,7 @@ from stepmark.store.writing import (
     atomic_write,
     check_outputs,
     check_writable,
+    differences,
     encode_row,
     fingerprint,
     hold,
@@ -30,6 +33,7 @@ from stepmark.store.writing import (
 
 __all__ = [
     "ENDINGS",
+    "LOCK_FILE",
     "STDIO",
     "Columns",
     "Fingerprint",
@@ -45,8 +49,10 @@ __all__ = [
     "check_outputs",
     "check_readable",
     "check_writable",
+    "differences",
     "encode_row",
     "fingerprint",
+    "held",
     "hold",
     "is_stream",
     "json_type",
