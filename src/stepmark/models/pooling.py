@@ -82,14 +82,16 @@ class PoolingPRM(WindowedPRM):
 
     @property
     def identity(self) -> str:
-        """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length.
-
-        Raises:
-            BackendError: the server does not answer.
-        """
+        """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length."""
+        try:
+            listed = self._models()
+        except (
+            BackendError
+        ):  # a server that lists no models; one that is gone fails when it is asked for scores
+            listed = []
         reported = [
             {key: entry.get(key) for key in ("id", "root", "parent", "max_model_len")}
-            for entry in self._models()
+            for entry in listed
             if entry.get("id") == self._model
         ]
         return named(super().identity, self._model, reported)

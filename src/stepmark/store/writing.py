@@ -301,7 +301,8 @@ class ResumableRows:
         try:
             if not _try_lock(self._handle):
                 raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
-            remove_stale_drafts(self.path.resolve())
+            for file in (self.path, self.manifest_path, self._part_manifest):
+                remove_stale_drafts(file.resolve())
             found = _whole_lines(self._handle)
             self._rows, self._refused, self._checksum = found.rows, found.refused, found.checksum
             self.done = self.written
