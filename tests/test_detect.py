@@ -262,7 +262,7 @@ SPOILED = {
     "tokenizer.json not JSON": (
         "qwen-prm",
         write("tokenizer.json", "{"),
-        "the tokenizer cannot be read .*fetch it again",
+        "tokenizer.json is not JSON .*fetch it again",
     ),
     "no chat template": ("qwen-prm", remove("chat_template.jinja"), "its tokenizer has none; fetch"),
     "a chat template that fails": ("orm", write("chat_template.jinja", "{% if %}"), "fails .*fetch"),

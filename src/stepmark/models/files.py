@@ -62,7 +62,7 @@ def read_object(file: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise CheckpointError(f"{file} is nested too deeply to be read; fetch it again") from error
     except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+        raise CheckpointError(f"{file} is not JSON ({error}); correct it, or fetch it again") from error
     return data
 
 
