@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stepmark.batching import Verify
 from stepmark.cli import main
 from stepmark.errors import UsageError
+from stepmark.labels.workers import build
 from stepmark.problems import code_sandbox
 from stepmark.problems.answers import load_verifier
 
@@ -82,3 +84,12 @@ def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isola
     assert f"programs run in isolation '{isolation}': " in capsys.readouterr().err
     manifest = folder / ("out/result.json" if command.startswith("evaluate") else "out.jsonl.manifest.json")
     assert json.loads(manifest.read_text())["settings"]["isolation"] == isolation
+
+
+def test_a_worker_of_a_cluster_takes_the_isolation_of_the_run(monkeypatch):
+    monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
+    answerers = build(policy=None, verifier="code", isolation="process")
+    [verdict] = answerers[Verify].answer([Verify(answer=RIGHT, gold=TESTS)], lambda number, reply: None)
+    assert verdict.correct
+    with pytest.raises(UsageError, match="bubblewrap is not installed"):
+        build(policy=None, verifier="code")
