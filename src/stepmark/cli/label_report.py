@@ -116,7 +116,9 @@ def summary(tally: Tally, refused: list[str], left: int, options: LabelOptions, 
         options: the flags.
         texts: what the policy's texts are called; None for a method that asks nothing of any.
     """
-    later = f"{tally.wrong_later:,} with a wrong step that may not be the first, " if tally.wrong_later else ""
+    later = (
+        f"{tally.wrong_later:,} with a wrong step that may not be the first, " if tally.wrong_later else ""
+    )
     lines = [
         f"{tally.solutions:,} solutions: {tally.found:,} with a first error, {later}{tally.clean:,} without, "
         f"{tally.abstained:,} abstained, {tally.unknown:,} where the method says nothing"
