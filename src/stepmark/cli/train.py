@@ -153,6 +153,7 @@ def train_command(
         raise UsageError("expected data: files of labelled solutions, or data sets on the hub")
     _installed(network)
     from stepmark.training.monitor import History, close_all, read_history
+    from stepmark.training.pace import few_steps
     from stepmark.training.recipe import train
     from stepmark.training.sources import training_rows
 
@@ -169,6 +170,8 @@ def train_command(
             monitors = [History(history), *_others(running.log, out, recipe)]
 
         def report(progress: Progress) -> None:
+            if progress.step == 1 and (few := few_steps(progress.steps, recipe.train)) is not None:
+                print(f"warning: {few}", file=sys.stderr, flush=True)
             lines.tell(progress)
             for monitor in monitors:
                 monitor.tell(progress)
