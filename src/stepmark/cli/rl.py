@@ -26,7 +26,7 @@ from stepmark.cli.rl_flags import (
 from stepmark.cli.rl_run import Asked, begin, check, flat, installed, is_done
 from stepmark.errors import UsageError
 from stepmark.rl.settings import RL
-from stepmark.store import atomic_write
+from stepmark.store import atomic_write, naming
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -96,9 +96,10 @@ def rl_command(
         print(note, file=sys.stderr)
     from stepmark.problems.answers import load_verifier
 
-    with closing(load_verifier(run.verifier, percent=run.percent)) as verifier:
-        actor, rows, history = _train(asked, problems, held_out, verifier, told)
-    _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
+    with naming(out):
+        with closing(load_verifier(run.verifier, percent=run.percent)) as verifier:
+            actor, rows, history = _train(asked, problems, held_out, verifier, told)
+        _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
     return 0
 
 

@@ -16,7 +16,7 @@ from stepmark.cli.flags import Flag
 from stepmark.cli.prm_flags import check_device
 from stepmark.cli.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.errors import MissingExtraError, UsageError
-from stepmark.store import atomic_write
+from stepmark.store import atomic_write, naming
 
 if TYPE_CHECKING:
     from stepmark.training.monitor import Monitor
@@ -176,14 +176,9 @@ def train_command(
             for monitor in monitors:
                 monitor.tell(progress)
 
-        done = train(
-            training_rows(data),
-            out,
-            recipe,
-            held_out=None if running.held_out_data is None else training_rows([running.held_out_data]),
-            data=data,
-            report=report,
-        )
+        held_out = None if running.held_out_data is None else training_rows([running.held_out_data])
+        with naming(state):
+            done = train(training_rows(data), out, recipe, held_out=held_out, data=data, report=report)
     finally:
         close_all(monitors)
     if done.first:
