@@ -126,17 +126,17 @@ def test_standard_output_may_be_the_full_disk(files):
             },
         )
         assert done.returncode == 1
-        assert done.stderr.decode().startswith(
-            "error: standard output: no space is left on this disk: make room"
-        )
+        err = done.stderr.decode()
+        assert err.startswith("error: standard output"), err
+        assert ": no space is left on this disk: make room" in err
         assert b"Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("kib", "file"),
     [
-        (8, "prm.run/state.part"),  # while the state is saved
-        (100, "prm.run/"),  # while the checkpoint is written
+        (8, "prm.run"),  # while the state is saved
+        (100, "prm.run"),  # while the checkpoint is written
     ],
 )
 def test_train(tmp_path, disk, capfd, kib, file):
@@ -160,3 +160,27 @@ def test_train(tmp_path, disk, capfd, kib, file):
     assert main(words(data, undisturbed, base, *adapter, epochs=2)) == 0
     weights = "adapter_model.safetensors" if adapter else "model.safetensors"
     assert (out / weights).read_bytes() == (undisturbed / weights).read_bytes()
+
+
+@pytest.mark.parametrize("kib", [60, 120])
+def test_rl(tmp_path, disk, capfd, monkeypatch, kib):
+    torch = pytest.importorskip("torch")
+    from test_rl_cli import problems, words
+    from tiny_language_model import tiny_model, tiny_tokenizer
+
+    torch.set_num_threads(1)
+    monkeypatch.setattr("stepmark.rl.report.rl_html", lambda *_arguments, **_more: iter(("",)))
+    policy, tokens = tmp_path / "policy", tiny_tokenizer()
+    tiny_model(tokens).save_pretrained(policy)
+    tokens.save_pretrained(policy)
+    out = disk.folder / "out"
+    disk.resize(kib)
+    command = words(problems(tmp_path), policy, out)
+    check_refused(capfd, main(command), disk.folder)
+    disk.resize(ROOM)
+    assert main(command) == 0
+    (tmp_path / "apart").mkdir()
+    undisturbed = tmp_path / "apart" / "out"
+    assert main(words(problems(tmp_path), policy, undisturbed)) == 0
+    for name in ("model.safetensors", "history.jsonl", "monitor.jsonl"):
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from stepmark.batching import Choose, Message, Write, Written
-from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError, UsageError
+from stepmark.errors import (
+    BackendError,
+    CheckpointError,
+    InputError,
+    TooLongError,
+    UnreachableError,
+    UsageError,
+)
 from stepmark.models.policies import load_policy
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.policies.transport import Patience
@@ -438,6 +448,45 @@ def test_a_dead_server_is_an_error():
         policy.write([Write(prompt="p")])
     with pytest.raises(BackendError, match="No score was made"):
         policy.choose([Choose(prompt="p", options=(" a", " b"))])
+
+
+def test_an_address_where_nothing_is_is_given_up_within_three_seconds(capfd, caplog):
+    """With the patience that everyone has, and many requests at once; retries are shown, one a second at most."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        policy = OpenAIPolicy(f"http://127.0.0.1:{taken.getsockname()[1]}", "m")
+        # A prefill is tried before it is relied on, by one thread after the other.
+        requests = [Write(prompt=(Message(role="user", content=f"p{i}"),), prefill="So") for i in range(64)]
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(
+                UnreachableError, match=r"nothing answers there \(ConnectError: .*Start the server, or check"
+            ):
+                policy.write(requests)
+            assert time.monotonic() - began < 3
+    shown = [record.getMessage() for record in caplog.records if record.name == "stepmark"]
+    assert 1 <= len(shown) <= 3
+    assert all(re.search(r"ConnectError: .* refused; next attempt in \d\.\d s$", line) for line in shown)
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(monkeypatch, caplog):
+    """It has answered before, so that it is being restarted: all of the patience is used."""
+    waits = []
+    monkeypatch.setattr("stepmark.models.policies.transport.time.sleep", waits.append)
+    refused = [False, *[True] * 6, False]
+
+    def answer(request):
+        if refused.pop(0):
+            raise httpx.ConnectError("[Errno 111] Connection refused")
+        return httpx.Response(200, json=raw("x"))
+
+    policy = OpenAIPolicy("http://there/v1", "m")
+    policy._server._client = httpx.Client(transport=httpx.MockTransport(answer))
+    for _ in range(2):
+        [[written]] = policy.write([Write(prompt="p")])
+        assert written.text == "x"
+    assert len(waits) == 6 and sum(waits) > 10
+    assert "next attempt in" in caplog.text
 
 
 def test_a_server_that_hangs_is_given_up():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -18,7 +19,14 @@ import pytest
 from score_servers import Words, error, worth
 from stepmark import AsyncClient, Client, Solution
 from stepmark.batching import Graded
-from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.errors import (
+    BackendError,
+    InputError,
+    MarkerInTextError,
+    TooLongError,
+    UnreachableError,
+    UsageError,
+)
 from stepmark.models.policies.transport import Patience
 from stepmark.models.remote.client import Session
 from stepmark.models.remote.growing import Growing
@@ -229,6 +237,29 @@ def test_failures_are_tried_again_after_growing_pauses():
         assert asking.score("p", ["a"]).score == 1.0
     for slept, full in zip(time.slept, (1, 2, 3, 3), strict=True):
         assert full / 2 <= slept <= full
+
+
+def test_an_address_where_nothing_is_is_given_up_within_three_seconds(caplog):
+    def refuse(path, body):
+        raise httpx.ConnectError("refused")
+
+    time, server = Time(), Words(refuse)
+    with client(server, time, patience=Patience()) as asking:
+        for _ in range(2):
+            with pytest.raises(
+                UnreachableError, match=r"nothing answers there \(ConnectError: refused\).*Start the server"
+            ):
+                asking.score("p", ["a"])
+        assert sum(time.slept) <= 2
+    assert re.search(r"ConnectError: refused; next attempt in 0\.[2-5] s$", caplog.messages[0])
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(caplog):
+    time, server = Time(), Words(in_turn(None, *[httpx.ConnectError("refused")] * 6))
+    with client(server, time, patience=Patience()) as asking:
+        assert asking.score("p", ["a"]).score == asking.score("p", ["a"]).score == 1.0
+    assert len(time.slept) == 6 and sum(time.slept) > 10
+    assert len(caplog.messages) == 5  # the second attempt came within a second of the first
 
 
 def test_the_last_failure_is_told():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from stepmark.training import trainer as trainers
 from stepmark.training.examples import by_problem
 from stepmark.training.net import Weights
 from stepmark.training.objectives.steps import CrossEntropy, Hard
-from stepmark.training.pace import Pace, rate_groups, schedule
+from stepmark.training.pace import Pace, few_steps, rate_groups, schedule
 from stepmark.training.settings import Train
 from stepmark.training.trainer import Trainer
 from stepmark.training.write import write_trained
@@ -278,3 +279,40 @@ def test_processes_go_by_the_clock_of_the_first():
     assert (limited.seconds, limited.share) == (20.0, pytest.approx(1 / 3))
     assert (free.seconds, free.share) == (3.0, 0.0)
     assert (limited.left(100.0), limited.left(10.0), free.left(100.0)) == (40.0, 10.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings", "words"),
+    [
+        (59, Train(epochs=2), "29.5 optimizer steps an epoch are few to learn from: lower --token-budget (token_budget) from 2,048 to about 2,013"),
+        (4, Train(epochs=2), "2 optimizer steps an epoch are few to learn from: lower --token-budget (token_budget) from 2,048 to about 136 for 30"),
+        (9, Train(epochs=3, rows_per_step=64), "lower --rows-per-step (rows_per_step) from 64 to about 6 for 30, raise --epochs, or label more rows"),
+        (1, Train(epochs=1, rows_per_step=1), "1 optimizer steps an epoch are few to learn from: raise --epochs, or label more rows"),
+    ],
+)  # fmt: skip
+def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, words):
+    assert words in few_steps(steps, settings)
+
+
+def test_enough_steps_are_enough():
+    assert few_steps(60, Train(epochs=2)) is None
+    assert few_steps(30, Train(epochs=1, rows_per_step=8)) is None
+
+
+def test_the_command_warns_of_few_steps_and_its_advice_gives_enough(base, tmp_path, capsys):
+    rows = [
+        {"prompt": f"{number}. What is {a} + {b}?", "completions": [f"{a} + {b} = {a + b + number % 2}."], "labels": [number % 2 == 0]}
+        for number, (a, b) in enumerate((a, b) for a in range(10) for b in range(12))
+    ]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["train", str(tmp_path / "rows.jsonl"), "--base", str(base), "--rank", "2", "--max-tokens", "200", "--adapter", "--epochs", "1", "--held-out", "0.3"]  # fmt: skip
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    err = capsys.readouterr().err
+    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
+    steps, budget = re.search(
+        r"warning: (\d+) optimizer steps .* from 2,048 to about (\d+) for 30", warning
+    ).groups()
+    assert int(steps) < 10 and f"step {steps} of {steps}" in err
+    assert main([*words, "--out", str(tmp_path / "two"), "--token-budget", budget]) == 0
+    err = capsys.readouterr().err
+    assert int(re.findall(r"^step \d+ of (\d+)", err, re.MULTILINE)[-1]) >= 25

@@ -13,6 +13,7 @@
       x CheckpointError       a model is missing, corrupt, or not what it says
         + UnknownFamilyError  a checkpoint whose PRM family cannot be told
       x BackendError          a server or a worker failed; no score was made
+        + UnreachableError    nothing answers at a server's address
       x StorageError          the system could not write or read a file: a full disk, a permission
       x MissingExtraError     an optional dependency is not installed; says the line to type
 
@@ -108,6 +109,10 @@ class UnknownFamilyError(CheckpointError):
 
 class BackendError(StepmarkError):
     """A server or worker failed or answered nonsense; no score was made from it."""
+
+
+class UnreachableError(BackendError):
+    """Nothing answers at a server's address, and nothing has answered there before."""
 
 
 class StorageError(StepmarkError):

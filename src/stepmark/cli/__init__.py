@@ -50,6 +50,7 @@ CLOSED_PIPE = 141
 """Exit code when the reader of our output went away: 128 + SIGPIPE."""
 
 _PRINTED = "standard output"
+_UNNAMED = "standard output, or a file that the system does not name"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,8 +105,7 @@ def _refused(error: Exception) -> Exception | None:
     """What the system refused, as an error to be shown; None for an error that is not the system's."""
     from stepmark.store import storage_error
 
-    # Files are written under `store.naming`, so that what comes without a name is of what was printed.
-    return storage_error(error, _PRINTED) or (error if isinstance(error, OSError) else None)
+    return storage_error(error, _UNNAMED) or (error if isinstance(error, OSError) else None)
 
 
 def _flush() -> None:

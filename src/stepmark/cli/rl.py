@@ -40,7 +40,7 @@ from stepmark.cli.rl_run import (
 )
 from stepmark.errors import UsageError
 from stepmark.rl.settings import RL
-from stepmark.store import atomic_write, held
+from stepmark.store import atomic_write, held, naming
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -116,9 +116,14 @@ def rl_command(
             print(note, file=sys.stderr)
         from stepmark.problems.answers import load_verifier
 
-        with closing(load_verifier(run.verifier, percent=run.percent, isolation=run.isolation)) as verifier:
-            actor, rows, history = _train(asked, problems, held_out, verifier, run_record)
-        _finish(asked, actor, rows, history, run_record, f"{len(problems):,} problems of {Path(file).name}")
+        with naming(out):
+            with closing(
+                load_verifier(run.verifier, percent=run.percent, isolation=run.isolation)
+            ) as verifier:
+                actor, rows, history = _train(asked, problems, held_out, verifier, run_record)
+            _finish(
+                asked, actor, rows, history, run_record, f"{len(problems):,} problems of {Path(file).name}"
+            )
     return 0
 
 

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from stepmark.errors import CheckpointError, MissingExtraError
+from stepmark.store import naming
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def base_folder() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{BASE_NAME}-", dir=target.parent))
     try:
-        with quiet_loading():
+        with naming(target), quiet_loading():
             model = AutoModelForCausalLM.from_pretrained(
                 source.parent, gguf_file=source.name, dtype=torch.float32
             )

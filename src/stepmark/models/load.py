@@ -283,15 +283,17 @@ class _Critic:
 
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     """The PRM of a stepmark server."""
-    from stepmark.errors import BackendError
+    from stepmark.errors import BackendError, UnreachableError
     from stepmark.models.policies.transport import Patience
     from stepmark.models.remote.client import Client
     from stepmark.models.remote.prm import RemotePRM
 
-    # Where nobody answers at all, nobody is waited for; a server that says that it is loading is.
-    with Client(address, patience=Patience(retries=1, first_wait=0.2, timeout=120)) as asking:
+    # Another server than stepmark's is not asked for long; a server that says that it is loading is waited for.
+    with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
         try:
             listing = asking.listing()
+        except UnreachableError:
+            raise
         except BackendError as error:
             found = str(error)
         else:

@@ -10,6 +10,7 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
-from stepmark.models.policies.transport import KEY_VARIABLE, key_header
+from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, key_header
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
@@ -70,8 +71,11 @@ class PoolingPRM(WindowedPRM):
             )
         super().__init__(address, spec, encoder, Ledger(), 4096, identity)
         self._client = httpx.Client(
-            base_url=address.rstrip("/"), timeout=timeout, headers=key_header(api_key_env)
+            base_url=address.rstrip("/"),
+            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
+            headers=key_header(api_key_env),
         )
+        self._contact = Contact()
         # For those who drop it without closing it: a command line, a notebook.
         self._finalizer = weakref.finalize(self, self._client.close)
         self._neutral, self._batch, self._pause = neutral, batch, pause
@@ -183,15 +187,21 @@ class PoolingPRM(WindowedPRM):
         )
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        last = ""
+        last, url, since = "", f"{self._name}{path}", time.monotonic()
         for attempt in range(_TRIES):
             if attempt:
-                time.sleep(self._pause * 2 ** (attempt - 1))
+                before = self._pause * 2 ** (attempt - 1)
+                self._contact.show(url, last, before)
+                time.sleep(before)
             try:
                 reply = self._client.request(method, path, json=body)
             except httpx.HTTPError as error:
                 last = f"{type(error).__name__}: {error}"
+                after = self._pause * 2**attempt if attempt + 1 < _TRIES else math.inf
+                if isinstance(error, httpx.RequestError):
+                    self._contact.check(url, error, since=since, pause=after)
                 continue
+            self._contact.answered = True
             if reply.status_code in _RETRY:
                 last = f"HTTP {reply.status_code}"
                 continue

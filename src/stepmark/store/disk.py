@@ -96,6 +96,8 @@ def _read(error: BaseException) -> tuple[int | None, str | Path | None]:
         return None if code is None else _OF_SQLITE.get(code & 0xFF), None
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return _read(error.__context__)  # what torch.save makes of an error of the file that it is given
+    if isinstance(error, RuntimeError) and "inline_container.cc" in str(error):
+        return errno.EIO, None  # and of one whose name it is given
     if loop := re.match(r"Symlink loop from '(.*)'$", str(error)):  # Path.resolve before Python 3.13
         return errno.ELOOP, loop[1]
     rust = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None

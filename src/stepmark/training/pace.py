@@ -1,4 +1,4 @@
-"""How fast a run learns and when it ends: by its steps or, with a time limit, by the clock where that is ahead."""
+"""How fast a run learns and when it ends: by its steps or, with a time limit, by the clock where that is ahead; and whether it has enough steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from stepmark.errors import said
 from stepmark.training.parallel import Workers
 from stepmark.training.settings import Train
+
+ENOUGH = 30
+"""Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
 
 
 class Pace:
@@ -74,3 +78,20 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
         return step / warm
     far = min(1.0, max((step - warm) / max(1, steps - warm), least))
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * far))
+
+
+def few_steps(steps: int, settings: Train) -> str | None:
+    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough.
+
+    Args:
+        steps: of the whole run.
+        settings: of the run.
+    """
+    each = steps / settings.epochs
+    if each >= ENOUGH:
+        return None
+    name = "token_budget" if settings.rows_per_step is None else "rows_per_step"
+    now: int = getattr(settings, name)
+    fewer = max(1, int(now * each / ENOUGH))
+    lower = f"lower {said(name)} from {now:,} to about {fewer:,} for {ENOUGH}, " if fewer < now else ""
+    return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise {said('epochs')}, or label more rows"

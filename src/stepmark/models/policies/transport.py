@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +16,16 @@ from typing import Any, TypeVar, final
 
 import httpx
 
-from stepmark.errors import BackendError, UsageError
+from stepmark.errors import BackendError, UnreachableError, UsageError
 
+_LOG = logging.getLogger("stepmark")
 _AGAIN = (408, 425, 429)
+
+FIRST_ANSWER = 2.0
+"""Seconds for which an address is tried where connections are refused and nothing has ever answered."""
+
+CONNECT = 10.0
+"""Seconds for a connection: a server that is there takes one at once, however long its answer takes."""
 
 KEY_VARIABLE = "STEPMARK_API_KEY"
 """The environment variable whose key is sent to a server that is named by its address alone. A variable of ours, so that a key
@@ -48,6 +58,57 @@ class Patience:
     """No wait is longer, in seconds. A server that asks for a longer one (`Retry-After`) is given up."""
     timeout: float = 600.0
     """Seconds without a byte before an attempt counts as failed."""
+
+
+@final
+class Contact:
+    """What a client knows of a server between its attempts: whether it has ever answered, and when a retry was last shown.
+
+    Retries are shown as warnings of the logger "stepmark", which Python prints on standard error unless a program says otherwise. Many
+    requests fail at once, so that there is at most one a second.
+
+    Args:
+        clock: seconds, from any origin; only grows.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answered = False
+        self._given_up = False
+        self._clock = clock
+        self._shown: float | None = None
+        self._lock = threading.Lock()
+
+    def check(self, url: str, error: httpx.RequestError, *, since: float, pause: float) -> None:
+        """Give up an address where nothing is, and where nothing was: a server that is restarted is waited for.
+
+        Args:
+            url: what was asked.
+            error: of the attempt.
+            since: when the first attempt was made, by the clock.
+            pause: seconds until the next; infinite after the last.
+
+        Raises:
+            UnreachableError: no connection, and no time for another attempt.
+        """
+        if self.answered or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return
+        spent = self._clock() - since
+        # Of many requests the first one waits, and not each in its turn.
+        if self._given_up or spent + pause > FIRST_ANSWER:
+            self._given_up = True
+            raise UnreachableError(
+                f"{url}: nothing answers there ({type(error).__name__}: {error}), tried for {spent:.1f} s. No score was made from it. Start "
+                "the server, or check the address and the port"
+            )
+
+    def show(self, url: str, reason: str, pause: float) -> None:
+        """Show that a request is sent again, unless a retry was shown within the last second."""
+        now = self._clock()
+        with self._lock:
+            if self._shown is not None and now - self._shown < 1:
+                return
+            self._shown = now
+        _LOG.warning("%s: %s; next attempt in %.1f s", url, reason, pause)
 
 
 def key_variable() -> str | None:
@@ -91,7 +152,11 @@ class Server:
         self.base_url = base_url.rstrip("/")
         self._patience = patience
         self._rng = rng
-        self._client = httpx.Client(headers=key_header(api_key_env), timeout=patience.timeout)
+        self._contact = Contact()
+        self._client = httpx.Client(
+            headers=key_header(api_key_env),
+            timeout=httpx.Timeout(patience.timeout, connect=min(patience.timeout, CONNECT)),
+        )
 
     def ask(
         self, path: str, body: Mapping[str, Any] | None, parse: Callable[[Mapping[str, Any]], Parsed]
@@ -101,12 +166,16 @@ class Server:
         Raises:
             RefusedError: a 4xx answer other than 408, 425, 429, or a redirect.
             BackendError: no usable answer after all attempts.
+            UnreachableError: nothing answers there, and nothing has before.
         """
         url = f"{self.base_url}{path}"
+        since = time.monotonic()
         for attempt in range(self._patience.retries + 1):
             asked_to_wait = None
+            failure: httpx.RequestError | None = None
             try:
                 response = self._client.request("GET" if body is None else "POST", url, json=body)
+                self._contact.answered = True
                 if response.status_code in _AGAIN or response.status_code >= 500:
                     reason = f"HTTP {response.status_code}: {_message(response)}"
                     asked_to_wait = _retry_after(response)
@@ -115,11 +184,17 @@ class Server:
                 else:
                     return parse(_json(response))
             except httpx.RequestError as error:
-                reason = f"{type(error).__name__}: {error}"
+                failure, reason = error, f"{type(error).__name__}: {error}"
             except GarbageError as error:
                 reason = str(error)
             if attempt < self._patience.retries:
-                self._wait(url, attempt, asked_to_wait, reason)
+                pause = self._pause(url, attempt, asked_to_wait, reason)
+                if failure is not None:
+                    self._contact.check(url, failure, since=since, pause=pause)
+                self._contact.show(url, reason, pause)
+                time.sleep(pause)
+            elif failure is not None:
+                self._contact.check(url, failure, since=since, pause=math.inf)
         raise BackendError(
             f"{url}: no usable answer in {self._patience.retries + 1} attempts; the last: {reason}. No score was "
             f"made from it. Look after the server and run again: recorded replies are not asked again"
@@ -129,19 +204,19 @@ class Server:
         """Close the connections."""
         self._client.close()
 
-    def _wait(self, url: str, attempt: int, asked: float | None, reason: str) -> None:
+    def _pause(self, url: str, attempt: int, asked: float | None, reason: str) -> float:
         longest = self._patience.max_wait
         if asked is None:
             full = min(self._patience.first_wait * 2**attempt, longest)
-            time.sleep(full * (0.5 + 0.5 * self._rng.random()))
-            return
+            pause: float = full * (0.5 + 0.5 * self._rng.random())
+            return pause
         if asked > longest:
             raise BackendError(
                 f"{url}: the server asks to wait {asked:.0f} s, more than {longest:.0f} s ({reason}); run again "
                 f"later, or raise max_wait"
             )
         # A little more than asked, so that waiting threads do not all come back in the same moment.
-        time.sleep(asked + self._patience.first_wait * self._rng.random())
+        return asked + self._patience.first_wait * self._rng.random()
 
 
 def _json(response: httpx.Response) -> Mapping[str, Any]:

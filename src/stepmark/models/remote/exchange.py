@@ -1,4 +1,4 @@
-"""What is said to a server and when it is said again, without the saying.
+"""Sans-I/O HTTP requests and retries.
 
 An exchange is a generator: it yields a `Send` and is sent the response (or the error of the connection), or yields a `Wait` and is
 sent None; it returns what the answer holds. `Client` and `AsyncClient` only do the sending and the waiting, each in its own way, so
@@ -17,13 +17,18 @@ from typing import Any, Literal, TypeVar, final
 import httpx
 
 from stepmark.errors import BackendError, UsageError
-from stepmark.models.policies.transport import KEY_VARIABLE, Patience, key_header, key_variable
+from stepmark.models.policies.transport import (
+    CONNECT,
+    KEY_VARIABLE,
+    Contact,
+    Patience,
+    key_header,
+    key_variable,
+)
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503})
 _LONGEST = 3600.0
 """Seconds: no request may take longer."""
-
-_CONNECT = 10.0
 
 PATIENT = Patience()
 """What clients have if nothing else is said."""
@@ -102,7 +107,7 @@ class Rules:
             )
         self.address = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self.patience = patience
-        self._rng, self._clock = rng, clock
+        self._rng, self._clock, self._contact = rng, clock, Contact(clock)
 
     def ask(
         self,
@@ -133,6 +138,7 @@ class Rules:
         Raises:
             DeclinedError: any other status than a success.
             BackendError: no answer, one that is no JSON object, or one that `parse` refuses.
+            UnreachableError: nothing answers there, and nothing has before.
         """
         url = self.address + path
         begun, failures = self._clock(), 0
@@ -159,6 +165,7 @@ class Rules:
                 why = f"{type(heard).__name__}: {heard}"
             else:
                 assert heard is not None
+                self._contact.answered = True
                 if heard.is_success:
                     return parse(_json(heard, url))
                 if heard.status_code not in _AGAIN:
@@ -168,11 +175,15 @@ class Rules:
             if pause is None:
                 failures += 1
                 if once or failures > self.patience.retries:
+                    if isinstance(heard, httpx.RequestError):
+                        self._contact.check(url, heard, since=begun, pause=math.inf)
                     raise BackendError(
                         f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it"
                     )
                 full = min(self.patience.first_wait * 2 ** (failures - 1), self.patience.max_wait)
                 pause = full * (0.5 + 0.5 * self._rng.random())
+                if isinstance(heard, httpx.RequestError):
+                    self._contact.check(url, heard, since=begun, pause=pause)
             else:
                 waited = self._clock() - begun
                 if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
@@ -184,6 +195,7 @@ class Rules:
                 pause += self.patience.first_wait * self._rng.random()
             if pause >= remaining():  # it would be slept through for nothing
                 raise late()
+            self._contact.show(url, why, pause)
             yield Wait(seconds=pause)
 
 
@@ -225,8 +237,7 @@ def headers() -> dict[str, str]:
 def request_of(client: httpx.Client | httpx.AsyncClient, asked: Send) -> httpx.Request:
     """The request itself."""
     kind = None if asked.body is None else {"Content-Type": "application/json"}
-    # A server that is there takes a connection at once, however long its answer takes.
-    timeout = httpx.Timeout(asked.timeout, connect=min(asked.timeout, _CONNECT))
+    timeout = httpx.Timeout(asked.timeout, connect=min(asked.timeout, CONNECT))
     return client.build_request(asked.verb, asked.url, content=asked.body, headers=kind, timeout=timeout)
 
 
