@@ -43,7 +43,7 @@ from benchmarks.rl_figures import (
 from benchmarks.rl_methods import HACKED, HACKING, LEARNING, METHODS, OUTCOME, Method
 from benchmarks.rl_prms import exact_prm, first_error_prm, recipe_prm
 from stepmark.models.backbone import quiet_loading
-from stepmark.models.checkpoint import ARITHMETIC
+from stepmark.models.places import ARITHMETIC
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems

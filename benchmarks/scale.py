@@ -152,8 +152,8 @@ def driver(count: int) -> dict[str, float]:
 def tokens(solutions: list[Solution], base: str) -> dict[str, float]:
     """Tokens a second of one thread, encoded as the PRM reads them."""
     from stepmark.models.backbone import load_tokenizer
-    from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.encoding import Encoder
+    from stepmark.models.places import find_checkpoint
     from stepmark.training.layouts import layout_for
 
     tokenizer = load_tokenizer(find_checkpoint(base))

@@ -39,8 +39,8 @@ from benchmarks.common import finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
 from stepmark.batching import Write
-from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.local import HeadPRM
+from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
 from stepmark.models.session import CachedSession, Extended, Place
 from stepmark.records import Problem, Step, StepScores

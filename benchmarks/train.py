@@ -38,8 +38,8 @@ from benchmarks.common import PEERS, data_folder, finish, peer_python
 from benchmarks.train_rows import branches, for_trl, labels, whole_solutions
 from stepmark import load_prm
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.encoding import Encoder
+from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.prm import PRM
 from stepmark.models.spec import TextLayout
 from stepmark.models.tree import Ints, pack

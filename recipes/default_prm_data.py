@@ -174,8 +174,8 @@ def _last(row: LabelledSolution) -> int | None:
 def _tokens_of(base: str) -> Callable[[Sequence[LabelledSolution]], int]:
     """How many distinct tokens the trees of a group hold, as training packs them."""
     from stepmark.models.backbone import load_tokenizer
-    from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.encoding import Encoder
+    from stepmark.models.places import find_checkpoint
     from stepmark.training.examples import Dropped, by_problem, examples
     from stepmark.training.items import items_of
     from stepmark.training.layouts import layout_for

@@ -21,7 +21,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from stepmark import load_prm
-from stepmark.models.checkpoint import find_checkpoint
+from stepmark.models.places import find_checkpoint
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.sources import read_problems
 from stepmark.rl.adapters.trl import ProcessGRPOTrainer

@@ -26,7 +26,7 @@ def margin() -> ScriptedPRM:
 class _Mortal:
     """As `wordy`; the process is killed when it is asked for the time that $DIES_AT names."""
 
-    name = "mortal"
+    name = identity = "mortal"
     score_kind: ScoreKind = "probability"
     default_aggregate = "min"
     default_threshold: float | None = 0.5

@@ -22,11 +22,11 @@ def _log(line: str) -> None:
 
 
 class _Policy:
-    """The arithmetic world's policy, slow where $PAUSE says so, with a log of what it was asked."""
+    """The arithmetic world's policy, slow where $PAUSE says so, with a log of what it was asked; $POLICY is its identity where given."""
 
     def __init__(self, dies: int | None = None) -> None:
         self._policy = ArithmeticPolicy()
-        self.name, self.identity = self._policy.name, self._policy.identity
+        self.name, self.identity = self._policy.name, os.environ.get("POLICY", self._policy.identity)
         self._dies, self._asked = dies, 0
 
     @property
@@ -65,13 +65,15 @@ def dying() -> _Policy:
 
 
 def truth() -> ScriptedPRM:
-    """The true V, with a log."""
+    """The true V, slow as the policy; $PRM is its identity where given."""
 
     def score(problem: str, steps: tuple[str, ...]) -> float:
         time.sleep(float(os.environ.get("PAUSE", "0")) / 10)
         return true_value(read_arithmetic(problem), steps)
 
-    return ScriptedPRM(score, name="truth", default_aggregate="last")
+    prm = ScriptedPRM(score, name="truth", default_aggregate="last")
+    prm.identity = os.environ.get("PRM", prm.name)
+    return prm
 
 
 def never() -> ScriptedPRM:

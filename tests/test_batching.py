@@ -558,6 +558,55 @@ def test_a_damaged_reply_store_says_what_to_do(tmp_path, page):
         store.get([f"key {number}" for number in range(200)])
 
 
+def on_disk(path, statement, *values):
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        return db.execute(statement, values).fetchall()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE replies SET reply = '\"5\"' WHERE key = 'a'",
+        "UPDATE replies SET (reply, digest) = (SELECT reply, digest FROM replies WHERE key = 'b') WHERE key = 'a'",
+        "UPDATE replies SET digest = '' WHERE key = 'a'",
+    ],
+)
+def test_a_reply_that_was_altered_in_the_file_is_refused(tmp_path, change):
+    path = tmp_path / "replies.sqlite"
+    with ReplyFile(path) as store:
+        store.put({"a": '"4"', "b": '"6"'})
+    on_disk(path, change)
+    with ReplyFile(path) as store:
+        assert store.get(["b"]) == {"b": '"6"'}
+        with pytest.raises(InputError, match=r"replies\.sqlite: the reply under a was changed.*DELETE FROM"):
+            store.get(["a", "b"])
+        with pytest.raises(InputError, match="was changed after it was recorded"):
+            store.put({"a": '"4"'})
+    # What the message says to do.
+    on_disk(path, "DELETE FROM replies WHERE key = 'a'")
+    with ReplyFile(path) as store:
+        assert store.put({"a": '"4"'}) == {"a": '"4"'}
+
+
+def test_a_store_of_format_1_goes_on_and_its_new_replies_are_checked(tmp_path):
+    path = tmp_path / "replies.sqlite"
+    on_disk(
+        path,
+        "CREATE TABLE replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, "
+        "made TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP) WITHOUT ROWID",
+    )
+    on_disk(path, "INSERT INTO replies (key, reply) VALUES ('old', '1')")
+    on_disk(path, f"PRAGMA application_id = {0x7374706D}")
+    on_disk(path, "PRAGMA user_version = 1")
+    with ReplyFile(path) as store, ReplyFile(path) as other:
+        assert store.put({"old": "2", "new": "3"}) == {"old": "1", "new": "3"}
+        assert other.get(["old", "new"]) == {"old": "1", "new": "3"}
+    on_disk(path, "UPDATE replies SET reply = '4' WHERE key = 'new'")
+    with ReplyFile(path) as store, pytest.raises(InputError, match="under new was changed"):
+        store.get(["new"])
+    assert on_disk(path, "PRAGMA user_version") == [(2,)]
+
+
 def test_memory_forgets_the_oldest():
     store = MemoryReplies(limit=2)
     store.put({"a": "1", "b": "2"})

@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_config, read_config, token_limit
-from stepmark.models.checkpoint import Tensors, adapter_config, find_checkpoint, merge_adapter
+from stepmark.models.checkpoint import Tensors, adapter_config, merge_adapter
+from stepmark.models.places import find_checkpoint
 
 torch.set_num_threads(1)
 

@@ -21,6 +21,7 @@ from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution
 from stepmark.scoring.workers import BUILD, SpreadPRM
+from stepmark.store import ResumableRows
 
 SUMS = "scripted_prms:arithmetic"
 
@@ -91,12 +92,12 @@ def test_a_killed_run_goes_on_with_or_without(tmp_path, cluster):
     assert run(file, tmp_path / "whole") == 0
     cluster(size=2)
     out = tmp_path / "out"
-    (tmp_path / "out.part").write_bytes(
-        b"".join((tmp_path / "whole").read_bytes().splitlines(keepends=True)[:100])
-    )
     manifest = json.loads((tmp_path / "whole.manifest.json").read_text())
-    begun = {key: manifest[key] for key in ("stepmark", "command", "input", "settings")}
-    (tmp_path / "out.part.manifest.json").write_text(json.dumps(begun))
+    begun = ResumableRows(out, {key: manifest[key] for key in ("command", "input", "settings")})
+    begun.identify(manifest["models"])
+    for line in (tmp_path / "whole").read_text().splitlines()[:100]:
+        begun.write(json.loads(line))
+    begun.close()
     assert run(file, out, "--ray", "x") == 0
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
     asked = [r.solution.id for _, given in Here.made.given for r in given]

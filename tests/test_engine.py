@@ -285,6 +285,7 @@ def grader(*, budget=64, max_tokens=None, truncate=False):
         engine=Engine(model, device="cpu", token_budget=budget, ledger=Ledger()),
         head=lambda rows: rows @ weight.T,
         neutral="positive",
+        identity=lambda: "tiny#1",
     )
 
 
@@ -450,6 +451,7 @@ def test_implicit_scores_over_many_chunks_and_slices(budget, per_step):
         encoder=Encoder(tokenizer, layout, max_tokens=None),
         policy=policy,
         reference=reference,
+        identity=lambda: "tiny#2",
     )
     rng = np.random.RandomState(4)
     words = ["correct", "wrong", "the", "sum", "is", "5"]

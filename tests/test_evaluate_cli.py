@@ -226,6 +226,14 @@ def test_another_prm_or_other_data_do_not_use_them(capfd):
     assert "data was" in capfd.readouterr().err
 
 
+def test_where_the_prm_is_gone_its_scores_can_be_measured(capfd, monkeypatch):
+    assert evaluate("--out", "ev") == 0
+    monkeypatch.setattr("scripted_prms.arithmetic", lambda: None)
+    assert evaluate("--out", "ev") == 2
+    assert "--scores ev/scores.jsonl measures them as they are" in capfd.readouterr().err
+    assert evaluate("--scores", "ev/scores.jsonl", "--out", "as-it-is", prm=None) == 0
+
+
 def test_scores_of_other_texts_are_not_used(capfd, monkeypatch):
     """The same file, read otherwise (as by another version): the scores are of other texts."""
     row = {

@@ -466,7 +466,7 @@ def test_what_cannot_work_is_refused_before_anything_is_asked(tmp_path, monkeypa
     file, _ = world(tmp_path, count=1)
     assert run(*(str(file) if word == "FILE" else word for word in words)) == 2
     assert said in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.work*"))
+    assert not list(tmp_path.glob("*.part*"))
 
 
 @pytest.mark.parametrize("method", ["rollout", "binary"])

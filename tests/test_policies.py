@@ -17,7 +17,7 @@ from stepmark.errors import (
     UnknownNameError,
     UsageError,
 )
-from stepmark.models.policies import POLICIES, answerers, load_policy
+from stepmark.models.policies import POLICIES, answerers, load_policy, policy_identity
 from stepmark.models.policies.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
@@ -413,7 +413,8 @@ def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer,
     assert isinstance(loaded, LocalPolicy)
     request = Write(prompt=USER, n=2, temperature=0.8, max_tokens=5)
     assert loaded.write([request]) == policy.write([request])
-    assert loaded.identity.split("#")[1] == policy.identity.split("#")[1]
+    assert loaded.identity == policy_identity(str(tmp_path), dtype="float32")
+    assert loaded.identity != policy_identity(str(tmp_path), dtype="bfloat16")
 
 
 def test_a_model_that_was_trained_further_is_another_identity(tokenizer):

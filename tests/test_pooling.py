@@ -137,7 +137,7 @@ def client(server, built, family="qwen-prm", **settings):
         truncate=settings.pop("truncate", False),
     )
     url = server if isinstance(server, str) else server.url
-    return PoolingPRM(url, spec, encoder, pause=0.001, timeout=60.0, **settings)
+    return PoolingPRM(url, spec, encoder, identity=lambda: "read so", pause=0.001, timeout=60.0, **settings)
 
 
 @pytest.mark.parametrize("every_token", [False, True])
@@ -316,6 +316,27 @@ def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
 # Which model, which tokenizer
 
 
+def test_the_identity_is_how_it_is_read_and_what_the_server_reports(built):
+    def identity(*, entry=None, model="m", name="read so"):
+        listed = {"data": [{"id": "other"}, {"id": "m", "created": 1, "root": "/weights/1", **(entry or {})}]}
+        with Server(as_vllm(built, every_token=False), models=listed) as server:
+            encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
+            made = {"identity": lambda: name, "model": model}
+            with PoolingPRM(server.url, FAMILIES["qwen-prm"], encoder, **made) as prm:
+                return prm.identity
+
+    first = identity()
+    assert first == identity(entry={"created": 2})  # which vLLM sets to the time of the request
+    others = [
+        identity(entry={"root": "/weights/2"}),
+        identity(model="other"),
+        identity(name="read otherwise"),
+    ]
+    assert len({first, *others}) == 4
+    with Server(as_vllm(built, every_token=False), models={"data": None}) as server:
+        assert client(server, built, model="m").identity.startswith("read so#")
+
+
 def test_several_served_models_need_a_name(built):
     with Server(as_vllm(built, every_token=False), models=("one", "two")) as server:
         with pytest.raises(BackendError, match=r"serves \['one', 'two'\]; name one with --model"):
@@ -352,7 +373,7 @@ def test_a_server_needs_a_tokenizer_here():
 def test_families_that_read_the_language_model_head_are_refused(built, family):
     encoder = Encoder(built.tokenizer, FAMILIES["qwen-prm"].layout, max_tokens=None)
     with pytest.raises(CheckpointError, match=f"{family} reads the language-model head"):
-        PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder)
+        PoolingPRM("http://127.0.0.1:9", FAMILIES[family], encoder, identity=lambda: "")
 
 
 # Keys, and the end

@@ -117,7 +117,7 @@ def test_two_steps_of_rl_in_trl(tmp_path):
 
 
 def find(name):
-    from stepmark.models.checkpoint import find_checkpoint
+    from stepmark.models.places import find_checkpoint
 
     return find_checkpoint(name)
 

@@ -91,6 +91,43 @@ def alike(found, expected):
         assert row == pytest.approx(other, abs=1e-5)
 
 
+class Switching(httpx.BaseTransport):
+    """To one server, and from a moment on to another at the same address."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def handle_request(self, request):
+        return self.server.transport.handle_request(request)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_server_that_comes_back_with_another_model_is_refused(zoo, incremental):
+    """As when it is started anew with other weights under the same name, while a client goes on asking."""
+    first, second = prm_of(zoo), load_prm(str(zoo["qwen-prm"].folder), dtype="bfloat16", device="cpu")
+    with InProcess(first) as one, InProcess(prm_of(zoo)) as same, InProcess(second) as other:
+        way = Switching(one)
+        patience = Patience(retries=1, first_wait=0.001, timeout=300)
+        with RemotePRM(Client(ADDRESS, transport=way, patience=patience)) as there:
+            keeper = scorer.scorer_of(there)
+
+            def ask(step):
+                request = Score(problem=PENS, steps=(step,))
+                return keeper.score([request], lambda *_: None) if incremental else there.score(PENS, [step])
+
+            ask("3 * 12 = 36 pens.")
+            way.server = same  # started anew with the same model
+            ask("3 * 12 = 35 pens.")
+            way.server = other
+            with pytest.raises(
+                BackendError, match="the server's model has changed since this client first asked"
+            ):
+                ask("3 * 12 = 34 pens.")
+        with RemotePRM(Client(ADDRESS, transport=way, patience=patience)) as again:
+            assert again.identity != there.identity
+            assert len(again.score(PENS, ["3 * 12 = 34 pens."])) == 1
+
+
 @pytest.mark.parametrize("name", ["qwen-prm", "three-class", "implicit"])
 def test_it_scores_as_the_prm_does_here(zoo, name):
     here = prm_of(zoo, name)
@@ -308,8 +345,8 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
         assert scorer.why_whole_prefixes(there) == ""
         keeper = scorer.scorer_of(there)
         assert isinstance(keeper, RemoteScorer)
-        identity = scorer.prm_identity(there)
-        assert identity == f"{there.name}#{scorer.prm_identity(here).rpartition('#')[2]}"
+        identity = there.identity
+        assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
         asked = {
             Score: Answerer(identity=identity, answer=keeper.score),
             Release: Answerer(identity=identity, answer=keeper.release),

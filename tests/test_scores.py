@@ -10,6 +10,7 @@ from stepmark.evaluation.scores import CaseScores, grade_cases, read_scores, sco
 from stepmark.models.prm import Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.store import ResumableRows
 
 NAMES = ("negative", "neutral", "positive")
 
@@ -264,7 +265,7 @@ def test_classes_and_critiques_are_kept(tmp_path):
     )
 
     class Tells:
-        name = "tells"
+        name = identity = "tells"
         score_kind = "probability"
         default_threshold = 0.5
         default_aggregate = "min"
@@ -316,22 +317,35 @@ def test_another_manifest_does_not_continue(tmp_path):
         grade_cases(MANY, prm(), path, other)
 
 
-def test_a_part_that_is_damaged(tmp_path):
+def test_a_part_of_other_cases_is_refused(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    for rows, expected in (
+        ([{}], r"scores\.jsonl\.part:1 is of None and should be of 'c-0'; delete it"),
+        (
+            [{"id": "c-1"}, {"id": "c-0"}],
+            r"scores\.jsonl\.part:1 is of 'c-1' and should be of 'c-0'; delete it",
+        ),
+        ([InputError("left out")], "was not written by this command; delete it to start again"),
+    ):
+        part = ResumableRows(path, MANIFEST)
+        part.identify({"prm": "made"})
+        for row in rows:
+            part.refuse(row) if isinstance(row, InputError) else part.write(row)
+        part.close()
+        with pytest.raises(UsageError, match=expected):
+            grade_cases(MANY, prm(), path, MANIFEST)
+        part.part.unlink()
+
+
+def test_another_prm_does_not_continue_and_the_scores_say_whose_they_are(tmp_path):
     path = tmp_path / "scores.jsonl"
     with pytest.raises(KeyboardInterrupt):
         grade_cases(MANY, prm(stop_at="2 1"), path, MANIFEST)
-    part = tmp_path / "scores.jsonl.part"
-    lines = part.read_text().splitlines(keepends=True)
-    part.write_text("".join(["{}\n", *lines[1:]]))
-    with pytest.raises(
-        UsageError, match=r"scores\.jsonl\.part:1 is of None and should be of 'c-0'; delete it"
-    ):
-        grade_cases(MANY, prm(), path, MANIFEST)
-    part.write_text("".join([lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(
-        UsageError, match=r"scores\.jsonl\.part:1 is of 'c-1' and should be of 'c-0'; delete it"
-    ):
-        grade_cases(MANY, prm(), path, MANIFEST)
-    part.write_text("".join(['!{"error": "left out"}\n', *lines[1:]]))
-    with pytest.raises(UsageError, match="was not written by this command; delete it to start again"):
-        grade_cases(MANY, prm(), path, MANIFEST)
+    other = prm()
+    other.identity = "made#2"
+    with pytest.raises(UsageError, match=r'another model made: models\.prm was "made" and is now "made#2"'):
+        grade_cases(MANY, other, path, MANIFEST)
+    sheet = grade_cases(MANY, prm(), path, MANIFEST)
+    assert sheet.identity == read_scores(path, MANY).identity == "made"
+    (tmp_path / "scores.jsonl.manifest.json").unlink()
+    assert read_scores(path, MANY).identity is None

@@ -105,7 +105,7 @@ def test_every_method_on_a_file(tmp_path, method, capsys):
     assert manifest["method"]["name"] == method
     assert manifest["problems"] == 2
     assert "2 problems: 2 with a solution" in capsys.readouterr().err
-    assert not Path(f"{out}.work").exists()
+    assert not Path(f"{out}.part").exists()
 
 
 def test_methods_that_ask_no_prm_load_none(tmp_path):
@@ -223,8 +223,8 @@ def test_problems_that_cannot_be_searched(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "problems.jsonl:" in said
     assert not out.exists()
-    Path(f"{out}.work.part").unlink(missing_ok=True)
-    Path(f"{out}.work.part.manifest.json").unlink(missing_ok=True)
+    Path(f"{out}.part").unlink(missing_ok=True)
+    Path(f"{out}.part.manifest.json").unlink(missing_ok=True)
     assert main([*words, "--keep-going"]) == 0
     said = capsys.readouterr().err
     assert [row["id"] for row in rows_of(out)] == ["arithmetic-3-0", "arithmetic-3-1"]
@@ -359,7 +359,7 @@ def test_a_dead_server_loses_nothing(tmp_path, capsys, monkeypatch):
     assert "the server went away" in capsys.readouterr().err
     assert not out.exists()
     # The policy's name is part of the run: another one may not go on with it, unless nothing was found yet.
-    for part in tmp_path.glob("out.jsonl.work*"):
+    for part in tmp_path.glob("out.jsonl.part*"):
         part.unlink()
     assert main([*words, "--policy", "search_models:policy", "--out", str(out)]) == 0
     asked = (tmp_path / "asked").read_text().splitlines()

@@ -298,16 +298,16 @@ def test_name_settings_and_source_decide_what_is_continued(tmp_path, monkeypatch
     code, said = run(MINE, "--set", "expand=2")
     assert code == 2
     assert "p.jsonl:3" in said
-    kept = (tmp_path / "o.jsonl.work.part").read_text()
+    kept = (tmp_path / "o.jsonl.part").read_text()
     assert len(kept.splitlines()) == 2
-    manifest = json.loads((tmp_path / "o.jsonl.work.part.manifest.json").read_text())
+    manifest = json.loads((tmp_path / "o.jsonl.part.manifest.json").read_text())
     assert list(manifest["source"]["modules"]) == ["own_mine", "own_searches"]
     # Another setting, another source: refused, and what is there stays.
     code, said = run(MINE, "--set", "expand=3")
     assert (code, "method.expand was 2 and is now 3" in said) == (2, True)
     code, said = run(MINE + "# changed\n", "--set", "expand=2")
     assert (code, "source.modules.own_mine was" in said) == (2, True)
-    assert (tmp_path / "o.jsonl.work.part").read_text() == kept
+    assert (tmp_path / "o.jsonl.part").read_text() == kept
     # The same again goes on; --keep-going decides nothing of what is found.
     code, said = run(MINE, "--set", "expand=2", "--keep-going")
     assert (code, "2 problems: 2 with a solution" in said) == (0, True)

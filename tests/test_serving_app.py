@@ -203,7 +203,8 @@ def test_a_step_that_was_not_read_is_null():
 class ThreeClasses:
     """Says of each step what three classes are."""
 
-    name, score_kind, default_aggregate, default_threshold = "three", "probability", "last", 0.5
+    name = identity = "three"
+    score_kind, default_aggregate, default_threshold = "probability", "last", 0.5
 
     def __init__(self):
         self.ledger = ScriptedPRM({}).ledger

@@ -5,6 +5,8 @@ import gzip
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from stepmark.store import (
     atomic_write,
     encode_row,
     fingerprint,
+    hold,
     open_rows,
     parse_row,
     read_rows,
@@ -347,20 +350,6 @@ def test_another_manifest_is_fine_where_nothing_was_done(tmp_path):
     assert json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["prm"] == "b"
 
 
-@pytest.mark.parametrize("manifest", ["", "{", "[1]", "null", "[" * 100_000])
-def test_a_damaged_manifest_says_what_to_delete(tmp_path, manifest):
-    first = ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
-    first.write({"x": 1})
-    first.close()
-    (tmp_path / "out.jsonl.part.manifest.json").write_text(manifest)
-    with pytest.raises(
-        UsageError,
-        match=rf"^{tmp_path}/out.jsonl.part.manifest.json is damaged .*Delete {tmp_path}/out.jsonl.part to start again",
-    ):
-        ResumableRows(tmp_path / "out.jsonl", {"prm": "a"})
-    assert (tmp_path / "out.jsonl.part").read_bytes() == b'{"x": 1}\n'
-
-
 @pytest.mark.parametrize("content", [b"my notes\n", b"my notes"])
 def test_a_part_of_someone_else_is_left_alone(tmp_path, content):
     part = write(tmp_path / "out.jsonl.part", content)
@@ -378,16 +367,181 @@ def test_two_runs_at_once(tmp_path):
     assert (tmp_path / "out").read_text() == '{"a": 1}\n'
 
 
-def test_a_damaged_part(tmp_path):
-    rows = ResumableRows(tmp_path / "out", {})
-    rows.write({"a": 1})
-    rows.close()
-    with (tmp_path / "out.part").open("ab") as part:
-        part.write(b"\0\0\0\n")
-    again = ResumableRows(tmp_path / "out", {})
-    with pytest.raises(UsageError, match=r"out\.part:2 is damaged"):
-        list(again.earlier())
-    again.close()
+def part_of(folder, rows, manifest=None):
+    """The part of an interrupted run, as bytes a line."""
+    run = ResumableRows(folder / "out", manifest or {})
+    for row in rows:
+        run.write(row)
+    run.close()
+    return (folder / "out.part").read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda a, b, c: [a, b, c, b"\0\0\0\n"], 4),
+        (lambda a, b, c: [b, a, c], 1),  # of one length
+        (lambda a, b, c: [a, c, b], 2),
+        (lambda a, b, c: [a, b, b], 3),
+        (lambda a, b, c: [a, c], 2),
+        (lambda a, b, c: [b, c], 1),
+        (lambda a, b, c: [a, b.replace(b"0.2", b"0.3"), c], 2),
+        (lambda a, b, c: [a, b[:17] + b"!" + b[17:], c], 2),
+    ],
+)
+def test_a_part_that_was_changed_is_refused_with_its_first_wrong_line(tmp_path, change, line):
+    lines = part_of(tmp_path, [{"scores": [0.1 * n]} for n in (1, 2, 4)])
+    assert len({len(one) for one in lines}) == 1
+    (tmp_path / "out.part").write_bytes(b"".join(change(*lines)))
+    with pytest.raises(UsageError, match=rf"out\.part:{line} is damaged: its checksum does not fit.*Delete"):
+        ResumableRows(tmp_path / "out", {})
+    # It was left as it was; put right, it goes on.
+    (tmp_path / "out.part").write_bytes(b"".join(lines))
+    run = ResumableRows(tmp_path / "out", {})
+    assert (run.done, [row["scores"] for row in run.earlier()]) == (3, [[0.1], [0.2], [0.4]])
+    run.close()
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', '!{"error": "bad"}'])
+def test_a_part_of_an_older_version_is_refused_by_its_name(tmp_path, line):
+    part_of(tmp_path, [{"a": 1}])
+    (tmp_path / "out.part").write_text(f"{line}\n")
+    with pytest.raises(UsageError, match=r"out\.part:1 is damaged: it has no checksum, as in parts of older"):
+        ResumableRows(tmp_path / "out", {})
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
+def test_a_part_whose_manifest_cannot_be_read_is_refused(tmp_path, content):
+    part_of(tmp_path, [{"a": 1}])
+    (tmp_path / "out.part.manifest.json").write_text(content)
+    with pytest.raises(UsageError, match="nothing says what it was made with"):
+        ResumableRows(tmp_path / "out", {})
+
+
+def test_rows_of_another_model_do_not_go_into_a_part(tmp_path):
+    for identity in ("m#1", "m#0"):  # where no row is there yet, any model may begin
+        first = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
+        first.identify({"prm": identity})
+        if identity == "m#0":
+            first.write({"a": 1})
+        first.close()
+    for models, said in (
+        ({"prm": "m#1"}, r'models\.prm was "m#0" and is now "m#1"\. Use that model again to continue it'),
+        ({"prm": "m#0", "orm": "o#2"}, r'models\.orm was null and is now "o#2"'),
+    ):
+        second = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
+        with pytest.raises(
+            UsageError, match=rf"holds 1 rows of an interrupted run that another model made: {said}"
+        ):
+            second.identify(models)
+        second.close()
+    third = ResumableRows(tmp_path / "out", {"settings": {"prm": "m"}})
+    third.identify({"prm": "m#0"})
+    third.finish({})
+    manifest = json.loads((tmp_path / "out.manifest.json").read_text())
+    assert manifest["models"] == {"prm": "m#0"}
+
+
+def test_a_part_that_says_no_model_is_not_continued_by_one(tmp_path):
+    part_of(tmp_path, [{"a": 1}])
+    run = ResumableRows(tmp_path / "out", {})
+    with pytest.raises(UsageError, match=r'models was null and is now \{"prm": "m#0"\}'):
+        run.identify({"prm": "m#0"})
+    run.close()
+
+
+def test_results_may_make_several_files(tmp_path):
+    run = ResumableRows(tmp_path / "out.jsonl", {"a": 1})
+    run.write({"rows": [{"x": 1}, {"x": 2}], "tree": {"t": 1}})
+    run.refuse(InputError("bad"))
+    run.write({"rows": [], "tree": {"t": 2}})
+    assert [isinstance(one, InputError) for one in run.results()] == [False, True, False]
+    run.finish(
+        {"solutions": 2},
+        {
+            str(tmp_path / "trees.jsonl"): lambda result: [result["tree"]],
+            str(tmp_path / "out.jsonl"): lambda result: result["rows"],
+        },
+    )
+    assert (tmp_path / "out.jsonl").read_text() == '{"x": 1}\n{"x": 2}\n'
+    assert (tmp_path / "trees.jsonl").read_text() == '{"t": 1}\n{"t": 2}\n'
+    assert names(tmp_path) == ["out.jsonl", "out.jsonl.manifest.json", "trees.jsonl"]
+    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
+    assert manifest.pop("stepmark")
+    assert manifest == {"a": 1, "solutions": 2}
+
+
+# --- drafts
+
+
+DIES_IN_A_DRAFT = """
+import os, signal, sys
+from stepmark.store import atomic_write
+with atomic_write(sys.argv[1]) as handle:
+    handle.write("half")
+    handle.flush()
+    if sys.argv[2] == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def drafting(path, how):
+    return subprocess.Popen(
+        [sys.executable, "-c", DIES_IN_A_DRAFT, str(path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed_in_a_draft(path):
+    with drafting(path, "dies") as process:
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
+def test_drafts_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path):
+    target = tmp_path / "out.jsonl"
+    killed_in_a_draft(target)
+    stale = names(tmp_path)
+    assert len(stale) == 1 and stale[0].endswith(".tmp")
+    (tmp_path / ".out.jsonl.4711.tmp").write_text("as older versions named them")
+    (tmp_path / ".out.jsonl.mine.tmp").write_text("of somebody else")
+    (tmp_path / ".out.jsonl.part.0123456789ab.tmp").write_text("of another file")
+    others = [".out.jsonl.mine.tmp", ".out.jsonl.part.0123456789ab.tmp"]
+    with drafting(target, "lives") as living:
+        assert living.stdout.readline() == "writing\n"
+        [theirs] = set(names(tmp_path)) - {*others}
+        assert theirs not in stale and ".out.jsonl.4711.tmp" not in names(tmp_path)
+        with atomic_write(target) as handle:
+            handle.write("ours")
+        assert names(tmp_path) == sorted([*others, theirs, "out.jsonl"])
+        living.communicate("go on\n")
+    assert living.returncode == 0
+    assert target.read_text() == "half"  # the last to finish
+    assert names(tmp_path) == sorted([*others, "out.jsonl"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
+def test_a_run_that_begins_removes_what_a_killed_one_drafted(tmp_path):
+    for name in ("out", "out.manifest.json", "out.part.manifest.json"):
+        killed_in_a_draft(tmp_path / name)
+    assert len(names(tmp_path)) == 3
+    run = ResumableRows(tmp_path / "out", {})
+    assert names(tmp_path) == ["out.part", "out.part.manifest.json"]
+    run.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
+def test_a_folder_is_held_by_one_run(tmp_path):
+    with hold(tmp_path):
+        with pytest.raises(UsageError, match="another run is writing into"), hold(tmp_path):
+            pass
+        assert names(tmp_path) == []
+    with hold(tmp_path):
+        pass
 
 
 def test_a_pipe_cannot_be_resumed(tmp_path):

@@ -31,8 +31,8 @@ pytest.importorskip("transformers")
 from stepmark.labels.labelling import Rollouts  # noqa: E402
 from stepmark.labels.measured import measured_values  # noqa: E402
 from stepmark.models.backbone import load_tokenizer  # noqa: E402
-from stepmark.models.checkpoint import ARITHMETIC, find_checkpoint  # noqa: E402
 from stepmark.models.encoding import Encoder  # noqa: E402
+from stepmark.models.places import ARITHMETIC, find_checkpoint  # noqa: E402
 from stepmark.training.layouts import layout_for  # noqa: E402
 from stepmark.training.tiny_policy import (  # noqa: E402
     SPECIAL,

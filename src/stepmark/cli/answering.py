@@ -68,6 +68,14 @@ class Answering:
     """Tokens that the policy has written so far."""
 
 
+def models_of(answerers: Mapping[type, Answerer]) -> dict[str, str]:
+    """The identities of the policy and the PRM among what answers, as manifests name them."""
+    from stepmark.batching import Score, Write
+
+    asked = (("policy", Write), ("prm", Score))
+    return {which: answerers[kind].identity for which, kind in asked if kind in answerers}
+
+
 def check_ray(options: RayOptions) -> None:
     """Refuse flags about workers that cannot work.
 

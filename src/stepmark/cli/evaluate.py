@@ -86,7 +86,7 @@ def processbench_command(
         evaluate(
             sheet,
             threshold=threshold,
-            settings=settings_of(options),
+            settings=settings_of(options, sheet),
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,
@@ -119,7 +119,7 @@ def prmbench_command(*, data: Data, threshold: str | None = None, options: Evalu
         evaluate(
             sheet,
             threshold=threshold,
-            settings=settings_of(options),
+            settings=settings_of(options, sheet),
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,

@@ -112,7 +112,7 @@ def best_of_n_command(
                 file=sys.stderr,
             )
         sheet = scored(NAME, cases, files, options, also=of_prm, split=choices.split)
-        outcomes = outcome_tokens = None
+        outcomes = outcome_tokens = orm_identity = None
         if choices.orm is not None:
             # What says how the PRM is read is not said of the outcome model.
             orm = replace(
@@ -128,6 +128,7 @@ def best_of_n_command(
             judged = scored(
                 NAME, cases, files, orm, outcome=True, also=(*SHARED, "neutral"), split=choices.split
             )
+            orm_identity = judged.identity
             outcomes = {row.case.id: s for row in judged.rows if (s := row.scores[-1]) is not None}
             outcome_tokens = {
                 row.case.id: (row.steps.problem_tokens or 0) + row.steps.solution_tokens
@@ -140,7 +141,12 @@ def best_of_n_command(
             verifier=verifier,
             outcomes=outcomes,
             outcome_tokens=outcome_tokens,
-            settings=settings_of(options) | {k: v for k, v in asdict(choices).items() if v not in (None, ())},
+            settings=settings_of(options, sheet)
+            | {
+                key: value
+                for key, value in {**asdict(choices), "orm_identity": orm_identity}.items()
+                if value not in (None, ())
+            },
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,
@@ -151,7 +157,7 @@ def best_of_n_command(
 
 def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Path:
     """Sample and verify candidates into OUT/candidates.jsonl, or take those of an earlier run with the same settings."""
-    from stepmark.models.policies import load_policy
+    from stepmark.models.policies import load_policy, policy_identity
     from stepmark.models.replies import ReplyFile
     from stepmark.problems.answers import load_verifier
     from stepmark.problems.sources import read_problems
@@ -186,6 +192,8 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
     )
     if path.exists():
         check_same(path, manifest)
+        identity = policy_identity(choices.policy, dtype=options.dtype, device=options.device)
+        check_same(path, manifest | {"models": {"policy": identity}})
         print(f"{path} has the candidates of an earlier run with these settings", file=sys.stderr)
         return path
     problems = list(read_problems(choices.problems))
@@ -193,12 +201,13 @@ def _sample(name: str, choices: BestOfNOptions, options: EvaluateOptions) -> Pat
         problems = [
             problems[at * len(problems) // options.limit] for at in range(min(options.limit, len(problems)))
         ]
-    policy = load_policy(choices.policy, dtype=options.dtype, device=options.device)
     with (
         closing(open_rows(path, manifest)) as out,
         closing(ReplyFile(folder / "replies.sqlite")) as store,
         load_verifier(choices.verifier, percent=choices.percent) as verifier,
     ):
+        policy = load_policy(choices.policy, dtype=options.dtype, device=options.device)
+        out.identify({"policy": policy.identity})
         left = problems[out.done :]
         progress = Progress(
             len(problems),

@@ -81,7 +81,7 @@ def calibration_command(
         bins=bins,
         split=split,
         neutral=options.neutral,
-        settings=settings_of(options)
+        settings=settings_of(options, sheet)
         | {"target": target, "aggregate": aggregate, "fit": fit, "fit_share": fit_share},
         data=provenance([*files, *more]),
         facts=sampled(len(cases), len(every)),
@@ -140,7 +140,7 @@ def drift_command(
             threshold=threshold,
             reference=against,
             bins=bins,
-            settings=settings_of(options) | {"aggregate": aggregate},
+            settings=settings_of(options, sheet) | {"aggregate": aggregate},
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,

@@ -59,7 +59,7 @@ def disagreement_command(
             threshold=threshold,
             neutral=options.neutral,
             show=show,
-            settings={**settings_of(options), "trials": trials} | ({} if graded else {"prm": None}),
+            settings={**settings_of(options, sheet), "trials": trials} | ({} if graded else {"prm": None}),
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,

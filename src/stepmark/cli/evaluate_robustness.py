@@ -58,7 +58,7 @@ def robustness_command(
             sheet,
             found,
             Robustness(aggregate=aggregate, threshold=threshold, margin=margin),
-            settings={**settings_of(options), "perturbations": ", ".join(names)},
+            settings={**settings_of(options, sheet), "perturbations": ", ".join(names)},
             data=provenance(files),
             facts=sampled(len(cases), len(every)),
             resamples=options.resamples,

@@ -117,11 +117,12 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     from stepmark.evaluation.search_entrants import METHODS, Shape, entrants
     from stepmark.evaluation.search_report import NAME, Setting, evaluate
     from stepmark.models import policies, scorer
+    from stepmark.models.identity import identity_of
     from stepmark.models.replies import ReplyFile
     from stepmark.problems import answers
     from stepmark.search.searching import Grading, Searching
     from stepmark.show.search_page import SearchPage, search_html
-    from stepmark.store import atomic_write
+    from stepmark.store import atomic_write, hold
 
     theirs = _own(contest)
     settings = Contest(
@@ -146,6 +147,7 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
     problems, facts = _problems(file, options.limit)
     folder = folder_of(NAME, options)
     with ExitStack() as stack:
+        stack.enter_context(hold(folder))
         verifier = stack.enter_context(
             closing(answers.load_verifier(contest.verifier, percent=contest.percent))
         )
@@ -177,7 +179,13 @@ def search_command(file: str, /, *, contest: ContestOptions, options: EvaluateOp
                     prm=prm.name,
                     policy=policy.name,
                     threshold=prm.default_threshold,
-                    settings=_settings(contest, options) | _told(theirs) | {"aggregate": grading.aggregate},
+                    settings={
+                        **_settings(contest, options),
+                        **_told(theirs),
+                        "aggregate": grading.aggregate,
+                        "prm_identity": identity_of(prm),
+                        "policy_identity": policy.identity,
+                    },
                     data=provenance([file]),
                     facts=facts,
                     resamples=options.resamples,

@@ -8,21 +8,29 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter
 
 from stepmark.cli.flags import Flag
 from stepmark.cli.prm_flags import PRMFlags
 from stepmark.cli.progress import Progress
-from stepmark.errors import BackendError, UsageError
-from stepmark.store import check_readable, fingerprint
+from stepmark.errors import BackendError, StepmarkError, UsageError
+from stepmark.store import check_readable, fingerprint, hold
 
 if TYPE_CHECKING:
     from stepmark.evaluation.cases import Case
     from stepmark.evaluation.result import Result
     from stepmark.evaluation.scores import Sheet
     from stepmark.models.prm import PRM
+
+
+class _Reading(TypedDict):
+    """How every evaluation has its PRM read."""
+
+    truncate: bool
+    outcome: bool
+    also: Collection[str]
 
 
 @Parameter(name="*")
@@ -179,7 +187,6 @@ def scored(
                 "limit": options.limit,
                 # The texts themselves: how they are cut, changed or read may differ between versions.
                 "cases": _digest(cases),
-                **_checkpoint(options),
                 **extra,
                 "settings": _scoring(options),
             }
@@ -187,17 +194,24 @@ def scored(
     )
     if path.exists():
         check_same(path, manifest)
-        print(f"{path} has the scores of an earlier run with these settings", file=sys.stderr)
+        try:
+            identity = options.identity(**_reading(options, outcome=outcome, also=also))
+        except StepmarkError as error:
+            error.add_note(f"{path} has scores of an earlier run; --scores {path} measures them as they are")
+            raise
+        check_same(path, manifest | {"models": {"prm": identity}})
+        print(f"{path} has the scores of an earlier run with these settings, by {identity}", file=sys.stderr)
         return read_scores(path, cases)
     together: dict[str, list[Case]] = {}
     for case in cases:
         together.setdefault(case.problem, []).append(case)
     ordered = [case for group in together.values() for case in group]
-    prm = load(options, outcome=outcome, also=also)
-    progress = Progress(len(ordered), done=_done(path), tokens=lambda: prm.ledger.tokens_computed)
     try:
-        with progress:
-            grade_cases(ordered, prm, path, manifest, advance=progress.advance)
+        with hold(path.parent):
+            prm = load(options, outcome=outcome, also=also)
+            progress = Progress(len(ordered), done=_done(path), tokens=lambda: prm.ledger.tokens_computed)
+            with progress:
+                grade_cases(ordered, prm, path, manifest, advance=progress.advance)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"the scores so far are kept in {path}.part; the same command continues"
@@ -217,27 +231,6 @@ def _digest(cases: Sequence[Case]) -> str:
         )
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()
-
-
-def _checkpoint(options: EvaluateOptions) -> dict[str, Any]:
-    """What the scores of a checkpoint's folder depend on, for their manifest: its spec's hash, name and size of the weights.
-
-    Without it the scores of before a map was stored would be taken for those of after, and the map applied twice.
-    """
-    from stepmark.models.spec import SPEC_FILE
-    from stepmark.store import fingerprint
-
-    store = Path(options.prm)
-    if not store.is_dir():
-        return {}
-    known = fingerprint(store / SPEC_FILE)
-    weights = sorted(
-        (file.name, file.stat().st_size)
-        for file in store.iterdir()
-        if file.suffix in (".safetensors", ".bin")
-    )
-    state = {"spec": None if known is None else known.sha256, "weights": [list(one) for one in weights]}
-    return {"checkpoint": state}
 
 
 def _done(path: Path) -> int:
@@ -279,7 +272,11 @@ def load(options: EvaluateOptions, *, outcome: bool = False, also: Collection[st
     """The PRM that the options name; `also` as for `check`."""
     if sys.stderr.isatty():
         print(f"loading {options.prm} ...", file=sys.stderr, flush=True)
-    return options.load(truncate=not options.refuse_long, outcome=outcome, also=(*_EVERYWHERE, *also))
+    return options.load(**_reading(options, outcome=outcome, also=also))
+
+
+def _reading(options: EvaluateOptions, *, outcome: bool, also: Collection[str]) -> _Reading:
+    return {"truncate": not options.refuse_long, "outcome": outcome, "also": (*_EVERYWHERE, *also)}
 
 
 def check(options: EvaluateOptions, *, also: Collection[str] = (), asked: bool = True) -> None:
@@ -304,13 +301,19 @@ def check(options: EvaluateOptions, *, also: Collection[str] = (), asked: bool =
         check_readable(options.scores)
 
 
-def settings_of(options: EvaluateOptions) -> dict[str, Any]:
-    """The options as the result's provenance keeps them; of a PRM that was not asked (`--scores`) none."""
+def settings_of(options: EvaluateOptions, sheet: Sheet | None = None) -> dict[str, Any]:
+    """The options as the result's provenance keeps them; of a PRM that was not asked (`--scores`) none.
+
+    Args:
+        options: the flags.
+        sheet: the scores, whose PRM's identity is kept too where it is known.
+    """
+    whose = {} if sheet is None or sheet.identity is None else {"prm_identity": sheet.identity}
     idle = set(_SCORING) - {"seed"} if options.scores is not None else ()
     return {
         key: None if key in idle else str(value) if isinstance(value, Path) else value
         for key, value in asdict(options).items()
-    }
+    } | whose
 
 
 def finish(result: Result, options: EvaluateOptions) -> int:

@@ -97,6 +97,7 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
         file: JSON lines, packed if it ends in .gz; "-" for standard input.
         options: the flags.
     """
+    from stepmark.models.identity import identity_of
     from stepmark.scoring.grade import Grade
     from stepmark.solutions.formats import read_solutions
 
@@ -112,6 +113,8 @@ def grade_command(file: FileOrDash, /, *, options: GradeOptions = GradeOptions()
         writer = open_rows(target, _manifest(file, known, options), resumable=known is not None)
         out = stack.enter_context(closing(writer))
         prm, orm = _load(options, stack, left=None if known is None else max(1, known.lines - out.done))
+        if not is_stream(target):
+            out.identify({"prm": identity_of(prm)} | ({} if orm is None else {"orm": identity_of(orm)}))
         progress = Progress(
             None if known is None else known.lines, done=out.done, tokens=lambda: prm.ledger.tokens_computed
         )

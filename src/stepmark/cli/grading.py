@@ -69,25 +69,31 @@ class Run:
     tally: Tally = field(default_factory=Tally)
 
     def all(self) -> None:
-        """Grade every row, finish the output, write the report."""
+        """Grade every row, write the report, finish the output: last, so that a run that is killed before has its part to go on from."""
         if self.options.report is None:
             for _ in self.results():
                 pass
-            return
-        from stepmark.scoring.report import write_report
+        else:
+            from stepmark.scoring.report import write_report
 
-        settings = {
-            name: str(value) for name, value in asdict(self.options).items() if value not in (None, False)
-        }
-        write_report(
-            self.options.report,
-            self.results(),
-            title=Path(self.file).name,
-            settings={"file": self.file, **settings},
-        )
+            settings = {
+                name: str(value) for name, value in asdict(self.options).items() if value not in (None, False)
+            }
+            write_report(
+                self.options.report,
+                self.results(),
+                title=Path(self.file).name,
+                settings={"file": self.file, **settings},
+            )
+        facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
+        self.out.finish(facts | ({"orm": self.orm.name} if self.orm else {}))
 
     def results(self) -> Iterator[ScoredSolution]:
-        """Every graded solution, as it is written; the output is finished when there are no more."""
+        """Every graded solution, as it is written to the part.
+
+        Raises:
+            InputError: there is none, and nothing is left behind.
+        """
         yield from self.earlier()
         yield from self.fresh()
         if self.tally.solutions == 0:
@@ -97,8 +103,6 @@ class Run:
                 f"nothing could be graded: all {len(refused)} rows were left out:\n" + "\n".join(refused),
                 where=self.file,
             )
-        facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
-        self.out.finish(facts | ({"orm": self.orm.name} if self.orm else {}))
 
     def earlier(self) -> Iterator[ScoredSolution]:
         """What an interrupted run did already."""

@@ -15,22 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from stepmark.batching import Write
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, models_of
 from stepmark.cli.flags import Flag
 from stepmark.cli.label_report import Counted, Tally, isolation_of, summary
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
-from stepmark.store import (
-    STDIO,
-    atomic_rows,
-    atomic_write,
-    check_writable,
-    fingerprint,
-    is_stream,
-    open_rows,
-    read_rows,
-)
+from stepmark.store import STDIO, ResumableRows, check_writable, fingerprint, is_stream, read_rows
 
 if TYPE_CHECKING:
     from stepmark.batching import Answerer, ReplyStore
@@ -124,13 +115,12 @@ def run_labeller(
         raise with_hint(error, keep_going=options.keep_going) from error.__cause__
     known = fingerprint(file)
     assert known is not None
-    work = Path(options.out + ".work")
     manifest = _manifest(file, labeller, options, source)
     isolation = isolation_of(options) if needs_verifier else None
     tally, refused = Tally(), list[str]()
-    # One line a piece of work, which may be several labelled solutions: flattened at the end.
+    # One result a piece of work, which may be several labelled solutions.
     with (
-        closing(open_rows(work, manifest)) as out,
+        closing(ResumableRows(options.out, manifest)) as out,
         closing(ReplyFile(Path(options.out + ".replies.sqlite"))) as store,
         answering(
             options,
@@ -138,6 +128,7 @@ def run_labeller(
             verifier=options.verifier if needs_verifier else None,
         ) as asked,
     ):
+        out.identify(models_of(asked.answerers))
         for earlier in out.earlier():
             if not isinstance(earlier, InputError):
                 tally.add(earlier, refused)
@@ -176,11 +167,10 @@ def run_labeller(
         left = 0
         if spent_out:
             left = sum(1 for _ in read_rows(file, keep_going=True)) - tally.solutions - tally.refused
-        out.finish({"policy": options.policy if needs_policy else None})
-    facts = {**asdict(tally), "not_labelled": left}
-    if isolation is not None:
-        facts["isolation"] = isolation
-    _flatten(work, options.out, {**manifest, **facts})
+        facts = {**asdict(tally), "not_labelled": left}
+        if isolation is not None:
+            facts["isolation"] = isolation
+        out.finish(facts, {options.out: lambda result: result["rows"]})
     print(summary(tally, refused, left, options, texts=texts if needs_policy else None), file=sys.stderr)
     return 0
 
@@ -247,7 +237,7 @@ def _labelled(
 
 
 def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:
-    """A line of the work file: rows of the given solutions, then those of others; and why rows are left out.
+    """The result of a piece of work: rows of the given solutions, then those of others; and why rows are left out.
 
     Raises:
         InputError: a row that cannot be labelled, unless the run keeps going.
@@ -330,18 +320,3 @@ def _manifest(
     }
     plain: dict[str, Any] = json.loads(json.dumps(body, default=str))
     return plain
-
-
-def _flatten(work: Path, out: str, manifest: dict[str, Any]) -> None:
-    """Make the output of the work file, a line a labelled solution, then its manifest, then drop the work file."""
-    beside = Path(out + ".manifest.json")
-    beside.unlink(missing_ok=True)
-    with work.open(encoding="utf-8") as lines, atomic_rows(out) as write:
-        for line in lines:
-            for row in json.loads(line)["rows"]:
-                write(row)
-    with atomic_write(beside) as handle:
-        json.dump(manifest, handle, ensure_ascii=False, indent=2)
-        handle.write("\n")
-    work.unlink()
-    work.with_name(work.name + ".manifest.json").unlink(missing_ok=True)

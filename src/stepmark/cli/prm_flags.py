@@ -67,8 +67,13 @@ class PRMFlags:
         """
         from stepmark.models.load import load_prm
 
-        settings = self._settings(truncate=truncate)
-        return load_prm(self.prm, outcome=outcome, **(settings | self._unread(also)))
+        return load_prm(self.prm, **self._loading(truncate=truncate, outcome=outcome, also=also))
+
+    def identity(self, *, truncate: bool, outcome: bool = False, also: Collection[str] = ()) -> str:
+        """The identity of the PRM that `load` gives, without reading a checkpoint's weights into memory; see there."""
+        from stepmark.models.load import prm_identity
+
+        return prm_identity(self.prm, self._loading(truncate=truncate, outcome=outcome, also=also))
 
     def check_meant(self, *, truncate: bool = False, also: Collection[str] = ()) -> None:
         """Refuse flags that mean nothing for the PRM, as far as its name tells. What is left is refused where it is loaded.
@@ -99,6 +104,9 @@ class PRMFlags:
         from stepmark.models.named import MEANT, refuse_idle
 
         refuse_idle(self._settings(truncate=False), {key: why for key in MEANT if key not in also})
+
+    def _loading(self, *, truncate: bool, outcome: bool, also: Collection[str]) -> dict[str, Any]:
+        return {**self._settings(truncate=truncate), **self._unread(also), "outcome": outcome}
 
     def _settings(self, *, truncate: bool) -> dict[str, Any]:
         named = {one.name for one in fields(PRMFlags)} - {"prm"}

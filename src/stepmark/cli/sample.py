@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from stepmark.cli.answering import RAY, answering, check_computing, check_ray
+from stepmark.cli.answering import RAY, answering, check_computing, check_ray, models_of
 from stepmark.cli.paths import checked_input
 from stepmark.cli.progress import Progress
 from stepmark.errors import InputError, UsageError
-from stepmark.store import atomic_rows, atomic_write, check_writable, fingerprint, is_stream
+from stepmark.store import ResumableRows, check_writable, fingerprint, is_stream
 
 if TYPE_CHECKING:
     from stepmark.records import Problem
@@ -88,32 +87,44 @@ def sample_command(file: str, /, *, policy: str, out: str, options: SampleOption
     sampling = _sampling(options)
     tally = _Tally()
     verifier = None if options.verifier == "none" else options.verifier
+    # A result a problem, which is several rows.
     with (
-        answering(options, policy=policy, verifier=verifier) as asked,
+        closing(ResumableRows(out, _manifest(file, policy, options))) as results,
         closing(ReplyFile(Path(out + ".replies.sqlite"))) as store,
-        atomic_rows(out) as write,
+        answering(options, policy=policy, verifier=verifier) as asked,
     ):
+        results.identify(models_of(asked.answerers))
+        for earlier in results.earlier():
+            if not isinstance(earlier, InputError):
+                tally.add(earlier)
         progress = Progress(
             len(problems),
+            done=results.done,
             tokens=asked.tokens_written,
             verb="asked",
             noun="problem",
             facts=tally.facts,
             together=options.in_flight,
         )
-        methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in problems)
-        with progress:
-            for number, judged in run(methods, asked.answerers, store=store, in_flight=options.in_flight):
-                for row in _rows(problems[number], judged, policy, tally):
-                    write(row)
-                progress.advance()
+        left = problems[results.done :]
+        methods = (sample_and_judge(problem, sampling, verifier is not None) for problem in left)
+        try:
+            with progress:
+                for number, judged in run(methods, asked.answerers, store=store, in_flight=options.in_flight):
+                    result = _result(left[number], judged, policy)
+                    results.write(result)
+                    tally.add(result)
+                    progress.advance()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{tally.problems} problems are kept; the same command continues"
+            ) from None
         if not tally.written:
+            results.discard()
             raise InputError(
                 "no solution was written" + (f": {tally.why[0]}" if tally.why else ""), where=file
             )
-    with atomic_write(out + ".manifest.json") as handle:
-        json.dump(_manifest(file, policy, options) | asdict(tally), handle, ensure_ascii=False, indent=2)
-        handle.write("\n")
+        results.finish(asdict(tally), {out: lambda result: result["rows"]})
     for line in tally.lines():
         print(line, file=sys.stderr)
     return 0
@@ -129,6 +140,18 @@ class _Tally:
     blank: int = 0
     solved: int = 0
     why: list[str] = field(default_factory=list)
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Count what `_result` made of a problem."""
+        outcomes = [row["meta"]["outcome"] for row in result["rows"]]
+        self.problems += 1
+        self.written += len(outcomes)
+        self.right += outcomes.count(True)
+        self.wrong += outcomes.count(False)
+        self.without_verdict += outcomes.count(None)
+        self.blank += result["blank"]
+        self.solved += result["solved"]
+        self.why += [] if result["refused"] is None else [result["refused"]]
 
     def facts(self) -> list[str]:
         judged = self.right + self.wrong
@@ -150,35 +173,35 @@ class _Tally:
             yield f"left out: {len(self.why) - 3:,} more problems"
 
 
-def _rows(problem: Problem, judged: Judged, policy: str, tally: _Tally) -> Iterator[dict[str, Any]]:
-    tally.problems += 1
+def _result(problem: Problem, judged: Judged, policy: str) -> dict[str, Any]:
+    """What was sampled of one problem: its rows, and what the summary counts beside them."""
     if judged.refused is not None:
-        tally.why.append(f"{problem.id}: {judged.refused}")
-        return
-    tally.solved += any(verdict is not None and verdict.correct for verdict in judged.verdicts)
-    for number, (written, verdict) in enumerate(zip(judged.samples, judged.verdicts, strict=True)):
-        if not written.text.strip():
-            tally.blank += 1
-            continue
-        correct = None if verdict is None else verdict.correct
-        tally.written += 1
-        tally.right += correct is True
-        tally.wrong += correct is False
-        tally.without_verdict += correct is None
-        yield {
+        return {"rows": [], "blank": 0, "solved": False, "refused": f"{problem.id}: {judged.refused}"}
+    samples = list(enumerate(zip(judged.samples, judged.verdicts, strict=True)))
+    rows = [
+        {
             "problem": problem.text,
             "solution": written.text,
             "answer": problem.answer,
             "id": f"{problem.id}#{number}",
             "source": policy,
             "meta": {
-                "outcome": correct,
+                "outcome": None if verdict is None else verdict.correct,
                 "tokens": written.tokens,
                 "finish": written.finish,
                 "logprob": written.logprob,
                 "note": None if verdict is None else verdict.note,
             },
         }
+        for number, (written, verdict) in samples
+        if written.text.strip()
+    ]
+    return {
+        "rows": rows,
+        "blank": len(samples) - len(rows),
+        "solved": any(verdict is not None and verdict.correct for verdict in judged.verdicts),
+        "refused": None,
+    }
 
 
 def _sampling(options: SampleOptions) -> Any:

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.batching import Answerer, Write
-from stepmark.cli.answering import RAY, check_computing, check_ray
+from stepmark.cli.answering import RAY, check_computing, check_ray, models_of
 from stepmark.cli.paths import checked_input, with_hint
 from stepmark.cli.progress import Progress
 from stepmark.cli.search_machines import Machines, Method, SearchOptions
@@ -24,15 +26,7 @@ from stepmark.search.searching import (
     Budget,
     Found,
 )
-from stepmark.store import (
-    STDIO,
-    atomic_rows,
-    atomic_write,
-    check_writable,
-    fingerprint,
-    is_stream,
-    open_rows,
-)
+from stepmark.store import STDIO, ResumableRows, atomic_rows, check_writable, fingerprint, is_stream
 
 if TYPE_CHECKING:
     from stepmark.batching import Ready, Reply
@@ -87,13 +81,15 @@ def run_search(
         known = fingerprint(file)
         assert known is not None
         manifest = _manifest(file, search, options, asdict(known), source)
-        out = stack.enter_context(closing(open_rows(Path(options.out + ".work"), manifest)))
+        out = stack.enter_context(closing(ResumableRows(options.out, manifest)))
         machines = Machines(search, options, stack)
+        out.identify(models_of(machines.answerers))
         tally = _many(file, machines, out, options, lines=known.lines)
         if options.report is not None:
-            lines = Path(f"{options.out}.work").read_text(encoding="utf-8").splitlines()
-            write_page(options.report, map(json.loads, lines), file, machines.scorer, machines.verifier)
-    _flatten(options, manifest, tally)
+            # Before the part is dropped: a run that is killed here has it to go on from.
+            write_page(options.report, _lines(out), file, machines.scorer, machines.verifier)
+        outputs = ({} if options.trace is None else {options.trace: "trace"}) | {options.out: "found"}
+        out.finish(asdict(tally), {path: partial(_rows, key) for path, key in outputs.items()})
     print(summary(tally, options, machines.saved), file=sys.stderr)
     return 0
 
@@ -118,15 +114,15 @@ def _one(machines: Machines, options: SearchOptions) -> int:
     return 0
 
 
-def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, lines: int) -> Tally:
-    """Search every problem of a file; the work file then has a line for each."""
+def _many(file: str, machines: Machines, out: ResumableRows, options: SearchOptions, *, lines: int) -> Tally:
+    """Search every problem of a file; the part then has a result for each."""
     from stepmark.models.replies import ReplyFile
     from stepmark.search.run import run
 
     if machines.whole_prefixes:
         print(f"the PRM reads the whole prefix for every step: {machines.whole_prefixes}", file=sys.stderr)
     tally = Tally()
-    for earlier in out.earlier():
+    for earlier in islice(_lines(out), out.done):
         tally.add(earlier)
     before = tally.problems + len(tally.refused)
     progress = Progress(
@@ -173,12 +169,21 @@ def _many(file: str, machines: Machines, out: Any, options: SearchOptions, *, li
         if tally.problems == 0:
             why = ": " + tally.refused[0] if tally.refused else ""
             raise InputError("no problem could be searched" + why, where=file)
-        out.finish({})
     return tally
 
 
+def _lines(out: ResumableRows) -> Iterator[dict[str, Any]]:
+    """The results so far, as `_line` made them."""
+    return (line for line in out.results() if not isinstance(line, InputError))
+
+
+def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
+    return [] if line[key] is None else [line[key]]
+
+
 def _line(found: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:
-    """A line of the work file.
+    """The result of one problem.
 
     Raises:
         InputError: a problem that cannot be searched, unless the run keeps going.
@@ -254,24 +259,6 @@ def _manifest(
     }
     plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
     return plain
-
-
-def _flatten(options: SearchOptions, manifest: Mapping[str, Any], tally: Tally) -> None:
-    """Make the outputs of the work file, then the manifest, then drop the work file."""
-    work = Path(f"{options.out}.work")
-    assert options.out is not None
-    beside = Path(options.out + ".manifest.json")
-    beside.unlink(missing_ok=True)
-    for key, path in (("trace", options.trace), ("found", options.out)):
-        if path is not None:
-            with work.open(encoding="utf-8") as lines:
-                rows = (json.loads(line)[key] for line in lines)
-                _write(path, (row for row in rows if row is not None))
-    with atomic_write(beside) as handle:
-        json.dump({**manifest, **asdict(tally)}, handle, ensure_ascii=False, indent=2)
-        handle.write("\n")
-    work.unlink()
-    work.with_name(work.name + ".manifest.json").unlink(missing_ok=True)
 
 
 def _write(path: str, rows: Any) -> None:

@@ -7,6 +7,7 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, cast, get_args
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 from stepmark.scoring.aggregate import AGGREGATES, check_score
@@ -53,6 +55,8 @@ class Sheet:
     """The PRM's own; None when it has none or the file does not say."""
     aggregate: str | None = None
     """The PRM's own; None when the file does not say."""
+    identity: str | None = None
+    """The PRM's (`PRM.identity`); None when no manifest beside the file says it."""
 
     @property
     def refused(self) -> tuple[CaseScores, ...]:
@@ -87,14 +91,15 @@ def grade_cases(
         cases: solutions of one problem are cheapest when they stand together.
         prm: scores them.
         path: the file of scores; finished or absent, `PATH.part` while running.
-        manifest: everything that decides the scores: settings, fingerprints of the data.
+        manifest: everything else that decides the scores: settings, fingerprints of the data.
         advance: called after each case.
 
     Raises:
-        UsageError: the part was made with another manifest, or the path cannot be written.
+        UsageError: the part was made with another manifest or by another PRM, or the path cannot be written.
         BackendError: the PRM gave a wrong number of scores, or one out of its range.
     """
     with closing(open_rows(path, manifest)) as out:
+        out.identify({"prm": identity_of(prm)})
         rows = [
             _row(case, _as_row(earlier, path, number, case))
             for number, (case, earlier) in enumerate(zip(cases, out.earlier(), strict=False), start=1)
@@ -137,6 +142,7 @@ def grade_cases(
         rows=tuple(rows),
         threshold=prm.default_threshold,
         aggregate=prm.default_aggregate,
+        identity=identity_of(prm),
     )
 
 
@@ -203,7 +209,18 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         rows=rows,
         threshold=_threshold(used, kind),
         aggregate=_aggregate(used),
+        identity=_identity(path),
     )
+
+
+def _identity(path: str | Path) -> str | None:
+    """The identity of the PRM in the manifest beside a file of scores."""
+    try:
+        manifest = json.loads(Path(f"{path}.manifest.json").read_text(encoding="utf-8"))
+        identity = manifest["models"]["prm"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return identity if isinstance(identity, str) else None
 
 
 def _only(rows: Sequence[Row], key: str) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: where they are, what tensors they hold, and LoRA adapters over a base.
+"""Checkpoints on disk: what tensors they hold, and LoRA adapters over a base.
 
 Safetensors are preferred; a `.bin` is read with `weights_only=True`, which executes nothing.
 """
@@ -7,34 +7,14 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError
-from stepmark.models.base import BASE_NAME, base_folder
-
-BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
-"""What an adapter of ours names as its base: the model that is made from the installed package."""
-
-
-def _arithmetic_folder() -> Path:
-    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
-    if not (folder / "model.safetensors").is_file():
-        raise CheckpointError(
-            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
-        )
-    return folder
-
-
-ARITHMETIC = "stepmark:arithmetic"
-"""The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
-BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
-"""Checkpoints that need no folder and no network, by name: what gives the folder of each."""
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (
@@ -51,46 +31,6 @@ _VARIANTS = (
     "kasa_config",
     "monteclora_config",
 )
-_WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
-
-
-def built_in(name: str) -> Path | None:
-    """The folder of a built-in checkpoint; None for any other name.
-
-    Raises:
-        UnknownNameError: a name as theirs that none of them has.
-    """
-    if name.startswith("stepmark:") and name not in BUILT_IN:
-        raise unknown_name("model that ships with stepmark", name, BUILT_IN)
-    return BUILT_IN[name]() if name in BUILT_IN else None
-
-
-def find_checkpoint(name: str) -> Path:
-    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
-
-    Raises:
-        CheckpointError: neither a folder nor to be had from the hub.
-        UnknownNameError: no built-in one has this name.
-    """
-    ours = built_in(name)
-    if ours is not None:
-        return ours
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise CheckpointError(
-            f"there is no folder {name!r}; expected a checkpoint's folder, or a hub name OWNER/NAME"
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_WANTED))
-    except Exception as error:  # every kind of network and hub failure ends here
-        raise CheckpointError(
-            f"{name!r} is no local folder and could not be fetched from the hub ({type(error).__name__}: {error}); "
-            "check the name and the network, or give a local folder"
-        ) from error
 
 
 class Tensors:

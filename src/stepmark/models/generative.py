@@ -27,6 +27,7 @@ from stepmark.models.critics import Critic, Critiqued, refuse_markers
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
+from stepmark.models.identity import named
 from stepmark.models.policies import Policy
 from stepmark.models.prm import Ledger
 from stepmark.models.replies import MemoryReplies
@@ -146,6 +147,13 @@ def generative_prm(
         UnknownNameError: no such family.
         UsageError: a setting that cannot work.
     """
+    settings = critic_settings(family, samples=samples, seed=seed)
+    aggregate = next(f.aggregate for f in GENERATIVE.values() if f.settings is type(settings))
+    return GenerativePRM(settings, policy, aggregate=aggregate, store=store, in_flight=in_flight)
+
+
+def critic_settings(family: str | Settings, *, samples: int | None, seed: int) -> Settings:
+    """The settings of a generative PRM; see `generative_prm`, also for what it raises."""
     if isinstance(family, str):
         if family not in GENERATIVE:
             raise unknown_name("family of generative PRMs", family, GENERATIVE)
@@ -156,8 +164,17 @@ def generative_prm(
         settings = replace(settings, samples=samples)
     if settings.samples < 1:
         raise UsageError(f"samples must be at least 1, found {settings.samples}")
-    aggregate = next(f.aggregate for f in GENERATIVE.values() if f.settings is type(settings))
-    return GenerativePRM(settings, policy, aggregate=aggregate, store=store, in_flight=in_flight)
+    return settings
+
+
+def critic_identity(policy: str, critic: Critic) -> str:
+    """The identity of a generative PRM.
+
+    Args:
+        policy: the identity of the policy that writes.
+        critic: what it is asked, and how its verdicts are read.
+    """
+    return named(policy, critic)
 
 
 def check(solution: Solution, markers: Sequence[str]) -> None:
@@ -233,6 +250,11 @@ class GenerativePRM:
     def name(self) -> str:
         """The policy's name; marked where the scores are not causal."""
         return self._policy.name if self.critic.causal else f"{self._policy.name} (not causal)"
+
+    @property
+    def identity(self) -> str:
+        """See `PRM.identity`: the policy's, with the critic's settings."""
+        return critic_identity(self._policy.identity, self.critic)
 
     @property
     def causal(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.identity import CheckpointFiles, identity_of, named
 from stepmark.models.named import (
     idle_settings,
     is_factory,
@@ -16,7 +17,7 @@ from stepmark.models.named import (
     refuse_idle,
     writes_critiques,
 )
-from stepmark.models.places import NAMES, folder_of
+from stepmark.models.places import BUILT_IN_BASE, NAMES, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
 
 if TYPE_CHECKING:
@@ -70,69 +71,106 @@ def load_prm(
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
-    if not name_or_path.strip():
-        raise UsageError(
-            "expected a PRM (default, a folder, a hub name, an address or package.module:factory), found an empty text"
-        )
-    given = {
-        "family": family,
-        "reference": reference,
-        "model": model,
-        "tokenizer": tokenizer,
-        "samples": samples,
-        "seed": seed,
-        "neutral": neutral,
-        "truncate": truncate,
-        "dtype": dtype,
-        "device": device,
-        "token_budget": token_budget,
-    }
-    refuse_idle(given, idle_settings(name_or_path, family=family, tokenizer=tokenizer))
-    if is_factory(name_or_path):
-        return prm_of(name_or_path, NAMES)
-    served = is_server(name_or_path)
-    if writes_critiques(name_or_path, family=family, tokenizer=tokenizer):
-        return _generative(
-            _own_critic(name_or_path if tokenizer is None else tokenizer, seed) if family is None else family,
-            name_or_path,
+    return _found(
+        _Settings(
+            name=name_or_path,
+            family=family,
+            neutral=neutral,
             dtype=dtype,
             device=device,
+            truncate=truncate,
+            token_budget=token_budget,
+            reference=reference,
             model=model,
             tokenizer=tokenizer,
+            outcome=outcome,
             samples=samples,
             seed=seed,
         )
-    if served and tokenizer is None:
-        return _remote(name_or_path, model, outcome=outcome)
+    ).load()
+
+
+def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
+    """The identity (`PRM.identity`) of the PRM that `load_prm` would give, without reading a checkpoint's weights into memory.
+
+    Args:
+        name_or_path: as `load_prm` takes it.
+        settings: the same, by their names.
+
+    Raises:
+        StepmarkError: whatever `load_prm` raises.
+    """
+    return _found(_Settings(name=name_or_path, **settings)).identity()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Settings:
+    """What `load_prm` was given."""
+
+    name: str
+    family: str | None = None
+    neutral: Literal["positive", "negative"] = "positive"
+    dtype: str = "auto"
+    device: str = "auto"
+    truncate: bool = False
+    token_budget: int | None = None
+    reference: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    outcome: bool = False
+    samples: int | None = None
+    seed: int = 0
+
+
+class _Found(Protocol):
+    """A PRM that is found and not loaded yet."""
+
+    def identity(self) -> str:
+        """What `PRM.identity` will be."""
+
+    def load(self) -> PRM:
+        """The PRM."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Made:
+    """A PRM that costs nothing to load: on a server, or of one's own."""
+
+    prm: PRM
+
+    def identity(self) -> str:
+        """See `_Found.identity`."""
+        return identity_of(self.prm)
+
+    def load(self) -> PRM:
+        """See `_Found.load`."""
+        return self.prm
+
+
+def _found(given: _Settings) -> _Found:
+    """The PRM that the settings name; see `load_prm`, also for what it raises."""
+    if not given.name.strip():
+        raise UsageError(
+            "expected a PRM (default, a folder, a hub name, an address or package.module:factory), found an empty text"
+        )
+    about = {key: value for key, value in asdict(given).items() if key not in ("name", "outcome")}
+    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=given.tokenizer))
+    if is_factory(given.name):
+        return _Made(prm=prm_of(given.name, NAMES))
+    served = is_server(given.name)
+    if writes_critiques(given.name, family=given.family, tokenizer=given.tokenizer):
+        return _critic(given)
+    if served and given.tokenizer is None:
+        return _Made(prm=_remote(given.name, given.model, outcome=given.outcome))
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        extra = "default" if name_or_path in NAMES else "local"
+        extra = "default" if given.name in NAMES else "local"
         raise MissingExtraError(
             f"reading a checkpoint needs torch and transformers: pip install 'stepmark[{extra}]'"
         ) from error
-    if served and tokenizer is not None:
-        return _served(
-            name_or_path,
-            family=family,
-            neutral=neutral,
-            truncate=truncate,
-            model=model,
-            tokenizer=tokenizer,
-            outcome=outcome,
-        )
-    return _local(
-        name_or_path,
-        family=family,
-        neutral=neutral,
-        dtype=dtype,
-        device=device,
-        truncate=truncate,
-        token_budget=token_budget,
-        reference=reference,
-        outcome=outcome,
-    )
+    return _Made(prm=_served(given, given.tokenizer)) if given.tokenizer is not None else _local(given)
 
 
 def _own_critic(name: str, seed: int) -> Settings:
@@ -144,29 +182,51 @@ def _own_critic(name: str, seed: int) -> Settings:
     return replace(found.settings, seed=seed)
 
 
-def _generative(
-    family: str | Settings,
-    name: str,
-    *,
-    dtype: str,
-    device: str,
-    model: str | None,
-    tokenizer: str | None,
-    samples: int | None,
-    seed: int,
-) -> PRM:
-    from stepmark.models.generative import generative_prm
+def _critic(given: _Settings) -> _Found:
+    """A generative PRM, on a server or of a checkpoint."""
+    from stepmark.models.generative import critic_settings, generative_prm
 
-    if is_server(name):
-        from stepmark.models.policies.openai import OpenAIPolicy
-        from stepmark.models.policies.transport import key_variable
+    family = (
+        _own_critic(given.name if given.tokenizer is None else given.tokenizer, given.seed)
+        if given.family is None
+        else given.family
+    )
+    settings = critic_settings(family, samples=given.samples, seed=given.seed)
+    if not is_server(given.name):
+        return _Critic(name=given.name, settings=settings, dtype=given.dtype, device=given.device)
+    from stepmark.models.policies.openai import OpenAIPolicy
+    from stepmark.models.policies.transport import key_variable
 
-        served = OpenAIPolicy(name, model, tokenizer=tokenizer, api_key_env=key_variable())
-        return generative_prm(family, served, samples=samples, seed=seed)
-    from stepmark.models.policies.local import LocalPolicy
+    served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key_variable())
+    return _Made(prm=generative_prm(settings, served))
 
-    policy = LocalPolicy.load(name, dtype=dtype, device=device)
-    return generative_prm(family, policy, samples=samples, seed=seed)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Critic:
+    """A generative PRM of a checkpoint."""
+
+    name: str
+    settings: Settings
+    dtype: str
+    device: str
+
+    def identity(self) -> str:
+        """See `_Found.identity`."""
+        from stepmark.models.generative import critic_identity
+        from stepmark.models.policies import policy_identity
+
+        return critic_identity(
+            policy_identity(self.name, dtype=self.dtype, device=self.device), self.settings
+        )
+
+    def load(self) -> PRM:
+        """See `_Found.load`."""
+        from stepmark.models.generative import generative_prm
+        from stepmark.models.policies.local import LocalPolicy
+
+        return generative_prm(
+            self.settings, LocalPolicy.load(self.name, dtype=self.dtype, device=self.device)
+        )
 
 
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
@@ -200,99 +260,140 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     )
 
 
-def _served(
-    address: str,
-    *,
-    family: str | None,
-    neutral: Literal["positive", "negative"],
-    truncate: bool,
-    model: str | None,
-    tokenizer: str,
-    outcome: bool,
-) -> PRM:
+def _served(given: _Settings, tokenizer: str) -> PRM:
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.checkpoint import find_checkpoint
     from stepmark.models.detect import spec_of
     from stepmark.models.encoding import Encoder
     from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     folder = find_checkpoint(tokenizer)
-    spec = spec_of(folder, tokenizer, family)
-    _refuse_neutral(spec, address, neutral)
-    if outcome:
+    files = CheckpointFiles(folder, weights=False)
+    spec = spec_of(folder, tokenizer, given.family)
+    _refuse_neutral(spec, given.name, given.neutral)
+    if given.outcome:
         spec = replace(spec, outcome_only=True, aggregate="last")
     encoder = Encoder(
         load_tokenizer(folder),
         spec.layout,
         max_tokens=spec.max_tokens or token_limit(load_config(folder)),
-        truncate=truncate,
+        truncate=given.truncate,
         outcome_only=spec.outcome_only,
     )
     encoder.check()
-    return PoolingPRM(address, spec, encoder, model=model, neutral=neutral, api_key_env=key_variable())
+    return PoolingPRM(
+        given.name,
+        spec,
+        encoder,
+        identity=lambda: named(given.name, files.fingerprint(), spec, given.neutral, given.truncate),
+        model=given.model,
+        neutral=given.neutral,
+        api_key_env=key_variable(),
+    )
 
 
-def _local(
-    name: str,
-    *,
-    family: str | None,
-    neutral: Literal["positive", "negative"],
-    dtype: str,
-    device: str,
-    truncate: bool,
-    token_budget: int | None,
-    reference: str | None,
-    outcome: bool,
-) -> PRM:
-    import torch
-
-    from stepmark.models.backbone import token_limit
-    from stepmark.models.checkpoint import find_checkpoint
+def _local(given: _Settings) -> _Checkpoint:
+    """How a checkpoint is read; nothing of its weights is read here."""
     from stepmark.models.detect import spec_of
-    from stepmark.models.encoding import Encoder
-    from stepmark.models.engine import Engine
-    from stepmark.models.heads import build_head, output_rows
-    from stepmark.models.local import HeadPRM, ImplicitPRM
-    from stepmark.models.prm import Ledger
     from stepmark.models.spec import LogRatioHead
 
-    folder = folder_of(name)
-    spec = spec_of(folder, name, family)
-    _refuse_neutral(spec, name, neutral)
-    if outcome:
-        if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:
+    name, folder = given.name, folder_of(given.name)
+    # Noted before anything is read: what was loaded is then known by these files.
+    files = [CheckpointFiles(folder)]
+    spec = spec_of(folder, name, given.family)
+    _refuse_neutral(spec, name, given.neutral)
+    head = spec.readout.head
+    if given.outcome:
+        if isinstance(head, LogRatioHead) and head.per_step:
             raise UsageError(
                 f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
                 "whole; read the outcome with --family implicit, whose last score is the sum of them all"
             )
         spec = replace(spec, outcome_only=True, aggregate="last")
-    if reference is not None and not isinstance(spec.readout.head, LogRatioHead):
-        raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
-    place = _device(device)
-    budget = token_budget or (2048 if place == "cpu" else 16384)
-    backbone, tokens, source, extra = _assemble(folder, dtype, place)
-    encoder = Encoder(
-        tokens,
-        spec.layout,
-        max_tokens=spec.max_tokens or token_limit(backbone.config),
-        truncate=truncate,
-        outcome_only=spec.outcome_only,
-    )
-    encoder.check()
-    engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
-    if isinstance(spec.readout.head, LogRatioHead):
-        other = reference or spec.readout.head.reference
+    reference = None
+    if isinstance(head, LogRatioHead):
+        other = given.reference or head.reference
         if other is None:
             raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with --reference")
-        # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
-        same = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[backbone.dtype]
-        their_backbone, their_tokens, their_source, their_extra = _assemble(
-            find_checkpoint(other), same, place
+        reference = find_checkpoint(other)
+        files.append(CheckpointFiles(reference))
+    elif given.reference is not None:
+        raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
+    place = _device(given.device)
+    return _Checkpoint(
+        given=given,
+        folder=folder,
+        reference=reference,
+        files=tuple(files),
+        spec=spec,
+        device=place,
+        dtype=_dtype(given.dtype, place, _base(folder)[1]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Checkpoint:
+    """A PRM of a checkpoint, and how it is read."""
+
+    given: _Settings
+    folder: Path
+    reference: Path | None
+    """The folder of an implicit PRM's reference model."""
+    files: tuple[CheckpointFiles, ...]
+    """The checkpoint's, then the reference's."""
+    spec: ScoringSpec
+    device: str
+    dtype: Any
+    """A torch dtype."""
+
+    def identity(self) -> str:
+        """See `_Found.identity`."""
+        return named(
+            self.given.name,
+            [files.fingerprint() for files in self.files],
+            self.spec,
+            self.given.neutral,
+            self.given.truncate,
+            str(self.dtype),
         )
+
+    def load(self) -> PRM:
+        """See `_Found.load`."""
+        from stepmark.models.backbone import token_limit
+        from stepmark.models.encoding import Encoder
+        from stepmark.models.engine import Engine
+        from stepmark.models.heads import build_head, output_rows
+        from stepmark.models.local import HeadPRM, ImplicitPRM
+        from stepmark.models.prm import Ledger
+
+        name, spec, place = self.given.name, self.spec, self.device
+        budget = self.given.token_budget or (2048 if place == "cpu" else 16384)
+        backbone, tokens, source, extra = _assemble(self.folder, self.dtype, place)
+        encoder = Encoder(
+            tokens,
+            spec.layout,
+            max_tokens=spec.max_tokens or token_limit(backbone.config),
+            truncate=self.given.truncate,
+            outcome_only=spec.outcome_only,
+        )
+        encoder.check()
+        engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
+        if self.reference is None:
+            head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
+            return HeadPRM(
+                name=name,
+                spec=spec,
+                encoder=encoder,
+                engine=engine,
+                head=head,
+                neutral=self.given.neutral,
+                identity=self.identity,
+            )
+        # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
+        their_backbone, their_tokens, their_source, their_extra = _assemble(self.reference, self.dtype, place)
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
-                f"the reference {other} has another vocabulary than {name}; their tokens cannot be compared"
+                f"the reference {self.reference} has another vocabulary than {name}; their tokens cannot be compared"
             )
         if spec.max_tokens is None:
             limits = (token_limit(backbone.config), token_limit(their_backbone.config))
@@ -308,9 +409,8 @@ def _local(
                 their_engine,
                 output_rows(their_source, their_backbone, their_extra).to(place, their_backbone.dtype),
             ),
+            identity=self.identity,
         )
-    head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
-    return HeadPRM(name=name, spec=spec, encoder=encoder, engine=engine, head=head, neutral=neutral)
 
 
 def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
@@ -319,33 +419,34 @@ def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
         refuse_idle({"neutral": neutral}, {"neutral": why})
 
 
-def _assemble(folder: Path, dtype: str, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
-    """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
-    from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
-    from stepmark.models.checkpoint import (
-        BUILT_IN_BASE,
-        Tensors,
-        adapter_config,
-        find_checkpoint,
-        merge_adapter,
-    )
+def _base(folder: Path) -> tuple[Path, bool]:
+    """The folder of the whole checkpoint, which for an adapter is its base's; and whether it is meant to compute in bfloat16."""
+    from stepmark.models.backbone import read_config
+    from stepmark.models.checkpoint import adapter_config
 
     adapter = folder / "adapter_config.json"
-    base, wants_bfloat16 = folder, False
+    base, of_ours = folder, False
     if adapter.is_file():
         named = adapter_config(folder).get("base_model_name_or_path")
         if not isinstance(named, str):
             raise CheckpointError(f"{adapter} names no base_model_name_or_path")
         base = find_checkpoint(named)
         # Our adapters are trained over a base in bfloat16, though the copy on disk is float32.
-        wants_bfloat16 = named == BUILT_IN_BASE
+        of_ours = named == BUILT_IN_BASE
     config = read_config(base)
     stored = config.get("dtype") or config.get("torch_dtype")
-    backbone = load_backbone(
-        base, dtype=_dtype(dtype, device, wants_bfloat16 or stored == "bfloat16"), device=device
-    )
+    return base, of_ours or stored == "bfloat16"
+
+
+def _assemble(folder: Path, dtype: Any, device: str) -> tuple[Any, Any, Any, Mapping[str, Any]]:
+    """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
+    from stepmark.models.backbone import load_backbone, load_tokenizer
+    from stepmark.models.checkpoint import Tensors, merge_adapter
+
+    base, _ = _base(folder)
+    backbone = load_backbone(base, dtype=dtype, device=device)
     source = Tensors(base)
-    extra = merge_adapter(backbone, folder) if adapter.is_file() else {}
+    extra = merge_adapter(backbone, folder) if (folder / "adapter_config.json").is_file() else {}
     has_own = (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
     tokenizer = load_tokenizer(folder if has_own else base)
     return backbone, tokenizer, source, extra

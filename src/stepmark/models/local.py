@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,26 @@ class WindowedPRM(ABC):
     """What PRMs that read tokens share: streaming, windows, refusals. Abstract: `_window` scores."""
 
     def __init__(
-        self, name: str, spec: ScoringSpec, encoder: Encoder, ledger: Ledger, token_budget: int
+        self,
+        name: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        ledger: Ledger,
+        token_budget: int,
+        identity: Callable[[], str],
     ) -> None:
         self._name, self.spec, self.encoder, self._ledger = name, spec, encoder, ledger
-        self._token_budget = token_budget
+        self._token_budget, self._identity = token_budget, identity
 
     @property
     def name(self) -> str:
         """Its name in outputs."""
         return self._name
+
+    @property
+    def identity(self) -> str:
+        """See `PRM.identity`: of weights, tokenizer, spec, precision and all else that its scores depend on."""
+        return self._identity()
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -105,7 +116,11 @@ class WindowedPRM(ABC):
 
 
 class HeadPRM(WindowedPRM):
-    """A PRM with a head read at step ends. Made by `load_prm`."""
+    """A PRM with a head read at step ends. Made by `load_prm`.
+
+    Args:
+        identity: gives `PRM.identity`; called when it is asked for, because hashing weights takes time.
+    """
 
     def __init__(
         self,
@@ -116,8 +131,9 @@ class HeadPRM(WindowedPRM):
         engine: Engine,
         head: HeadFunction,
         neutral: Neutral,
+        identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, engine.ledger, engine.token_budget)
+        super().__init__(name, spec, encoder, engine.ledger, engine.token_budget, identity)
         self.engine, self.head, self.neutral = engine, head, neutral
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
@@ -185,6 +201,7 @@ class ImplicitPRM(WindowedPRM):
 
     Args:
         policy, reference: an engine and the weight of its language-model head, [vocabulary, hidden].
+        identity: as of `HeadPRM`.
     """
 
     def __init__(
@@ -195,8 +212,9 @@ class ImplicitPRM(WindowedPRM):
         encoder: Encoder,
         policy: tuple[Engine, Tensor],
         reference: tuple[Engine, Tensor],
+        identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, policy[0].ledger, policy[0].token_budget)
+        super().__init__(name, spec, encoder, policy[0].ledger, policy[0].token_budget, identity)
         if not isinstance(spec.readout.head, LogRatioHead):
             raise CheckpointError(f"{spec.family} is no implicit PRM")
         self.policy, self.reference, self.rule = policy, reference, spec.readout.head

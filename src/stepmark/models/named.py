@@ -8,6 +8,7 @@ from typing import Any
 
 from stepmark.catalog import Catalog
 from stepmark.errors import UsageError
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
 
 MEANT = {
@@ -152,7 +153,8 @@ def prm_of(name: str, names: Catalog) -> PRM:
         names: the catalog that imports it.
 
     Raises:
-        UsageError: there is none, it is nothing to call, it raised what is no error of stepmark's, or it gave no PRM.
+        UsageError: there is none, it is nothing to call, it raised what is no error of stepmark's, it gave no PRM, or one without an identity.
     """
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
+    identity_of(made)
     return made

@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stepmark.catalog import Catalog
+from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError
+from stepmark.models.base import BASE_NAME, base_folder
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
+
+
+BUILT_IN_BASE = f"stepmark:{BASE_NAME}"
+"""What an adapter of ours names as its base: the model that is made from the installed package."""
+
+
+def _arithmetic_folder() -> Path:
+    folder = Path(__file__).parent / "checkpoints" / "arithmetic"
+    if not (folder / "model.safetensors").is_file():
+        raise CheckpointError(
+            f"this installation of stepmark lacks the tiny model of the arithmetic world ({folder}); install it again"
+        )
+    return folder
+
+
+ARITHMETIC = "stepmark:arithmetic"
+"""The tiny language model of the arithmetic world, that ships with stepmark: a policy, and a base for a PRM."""
+BUILT_IN: Mapping[str, Callable[[], Path]] = {BUILT_IN_BASE: base_folder, ARITHMETIC: _arithmetic_folder}
+"""Checkpoints that need no folder and no network, by name: what gives the folder of each."""
+
+_WANTED = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
+
+
+def built_in(name: str) -> Path | None:
+    """The folder of a built-in checkpoint; None for any other name.
+
+    Raises:
+        UnknownNameError: a name as theirs that none of them has.
+    """
+    if name.startswith("stepmark:") and name not in BUILT_IN:
+        raise unknown_name("model that ships with stepmark", name, BUILT_IN)
+    return BUILT_IN[name]() if name in BUILT_IN else None
+
+
+def find_checkpoint(name: str) -> Path:
+    """The folder of a checkpoint: a built-in one (`BUILT_IN`), a local folder, or a download from the hub.
+
+    Raises:
+        CheckpointError: neither a folder nor to be had from the hub.
+        UnknownNameError: no built-in one has this name.
+    """
+    ours = built_in(name)
+    if ours is not None:
+        return ours
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise CheckpointError(
+            f"there is no folder {name!r}; expected a checkpoint's folder, or a hub name OWNER/NAME"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_WANTED))
+    except Exception as error:  # every kind of network and hub failure ends here
+        raise CheckpointError(
+            f"{name!r} is no local folder and could not be fetched from the hub ({type(error).__name__}: {error}); "
+            "check the name and the network, or give a local folder"
+        ) from error
 
 
 def folder_of(name: str) -> Path:
@@ -21,8 +83,6 @@ def folder_of(name: str) -> Path:
     Raises:
         CheckpointError: there is none; the message names a short name that is near.
     """
-    from stepmark.models.checkpoint import find_checkpoint
-
     if name in NAMES:
         folder: Path = NAMES.load(name)()
         return folder

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
+from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
 from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, key_header
 from stepmark.models.prm import Ledger
@@ -39,6 +40,7 @@ class PoolingPRM(WindowedPRM):
     Args:
         address: `http://host:port`; `/pooling` and `/v1/models` are added.
         model: the served model's name; None asks the server, which must then serve one.
+        identity: gives what tells tokenizer and reading from others (`PRM.identity`); the server adds what it reports of the model.
         batch: solutions a request.
         pause: seconds before the first retry; doubled at each.
         api_key_env: name of the environment variable that holds the API key; None sends none.
@@ -55,6 +57,7 @@ class PoolingPRM(WindowedPRM):
         spec: ScoringSpec,
         encoder: Encoder,
         *,
+        identity: Callable[[], str],
         model: str | None = None,
         neutral: Neutral = "positive",
         batch: int = 32,
@@ -66,7 +69,7 @@ class PoolingPRM(WindowedPRM):
             raise CheckpointError(
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
-        super().__init__(address, spec, encoder, Ledger(), token_budget=4096)
+        super().__init__(address, spec, encoder, Ledger(), 4096, identity)
         self._client = httpx.Client(
             base_url=address.rstrip("/"),
             timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
@@ -77,6 +80,22 @@ class PoolingPRM(WindowedPRM):
         self._finalizer = weakref.finalize(self, self._client.close)
         self._neutral, self._batch, self._pause = neutral, batch, pause
         self._model = model or self._only_model()
+
+    @property
+    def identity(self) -> str:
+        """See `PRM.identity`. Of weights that lie on the server it has what the server reports: the model's name, folder and length."""
+        try:
+            listed = self._models()
+        except (
+            BackendError
+        ):  # a server that lists no models; one that is gone fails when it is asked for scores
+            listed = []
+        reported = [
+            {key: entry.get(key) for key in ("id", "root", "parent", "max_model_len")}
+            for entry in listed
+            if entry.get("id") == self._model
+        ]
+        return named(super().identity, self._model, reported)
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
@@ -90,14 +109,12 @@ class PoolingPRM(WindowedPRM):
     ) -> None:
         self.close()
 
+    def _models(self) -> list[dict[str, Any]]:
+        listed = self._ask("GET", "/v1/models", None).get("data")
+        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
     def _only_model(self) -> str:
-        data = self._ask("GET", "/v1/models", None)
-        listed = data.get("data")
-        names = (
-            [entry.get("id") for entry in listed if isinstance(entry, dict)]
-            if isinstance(listed, list)
-            else []
-        )
+        names = [entry.get("id") for entry in self._models()]
         if len(names) != 1 or not isinstance(names[0], str):
             raise BackendError(f"{self._name} serves {names}; name one with --model")
         return names[0]

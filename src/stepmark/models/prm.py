@@ -45,6 +45,14 @@ class PRM(Protocol):
         """Its name in outputs: a catalog name, a hub name, a folder, an address."""
 
     @property
+    def identity(self) -> str:
+        """What tells it from every PRM that gives other scores: equal identities, equal scores.
+
+        Scores are recorded under it, and a run is continued under it only. Where weights decide the scores, a digest of them is
+        part of it (`models.identity.named`); a PRM of fixed rules may give its name, and changes it with the rules.
+        """
+
+    @property
     def score_kind(self) -> ScoreKind:
         """What its scores are."""
 

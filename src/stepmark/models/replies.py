@@ -6,6 +6,7 @@ anything is computed from it.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -20,9 +21,15 @@ from stepmark.store import naming
 
 # "stpm" in ASCII: lets us refuse a SQLite file that something else made.
 _APPLICATION = 0x7374706D
-_VERSION = 1
+# 2: each reply with a digest of it; replies of version 1 are read without.
+_VERSION = 2
 _AT_ONCE = 500
 _FAILED = "the reply store cannot be used ({})"
+
+
+def _digest(key: str, reply: str) -> str:
+    """Of a reply under its key: neither may be changed, and no two replies change places."""
+    return hashlib.sha256(f"{key}\n{reply}".encode()).hexdigest()[:32]
 
 
 @final
@@ -30,7 +37,7 @@ class ReplyFile:
     """Replies in one SQLite file, made if it is absent.
 
     Several threads may share it. Several processes may too: the first reply recorded under a key stands, and
-    all of them use it.
+    all of them use it. A reply that was altered since it was recorded is refused when it is asked for.
 
     Args:
         path: the file; its folder must exist.
@@ -88,9 +95,12 @@ class ReplyFile:
         if not tables:
             self._db.execute(
                 "CREATE TABLE replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, "
-                "made TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP) WITHOUT ROWID"
+                "made TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, digest TEXT) WITHOUT ROWID"
             )
             self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        elif version < _VERSION:
+            self._db.execute("ALTER TABLE replies ADD COLUMN digest TEXT")
+        if version < _VERSION:
             self._db.execute(f"PRAGMA user_version = {_VERSION}")
         self._db.execute("COMMIT")
 
@@ -100,16 +110,28 @@ class ReplyFile:
             return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
 
     def get(self, keys: Sequence[str]) -> dict[str, str]:
-        """Those of the keys that are recorded, with their replies."""
-        found: dict[str, str] = {}
+        """Those of the keys that are recorded, with their replies.
+
+        Raises:
+            InputError: a reply is not what was recorded.
+        """
+        rows: list[tuple[str, str, str | None]] = []
         with self._lock, self._explained(_FAILED):
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
-                found.update(
-                    self._db.execute(f"SELECT key, reply FROM replies WHERE key IN ({marks})", part)  # noqa: S608
+                rows += self._db.execute(
+                    f"SELECT key, reply, digest FROM replies WHERE key IN ({marks})",  # noqa: S608
+                    part,
                 )
-        return found
+        for key, reply, digest in rows:
+            if digest is not None and digest != _digest(key, reply):
+                raise InputError(
+                    f"the reply under {key} was changed after it was recorded: its digest does not fit. Delete it (sqlite3 "  # noqa: S608
+                    f"{self.path} \"DELETE FROM replies WHERE key = '{key}'\"), and it is asked for again; or name another file",
+                    where=str(self.path),
+                )
+        return {key: reply for key, reply, _ in rows}
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Record replies, durably; gives what now stands under each key (the first one recorded)."""
@@ -117,7 +139,8 @@ class ReplyFile:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(
-                    "INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)", list(replies.items())
+                    "INSERT OR IGNORE INTO replies (key, reply, digest) VALUES (?, ?, ?)",
+                    [(key, reply, _digest(key, reply)) for key, reply in replies.items()],
                 )
                 self._db.execute("COMMIT")
             except BaseException:

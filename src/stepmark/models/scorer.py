@@ -7,7 +7,6 @@ say so.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from stepmark.batching import Answerer, Graded, Ready, Release, Score
 from stepmark.errors import BackendError, InputError, TooLongError
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
@@ -53,7 +53,7 @@ def answerers(
         memory_tokens: see `session_of`; of a session of its own.
     """
     scorer = scorer_of(prm, memory_tokens=memory_tokens) if session is None else SessionScorer(session, prm)
-    identity = prm_identity(prm)
+    identity = identity_of(prm)
     return {
         Score: Answerer(identity=identity, answer=scorer.score),
         Release: Answerer(identity=identity, answer=scorer.release),
@@ -93,39 +93,6 @@ def why_whole_prefixes(prm: PRM) -> str:
         if isinstance(prm, PoolingPRM):
             return "a server keeps no state for us"
     return "its keys and values are out of reach: it is no model that stepmark loaded into this process"
-
-
-def prm_identity(prm: PRM) -> str:
-    """A PRM's name and, where it runs in this process or its server tells, a fingerprint of its settings and weights.
-
-    Recorded scores are found again under it: a model that was trained further into the same folder is another one.
-    """
-    remote = remote_of(prm)
-    if remote is not None:
-        return remote.identity
-    if not _torch_is_loaded():
-        return prm.name
-    from stepmark.models.local import HeadPRM, ImplicitPRM
-
-    if not isinstance(prm, HeadPRM | ImplicitPRM):
-        return prm.name
-    digest = hashlib.sha256(repr(prm.spec).encode())
-    engines = [prm.engine] if isinstance(prm, HeadPRM) else [prm.policy[0], prm.reference[0]]
-    for engine in engines:
-        for name, weight in sorted(engine.backbone.named_parameters()):
-            flat = weight.detach().reshape(-1)
-            some = flat[:: max(1, flat.numel() // 64)].float().cpu()
-            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-            digest.update(some.numpy().tobytes())
-    if isinstance(prm, HeadPRM):
-        import torch
-
-        # What the head makes of a few fixed states: it is a function, and its weights are its own.
-        hidden = int(prm.engine.backbone.config.hidden_size)
-        states = torch.linspace(-1, 1, 4 * hidden, device=prm.engine.device).reshape(4, hidden)
-        with torch.inference_mode():
-            digest.update(f"{prm.neutral} {prm.head(states).float().cpu().tolist()}".encode())
-    return f"{prm.name}#{digest.hexdigest()[:12]}"
 
 
 def remote_of(prm: PRM) -> RemotePRM | None:

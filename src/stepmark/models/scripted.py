@@ -28,7 +28,7 @@ class ScriptedPRM:
         script: a function of the problem and the steps up to the one to score, called once for each distinct
             prefix among solutions of one problem that stand together; or a table from a step's text to its
             score. A function may raise `InputError` to refuse a solution.
-        name: its name in outputs.
+        name: its name in outputs, and its identity: recorded scores are found again under it, so give another script another name.
         score_kind: what the scores are.
         default_aggregate: how they make one number.
         default_threshold: the score under which a step is an error; None for no such point.
@@ -45,7 +45,7 @@ class ScriptedPRM:
         default_aggregate: str = "min",
         default_threshold: float | None = 0.5,
     ) -> None:
-        self.name = name
+        self.name = self.identity = name
         self.score_kind = score_kind
         self.default_aggregate = default_aggregate
         self.default_threshold = default_threshold

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.checkpoint import Tensors, adapter_config, find_checkpoint
+from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.detect import spec_of
 from stepmark.models.generative import critic_spec_of
-from stepmark.models.places import NAMES
+from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.training.calibrate import takes_a_map
 from stepmark.training.examples import Target

@@ -8,6 +8,7 @@ from typing import final
 
 from stepmark.errors import UsageError, said
 from stepmark.metrics.intervals import Difference
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
@@ -27,6 +28,11 @@ class RefittedPRM:
     def name(self) -> str:
         """The first one's, always."""
         return self._name
+
+    @property
+    def identity(self) -> str:
+        """The present one's."""
+        return identity_of(self._prm)
 
     @property
     def score_kind(self) -> ScoreKind:

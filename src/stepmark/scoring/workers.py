@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, cast, final, get_args
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
@@ -45,7 +46,6 @@ def build(
     """
     from stepmark.models.load import load_prm
     from stepmark.models.named import idle_settings, read_by
-    from stepmark.models.scorer import prm_identity
 
     shared: dict[str, Any] = {
         "dtype": dtype,
@@ -70,7 +70,7 @@ def build(
     }
     if orm is not None:
         prms["orm"] = load_prm(orm, outcome=True, **of_orm)
-    identity = " and ".join(prm_identity(one) for one in prms.values())
+    identity = " and ".join(identity_of(one) for one in prms.values())
     return Built(
         answerers={ScoreSolution: Answerer(identity=identity, answer=lambda *asked: _answer(prms, *asked))},
         facts={name: value for which, one in prms.items() for name, value in _facts(which, one).items()},
@@ -95,6 +95,7 @@ def ledger_of(counters: Mapping[str, int], which: str) -> Ledger:
 def _facts(which: str, prm: PRM) -> dict[str, Fact]:
     return {
         f"{which}.name": prm.name,
+        f"{which}.identity": identity_of(prm),
         f"{which}.score_kind": prm.score_kind,
         f"{which}.aggregate": prm.default_aggregate,
         f"{which}.threshold": prm.default_threshold,
@@ -152,6 +153,8 @@ class SpreadPRM:
         facts = workers.facts
         self.name = str(facts[f"{which}.name"])
         """Of the workers' own."""
+        self.identity = str(facts[f"{which}.identity"])
+        """Of the workers' own, which are all equal."""
         assert facts[f"{which}.score_kind"] in get_args(ScoreKind)
         self.score_kind = cast(ScoreKind, facts[f"{which}.score_kind"])
         """Of the workers' own."""

@@ -68,7 +68,13 @@ class Guard:
         scope[ARRIVED] = self.service.clock()
         # HEAD is GET; the server itself leaves the body out.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        answer = Answer(send, scope, timeout=self.service.settings.write_timeout)
+        live = self.service.live
+        answer = Answer(
+            send,
+            scope,
+            timeout=self.service.settings.write_timeout,
+            headers=() if live is None else live.headers,
+        )
         traffic.open += 1
         try:
             try:

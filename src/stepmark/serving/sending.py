@@ -17,7 +17,9 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
-HEADERS: tuple[tuple[bytes, bytes], ...] = (
+Headers = tuple[tuple[bytes, bytes], ...]
+
+HEADERS: Headers = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -63,10 +65,11 @@ class Answer:
         send: the server's.
         scope: the request's.
         timeout: seconds that each piece may take to be through.
+        headers: beside `HEADERS`.
     """
 
-    def __init__(self, send: Send, scope: Scope, *, timeout: float) -> None:
-        self._send, self._timeout = send, timeout
+    def __init__(self, send: Send, scope: Scope, *, timeout: float, headers: Headers = ()) -> None:
+        self._send, self._timeout, self._headers = send, timeout, headers
         self._head = scope["method"] == "HEAD"
         self._connection = _connection(send)
         self.started = self.finished = False
@@ -83,7 +86,8 @@ class Answer:
             headers = list(message.get("headers", ()))
             # A page says itself what it may load.
             own = any(name == b"content-security-policy" for name, _ in headers)
-            await self._pass({**message, "headers": [*headers, *HEADERS, *(() if own else (_CSP,))]})
+            headers += [*HEADERS, *self._headers, *(() if own else (_CSP,))]
+            await self._pass({**message, "headers": headers})
             return
         body: bytes = message.get("body", b"")
         for start in range(0, len(body), PIECE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import sys
 import threading
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, final
 
 from stepmark import __version__
 from stepmark.errors import UsageError
+from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
-from stepmark.models.scorer import prm_identity
 from stepmark.scoring.grade import Grade
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
@@ -122,6 +123,11 @@ class Live:
     facts: PRMFacts
     created: int
     """When it was loaded, in Unix time."""
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes]]:
+        """Of every answer: which model gave it, as a digest of its identity. A client is not answered by two models unawares."""
+        return ((b"stepmark-model", hashlib.sha256(self.facts.identity.encode()).hexdigest()[:16].encode()),)
 
     @property
     def entry(self) -> ModelEntry:
@@ -277,7 +283,7 @@ class Service:
         )
         await batcher.start()
         name = settings.name or served_name(prm.name)
-        identity = prm_identity(prm)
+        identity = identity_of(prm)
         facts = PRMFacts(
             version=__version__,
             identity=name + identity.removeprefix(prm.name),

@@ -19,8 +19,8 @@ from typing import Any, final
 
 from stepmark.batching import Answerer, Graded, Message, Prompt, Ready, Release, Score, Verify, Write, Written
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+from stepmark.models.identity import identity_of
 from stepmark.models.policies import Policy
-from stepmark.models.scorer import prm_identity
 from stepmark.problems import answers
 from stepmark.records import Problem
 from stepmark.scoring.grade import first_error
@@ -259,7 +259,7 @@ class _BatchedScorer:
     def __init__(self, live: Live, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self._batcher, self._loop, self._deadline = live.batcher, loop, deadline
         self._held: dict[tuple[str, ...], Grown] = {}
-        identity = prm_identity(live.prm)
+        identity = identity_of(live.prm)
         self.answerers: dict[type, Answerer] = {
             Score: Answerer(identity=identity, answer=self._score),
             Release: Answerer(identity=identity, answer=self._release),

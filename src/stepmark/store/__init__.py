@@ -2,8 +2,8 @@
 
 A file that is written in one go goes through `atomic_write`, rows through `atomic_rows`. A run that takes long goes through
 `open_rows`: `OUT.part` holds one line for each input row handled so far, `OUT.part.manifest.json` what
-they were made with; a second run with the same manifest continues after the last whole line. `OUT` and then
-`OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
+they were made with, the identities of the models among it; a second run with the same manifest continues after the last whole
+line. `OUT` and then `OUT.manifest.json` appear when all is done, the manifest last: where it exists, the file is whole.
 """
 
 from stepmark.store.disk import naming, storage_error
@@ -18,6 +18,7 @@ from stepmark.store.writing import (
     check_writable,
     encode_row,
     fingerprint,
+    hold,
     is_stream,
     open_rows,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "check_writable",
     "encode_row",
     "fingerprint",
+    "hold",
     "is_stream",
     "json_type",
     "naming",

@@ -6,17 +6,20 @@ import gzip
 import hashlib
 import json
 import os
+import re
+import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 
 from stepmark.errors import InputError, UsageError
 from stepmark.store.disk import link_loop, naming
-from stepmark.store.reading import STDIO, json_type, parse_row, read_lines
+from stepmark.store.reading import STDIO, parse_row, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -28,8 +31,17 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+Rows = Iterable[Mapping[str, Any]]
+"""Rows to be written, as JSON objects."""
+
 _LEFT_OUT = b"!"
 """Begins a line of a part that stands for an input row without a result; no JSON line begins so."""
+
+_CHECKSUM = 16
+"""Hexadecimal digits before each line of a part: a digest of the line and of all lines before it."""
+
+_DRAFT = re.compile(r"\d+|[0-9a-f]{12}")
+"""What stands between `.NAME.` and `.tmp` in the name of a draft; digits alone are those of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,20 +86,52 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
     if is_stream(path):
         if path == STDIO:
             raise UsageError("expected a file's name, found '-'")
-        with naming(path), Path(path).open("w", encoding="utf-8", newline="") as handle:
-            yield handle
+        with naming(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
+            yield stream
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    remove_stale_drafts(target)
+    with naming(path):
+        draft, handle = _new_draft(target)
     try:
         with naming(path):
-            with draft.open("w", encoding="utf-8", newline="") as handle:
+            with handle:
                 yield handle
                 handle.flush()
                 os.fsync(handle.fileno())
-            draft.replace(target)
+                if (
+                    sys.platform != "win32"
+                ):  # while the lock is held: no other process takes the draft for a stale one
+                    draft.replace(target)
+            if sys.platform == "win32":
+                draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _new_draft(target: Path) -> tuple[Path, TextIO]:
+    """A file beside the target that is locked while this process lives, so that others can tell it from a stale one."""
+    while True:
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+        # Not a context: the caller's `with` closes it.
+        handle = draft.open("x", encoding="utf-8", newline="")
+        if _try_lock(handle) and os.fstat(handle.fileno()).st_nlink:
+            return draft, handle
+        handle.close()  # another process took it for a stale one before it was locked
+        draft.unlink(missing_ok=True)
+
+
+def remove_stale_drafts(target: Path) -> None:
+    """Remove the drafts of a file that killed processes left: those that no living process has locked."""
+    if sys.platform == "win32":
+        return
+    before, after = f".{target.name}.", ".tmp"
+    for draft in target.parent.iterdir():
+        middle = draft.name.removeprefix(before).removesuffix(after)
+        if draft.name == before + middle + after and _DRAFT.fullmatch(middle):
+            with suppress(OSError), draft.open("rb") as handle:
+                if _try_lock(handle):
+                    draft.unlink()
 
 
 @contextmanager
@@ -156,6 +200,9 @@ class RowWriter(Protocol):
     def earlier(self) -> Iterator[dict[str, Any] | InputError]:
         """Their results, in order: a row, or why there is none."""
 
+    def identify(self, models: Mapping[str, str]) -> None:
+        """Say which models make the rows, by their identities, before the first row is written."""
+
     def write(self, row: Mapping[str, Any]) -> None:
         """Add the result of the next input row."""
 
@@ -199,6 +246,9 @@ class StreamedRows:
         """Nothing."""
         return iter(())
 
+    def identify(self, models: Mapping[str, str]) -> None:
+        """Nothing: there is no manifest."""
+
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row at once."""
         self.written += 1
@@ -228,19 +278,20 @@ class StreamedRows:
 class ResumableRows:
     """Rows to a file that is finished or absent, through `PATH.part`, which a second run continues.
 
-    `PATH.part` has one line for each input row handled: the row, or "!" and why it was left out. So the
-    number of its whole lines is the number of input rows to skip, and a torn last line is cut off.
+    `PATH.part` has one line for each input row handled: a checksum, then the row, or "!" and why it was left out. So the
+    number of its whole lines is the number of input rows to skip, and a torn last line is cut off. The checksum is of the
+    line and all before it: a line that was changed, moved or taken out is noticed.
 
     Args:
         path: the file to make; packed with gzip when its name ends in ".gz".
         manifest: everything that decides what the rows are, as JSON: settings, `fingerprint` of the input. This
-            package's version is added.
+            package's version is added, and by `identify` the models.
         resumable: False when the input cannot be read again (a pipe): a part left over is then refused, and
             `close` leaves none.
 
     Raises:
         UsageError: a part made with another manifest (the message says what differs and what to do), one
-            without a manifest, one that another run is writing, or a path that cannot be written.
+            without a manifest, a damaged one, one that another run is writing, or a path that cannot be written.
     """
 
     def __init__(self, path: str | Path, manifest: Mapping[str, Any], *, resumable: bool = True) -> None:
@@ -257,55 +308,89 @@ class ResumableRows:
         with naming(self._part):
             self._handle = self._part.open("a+b")
         try:
-            _lock(self._handle, self._part)
-            self._rows, self._refused, size = _whole_lines(self._handle)
+            if not _try_lock(self._handle):
+                raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
+            for file in (self.path, self.manifest_path, self._part_manifest):
+                remove_stale_drafts(file.resolve())
+            found = _whole_lines(self._handle)
+            self._rows, self._refused, self._checksum = found.rows, found.refused, found.checksum
             self.done = self.written
+            old = {}
             if self._part.stat().st_size:  # even less than a line may be someone else's file
-                self._check_manifest()
+                old = self._old_manifest()
+            self._made_by: object = old.pop("models", None)
+            if self.done:
+                self._check_same(old, self._manifest, "was made otherwise", "Run with the same settings")
+            if found.damage is not None:
+                raise UsageError(f"{self._part}:{self.done + 1} is damaged: {found.damage}. {self._remedy}")
             if not self.done:
                 self._write_manifest(self._part_manifest, self._manifest)
-            self._handle.truncate(size)
+            self._handle.truncate(found.size)
         except BaseException:
             self._handle.close()
             raise
 
-    def _check_manifest(self) -> None:
-        remedy = f"Delete {self._part} to start again, or choose another --out"
-        if not self._part_manifest.is_file():
-            raise UsageError(f"{self._part} exists, and nothing says what it was made with. {remedy}")
+    @property
+    def _remedy(self) -> str:
+        return f"Delete {self._part} to start again, or choose another --out"
+
+    def _old_manifest(self) -> dict[str, Any]:
+        """What a part that is there was made with."""
+        try:
+            old = json.loads(self._part_manifest.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, RecursionError):
+            old = None
+        if not isinstance(old, dict):
+            raise UsageError(f"{self._part} exists, and nothing says what it was made with. {self._remedy}")
         if not self._resumable:
             raise UsageError(
-                f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {remedy}"
+                f"{self._part} was left by an interrupted run, and a pipe cannot be read again. {self._remedy}"
             )
-        try:
-            old = json.loads(self._part_manifest.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{self._part_manifest} is damaged ({error}). {remedy}") from None
-        if not isinstance(old, dict):
+        return old
+
+    def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
+        if differences := _differences(old, new, at):
             raise UsageError(
-                f"{self._part_manifest} is damaged (expected an object, found {json_type(old)}). {remedy}"
+                f"{self._part} holds {self.done} rows of an interrupted run that {how}: "
+                f"{'; '.join(differences)}. {what_to_do} to continue it. {self._remedy}"
             )
-        if self.done and (differences := _differences(old, self._manifest)):
-            raise UsageError(
-                f"{self._part} holds {self.done} rows of an interrupted run that was made otherwise: "
-                f"{'; '.join(differences)}. Run with the same settings to continue it. {remedy}"
+
+    def identify(self, models: Mapping[str, str]) -> None:
+        """Say which models make the rows, by their identities, before the first row is written.
+
+        Raises:
+            UsageError: the part holds rows that other models made; the message says which.
+        """
+        if self.done:
+            self._check_same(
+                self._made_by, dict(models), "another model made", "Use that model again", "models"
             )
+        self._manifest["models"] = dict(models)
+        if not self.done:
+            self._write_manifest(self._part_manifest, self._manifest)
 
     def earlier(self) -> Iterator[dict[str, Any] | InputError]:
         """The results that an interrupted run left, in the order of the input.
 
         Raises:
-            UsageError: the part is damaged.
+            UsageError: the part was changed since it was opened.
+        """
+        return islice(self.results(), self.done)
+
+    def results(self) -> Iterator[dict[str, Any] | InputError]:
+        """All results so far, those of this run among them, in the order of the input.
+
+        Raises:
+            UsageError: as `earlier`.
         """
         with self._part.open("rb") as handle:
-            for line, raw in zip(range(self.done), handle, strict=False):
+            for line, raw in zip(range(self.written), handle, strict=False):
+                row = raw[_CHECKSUM + 1 :]
                 try:
-                    data = parse_row(raw.removeprefix(_LEFT_OUT))
+                    data = parse_row(row.removeprefix(_LEFT_OUT))
                 except InputError as error:
-                    raise UsageError(
-                        f"{self._part}:{line + 1} is damaged ({error}); delete it to start again"
-                    ) from None
-                yield InputError(data["error"]) if raw.startswith(_LEFT_OUT) else data
+                    raise UsageError(f"{self._part}:{line + 1} is damaged: {error}. {self._remedy}") from None
+                yield InputError(data["error"]) if row.startswith(_LEFT_OUT) else data
 
     @property
     def written(self) -> int:
@@ -323,21 +408,41 @@ class ResumableRows:
         self._refused += 1
 
     def _append(self, line: bytes) -> None:
+        self._checksum = _chained(self._checksum, line)
         with naming(self._part):
-            self._handle.write(line)
+            self._handle.write(self._checksum + b" " + line)
             self._handle.flush()
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Make the file, then its manifest, then drop the part."""
+    def finish(
+        self, facts: Mapping[str, Any], outputs: Mapping[str, Callable[[dict[str, Any]], Rows]] | None = None
+    ) -> None:
+        """Make the file, then its manifest, then drop the part: a run that is killed on the way makes them again from the part.
+
+        Args:
+            facts: are added to the manifest.
+            outputs: where a result is no row of the file: the rows of each file that is made, given a result. None: the
+                results are the rows, and the manifest counts them.
+        """
         with naming(self._part):
             os.fsync(self._handle.fileno())
         self.manifest_path.unlink(missing_ok=True)  # it tells of the file that is about to be replaced
-        with self._part.open("rb") as lines, atomic_write(self.path) as out, _packed(out, self.path) as sink:
-            for line in lines:
-                if not line.startswith(_LEFT_OUT):
-                    sink.write(line)
-        manifest = {**self._manifest, **facts, "rows": self._rows, "left_out": self._refused}
-        self._write_manifest(self.manifest_path, manifest)
+        if outputs is None:
+            with (
+                self._part.open("rb") as lines,
+                atomic_write(self.path) as out,
+                _packed(out, self.path) as sink,
+            ):
+                for line in lines:
+                    if not line.startswith(_LEFT_OUT, _CHECKSUM + 1):
+                        sink.write(line[_CHECKSUM + 1 :])
+            facts = {**facts, "rows": self._rows, "left_out": self._refused}
+        else:
+            for path, rows in outputs.items():
+                with atomic_rows(path) as write:
+                    for result in self.results():
+                        for row in () if isinstance(result, InputError) else rows(result):
+                            write(row)
+        self._write_manifest(self.manifest_path, {**self._manifest, **facts})
         self.discard()
 
     def discard(self) -> None:
@@ -369,16 +474,42 @@ def _close(handle: IO[bytes]) -> None:
         handle.close()
 
 
-def _whole_lines(handle: IO[bytes]) -> tuple[int, int, int]:
-    """How many rows and how many refusals a part holds, and where its last whole line ends."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lines:
+    """What a part holds up to its first line that is torn or damaged."""
+
+    rows: int
+    refused: int
+    checksum: bytes
+    """Of the last line."""
+    size: int
+    """Where it ends."""
+    damage: str | None
+    """What is wrong with the line after it; None where there is none, or a torn one."""
+
+
+def _whole_lines(handle: IO[bytes]) -> _Lines:
     rows = refused = size = 0
+    checksum, damage = b"", None
     handle.seek(0)
     for line in handle:
         if not line.endswith(b"\n"):
             break
-        rows, refused = rows + (line[:1] != _LEFT_OUT), refused + (line[:1] == _LEFT_OUT)
-        size += len(line)
-    return rows, refused, size
+        expected = _chained(checksum, line[_CHECKSUM + 1 :])
+        if line[: _CHECKSUM + 1] != expected + b" ":
+            damage = "its checksum does not fit: this line or one before it was changed, moved or taken out"
+            if line.startswith((b"{", _LEFT_OUT)):
+                damage = "it has no checksum, as in parts of older versions"
+            break
+        left_out = line.startswith(_LEFT_OUT, _CHECKSUM + 1)
+        rows, refused, size = rows + (not left_out), refused + left_out, size + len(line)
+        checksum = expected
+    return _Lines(rows=rows, refused=refused, checksum=checksum, size=size, damage=damage)
+
+
+def _chained(before: bytes, line: bytes) -> bytes:
+    """The checksum of a line that comes after one with the checksum `before`."""
+    return hashlib.blake2b(before + line, digest_size=_CHECKSUM // 2).hexdigest().encode()
 
 
 def _packed(out: TextIO, path: Path) -> AbstractContextManager[BinaryIO]:
@@ -388,16 +519,36 @@ def _packed(out: TextIO, path: Path) -> AbstractContextManager[BinaryIO]:
     return cast(BinaryIO, gzip.GzipFile(filename="", mode="wb", fileobj=out.buffer, mtime=0))
 
 
-def _lock(handle: IO[bytes], path: Path) -> None:
-    """Hold a part while this process lives, however it ends."""
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold a folder for the block, so that a second run into it is refused at once; nothing is left in it.
+
+    Raises:
+        UsageError: another run holds it.
+    """
     if sys.platform == "win32":
+        yield
         return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if not _try_lock(handle):
+            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another --out")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: IO[Any] | int) -> bool:
+    """Lock a file while it is open, so however this process ends; False where another process has it."""
+    if sys.platform == "win32":
+        return True
     import fcntl
 
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(f"another run is writing {path}; wait for it, or choose another --out") from None
+        return False
+    return True
 
 
 def _differences(old: object, new: object, at: str = "") -> list[str]:

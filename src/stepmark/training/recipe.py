@@ -11,10 +11,10 @@ from pathlib import Path
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.checkpoint import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.detect import read_spec
 from stepmark.models.generative import CriticSpec
 from stepmark.models.load import load_prm
+from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.checkpoint import BUILT_IN, Tensors, adapter_config, find_checkpoint
+from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.default import default_folder
 from stepmark.models.detect import read_spec
+from stepmark.models.places import BUILT_IN, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 
 if TYPE_CHECKING:

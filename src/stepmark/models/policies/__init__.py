@@ -104,6 +104,24 @@ def in_process(address: str) -> bool:
     return not factory and not address.startswith(("http://", "https://"))
 
 
+def policy_identity(address: str, *, dtype: str = "auto", device: str = "auto") -> str:
+    """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it.
+
+    Args:
+        address, dtype, device: as `load_policy` takes them.
+
+    Raises:
+        StepmarkError: whatever `load_policy` raises.
+    """
+    if in_process(address):
+        from stepmark.models.policies.local import checkpoint_identity
+
+        identity = checkpoint_identity(address, dtype=dtype)
+        if identity is not None:
+            return identity()
+    return load_policy(address, dtype=dtype, device=device).identity
+
+
 def load_policy(
     address: str, *, dtype: str = "auto", device: str = "auto", counts: bool = False, memory_tokens: int = 0
 ) -> Policy:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
+from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
 from stepmark.models.policies import Reading
 from stepmark.models.policies.prompts import PromptEncoder
 
@@ -16,12 +17,12 @@ try:
     import torch
 
     from stepmark.models.backbone import without_bars
-    from stepmark.models.checkpoint import built_in
     from stepmark.models.kernels import bound_kernels
+    from stepmark.models.places import built_in
     from stepmark.models.policies.cache import spread
     from stepmark.models.policies.drawing import draw
     from stepmark.models.policies.keeping import Begun, PromptCache, why_not
-    from stepmark.models.policies.rows import Drawn, Row, fingerprint
+    from stepmark.models.policies.rows import Drawn, Row
 except ModuleNotFoundError:
     raise MissingExtraError(
         "a local policy needs torch and transformers: pip install 'stepmark[local]'"
@@ -43,7 +44,7 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     """A causal language model on its device, and its tokenizer; no code from the checkpoint is run.
 
     Args:
-        path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
+        path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
         dtype: "auto" (as saved), "float32", "bfloat16", "float16".
         device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
 
@@ -70,6 +71,22 @@ def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = 
     return model.to(device), tokenizer
 
 
+def checkpoint_identity(path: str | Path, *, dtype: str = "auto") -> Callable[[], str] | None:
+    """What gives the identity of the policy that `LocalPolicy.load` makes of a folder, without reading its weights into memory.
+
+    Its files are noted at the call: weights that have changed by the time the identity is asked for are refused. None for a name
+    on the hub, whose weights are hashed in memory.
+
+    Raises:
+        CheckpointError: no weights there, or an adapter whose base cannot be found.
+    """
+    folder = built_in(str(path)) or Path(path)
+    if not folder.is_dir():
+        return None
+    files = CheckpointFiles(folder)
+    return lambda: named(str(path), files.fingerprint(), dtype)
+
+
 @final
 class LocalPolicy:
     """A causal language model and its tokenizer.
@@ -86,6 +103,7 @@ class LocalPolicy:
         model: in evaluation mode; it stays where it is.
         tokenizer: the model's own.
         name: its name in outputs.
+        identity: gives `Policy.identity`. None: the name and a digest of the weights as they are when it is first asked for.
         batch_size: samples written at once, and texts read at once; None for 16, and up to 256 for models below 25
             million weights, whose rounds cost more than their arithmetic.
         memory_tokens: tokens whose keys and values are kept at most, so that a prompt that goes on from what was read or written
@@ -99,6 +117,7 @@ class LocalPolicy:
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str,
+        identity: Callable[[], str] | None = None,
         batch_size: int | None = None,
         memory_tokens: int = 0,
     ) -> None:
@@ -117,7 +136,7 @@ class LocalPolicy:
         ends = ends if isinstance(ends, list) else [ends]
         self._ends = {end for end in (*ends, tokenizer.eos_token_id) if end is not None}
         self.name = name
-        self.identity = f"{name}#{fingerprint(model, tokenizer)}"
+        self._identity = identity
         self.tokens_written = 0
         self.read = Reading()
         self.keeps_nothing = why_not(model) if memory_tokens else "it was given no memory"
@@ -127,6 +146,15 @@ class LocalPolicy:
     def model(self) -> Any:
         """The model."""
         return self._model
+
+    @property
+    def identity(self) -> str:
+        """See `Policy.identity`: of weights, tokenizer and precision."""
+        if self._identity is None:
+            weights = tensors_fingerprint(self._model.named_parameters())
+            identity = named(self.name, weights, self._encoder.fingerprint)
+            self._identity = lambda: identity
+        return self._identity()
 
     @classmethod
     def load(
@@ -141,7 +169,7 @@ class LocalPolicy:
         """Load a folder, a hub name, or a model that ships with stepmark; no code from the checkpoint is run.
 
         Args:
-            path: a folder in the Hugging Face layout, a hub name, or a name of `models.checkpoint.BUILT_IN`.
+            path: a folder in the Hugging Face layout, a hub name, or a name of `models.places.BUILT_IN`.
             dtype: "auto" (as saved), "float32", "bfloat16", "float16".
             device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
             batch_size, memory_tokens: as for the class.
@@ -149,11 +177,13 @@ class LocalPolicy:
         Raises:
             CheckpointError: nothing there that transformers can load as a causal language model.
         """
+        identity = checkpoint_identity(path, dtype=dtype)
         model, tokenizer = load_language_model(path, dtype=dtype, device=device)
         return cls(
             model.eval(),
             tokenizer,
             name=str(path),
+            identity=identity,
             batch_size=batch_size,
             memory_tokens=memory_tokens,
         )

@@ -36,6 +36,11 @@ class PromptEncoder:
         added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._control = sorted({*tokenizer.all_special_tokens, *added}, key=len, reverse=True)
 
+    @property
+    def fingerprint(self) -> str:
+        """What decides how a prompt becomes tokens: the chat template and the vocabulary."""
+        return f"{self._tokenizer.chat_template!r} {sorted(self._tokenizer.get_vocab().items())!r}"
+
     def ids(self, prompt: Prompt, prefill: str = "") -> list[int]:
         """The tokens of prompt and prefill; what the model writes comes next.
 

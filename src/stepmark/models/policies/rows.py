@@ -1,17 +1,12 @@
-"""Samples being written by a policy in this process, and what tells its model from others."""
+"""Samples being written by a policy in this process."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from stepmark.batching import Finish, Write, Written
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -63,17 +58,3 @@ class Drawn:
     """Its own, the end token among them where it ended by itself."""
     text: str
     finish: Finish
-
-
-def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Tell models apart by a few numbers of every weight.
-
-    Without it, a store would give the replies of a model that was since trained further into the same folder.
-    """
-    digest = hashlib.sha256(str(tokenizer.chat_template).encode())
-    for name, weight in sorted(model.named_parameters()):
-        flat = weight.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // 64)].float().cpu()
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(some.numpy().tobytes())
-    return digest.hexdigest()[:12]

@@ -108,6 +108,17 @@ class Rules:
         self.address = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self.patience = patience
         self._rng, self._clock, self._contact = rng, clock, Contact(clock)
+        self._model: str | None = None
+
+    def _check_model(self, response: httpx.Response, url: str) -> None:
+        """Refuse an answer of another model than the answers before, as of a server that was started anew meanwhile."""
+        model = response.headers.get("stepmark-model")
+        if model is not None and self._model not in (None, model):
+            raise BackendError(
+                f"{url}: the server's model has changed since this client first asked (stepmark-model was {self._model} and is now "
+                f"{model}), and scores of two models are not mixed. Nothing of this answer is used; begin again with a new client"
+            )
+        self._model = model or self._model
 
     def ask(
         self,
@@ -167,6 +178,7 @@ class Rules:
                 assert heard is not None
                 self._contact.answered = True
                 if heard.is_success:
+                    self._check_model(heard, url)
                     return parse(_json(heard, url))
                 if heard.status_code not in _AGAIN:
                     raise _declined(heard, url)

@@ -1,0 +1,274 @@
+"""What tells one model from another: a fingerprint of the files that decide what a checkpoint computes.
+
+Every byte of the weights counts, so weights replaced by others of equal size are another model. Hashing them takes about a
+second a gigabyte and core, once: the digest of a large file is remembered in the user's cache folder under its path, size, inode
+and times of change. The time of change (ctime) is set by the kernel at every write, and no program can set it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.models.base import cache_folder
+from stepmark.models.places import find_checkpoint
+from stepmark.store import atomic_write
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import PRM
+
+_DECIDING = (
+    "config.json",
+    "generation_config.json",
+    "stepmark.json",
+    "adapter_config.json",
+    "*.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+    "*.model",
+    "*.tiktoken",
+)
+"""The files beside the weights that decide what a checkpoint computes; cards, logs and training records do not."""
+
+_REMEMBERED_FROM = 1 << 24
+"""Bytes from which on a file's digest is remembered; a smaller file is read again in a few milliseconds."""
+
+_SETTLED = 2.0
+"""Seconds without a change before a digest is remembered: two writes within one tick of the file system's clock leave equal times."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _State:
+    """What changes whenever a file's content does."""
+
+    bytes: int
+    modified: int
+    """Nanoseconds, as a program may set it."""
+    changed: int
+    """Nanoseconds, as the kernel sets it."""
+    inode: int
+    device: int
+
+
+@final
+class CheckpointFiles:
+    """The files of a checkpoint that decide what it computes, those of an adapter's base among them.
+
+    Make it before the weights are read: `fingerprint` then refuses to name what was loaded after files that have changed since.
+
+    Args:
+        folder: in the Hugging Face layout.
+        weights: False for a folder of which only the tokenizer and the spec are read, because the model computes elsewhere.
+
+    Raises:
+        CheckpointError: no weights there, or an adapter whose base cannot be found.
+    """
+
+    def __init__(self, folder: str | Path, *, weights: bool = True) -> None:
+        self.folder = Path(folder)
+        self._weights = weights
+        self._seen = time.time_ns()
+        self._states = {file: _state(file) for file in _deciding(self.folder, weights)}
+        base = _base_of(self.folder) if weights else None
+        self._base = None if base is None else CheckpointFiles(base)
+        self._fingerprint: str | None = None
+
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits, equal for equal content under equal names; the folder's own name and place do not count.
+
+        Raises:
+            CheckpointError: a file has changed, come or gone since this object was made.
+        """
+        if self._fingerprint is None:
+            digest = hashlib.sha256()
+            for file, content in zip(self._states, _digests(self._states, seen=self._seen), strict=True):
+                digest.update(f"{file.name} {content}\n".encode())
+            self._check_unchanged()
+            if self._base is not None:
+                digest.update(f"base {self._base.fingerprint()}\n".encode())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _check_unchanged(self) -> None:
+        now = {file: _state(file) for file in _deciding(self.folder, self._weights)}
+        differing = [file for file in {**self._states, **now} if self._states.get(file) != now.get(file)]
+        if differing:
+            raise CheckpointError(
+                f"{differing[0]} was changed while the checkpoint was being read, so that nobody knows which weights are in "
+                "use; run again when the checkpoint is finished"
+            )
+
+
+def named(name: str, *decisive: object) -> str:
+    """`NAME#DIGEST`: a name, and 12 digits of a digest of all else that decides what a model gives.
+
+    Args:
+        name: the model's, for people.
+        decisive: fingerprints and settings, as values whose `repr` shows all that counts.
+    """
+    digest = hashlib.sha256()
+    for one in decisive:
+        digest.update(f"{one!r}\n".encode())
+    return f"{name}#{digest.hexdigest()[:12]}"
+
+
+def identity_of(prm: PRM) -> str:
+    """The identity of a PRM.
+
+    Raises:
+        UsageError: a PRM of one's own that has none.
+    """
+    identity = getattr(prm, "identity", None)
+    if not isinstance(identity, str) or not identity:
+        raise UsageError(
+            f"{prm.name}: a {type(prm).__name__} has no identity, a text that changes whenever its scores would, so that scores of "
+            "two models never come under one name. Add the property `identity`; a PRM of fixed rules may return its name "
+            "(docs/add-prm.md)"
+        )
+    return identity
+
+
+def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
+    """The fingerprint of a model in memory, for one that was read from no folder: every byte of its tensors.
+
+    Args:
+        tensors: torch tensors by name, in any order.
+    """
+    import torch
+
+    def of_tensor(one: tuple[str, Any]) -> str:
+        name, tensor = one
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return f"{name} {tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(content).hexdigest()}\n"
+
+    with _threads() as pool:
+        return hashlib.sha256("".join(pool.map(of_tensor, sorted(tensors))).encode()).hexdigest()
+
+
+def checkpoint_fingerprint(folder: str | Path) -> str:
+    """The fingerprint of a checkpoint's folder as it is now: weights, configuration, tokenizer, spec, and an adapter's base.
+
+    Raises:
+        CheckpointError: no weights there, an adapter whose base cannot be found, or files that change meanwhile.
+    """
+    return CheckpointFiles(folder).fingerprint()
+
+
+def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
+    """The files that decide, in the order of their names."""
+    files = sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
+    tensors = [file for file in files if file.suffix == ".safetensors"] or [
+        file
+        for file in files
+        if fnmatch(file.name, "pytorch_model*.bin") or fnmatch(file.name, "adapter_model*.bin")
+    ]
+    if weights and not tensors:
+        raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
+    beside = (file for file in files if any(fnmatch(file.name, pattern) for pattern in _DECIDING))
+    yield from sorted({*beside, *(tensors if weights else ())})
+
+
+def _base_of(folder: Path) -> Path | None:
+    """The folder of an adapter's base; None for a checkpoint that is whole."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        return None
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not isinstance(named, str):
+        raise CheckpointError(f"{file} names no base_model_name_or_path")
+    return find_checkpoint(named)
+
+
+def _state(file: Path) -> _State:
+    found = file.stat()
+    return _State(
+        bytes=found.st_size,
+        modified=found.st_mtime_ns,
+        changed=found.st_ctime_ns,
+        inode=found.st_ino,
+        device=found.st_dev,
+    )
+
+
+def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
+    """The SHA-256 of each file, from memory where it is known.
+
+    Args:
+        states: of the files.
+        seen: when they were taken, in nanoseconds.
+    """
+    known = _remembered()
+    paths = {file: str(file.resolve()) for file in states}
+    found = {
+        file: known[paths[file]]["sha256"]
+        for file, state in states.items()
+        if known.get(paths[file], {}).get("state") == asdict(state)
+    }
+    left = [file for file in states if file not in found]
+    with _threads() as pool:
+        found |= dict(zip(left, pool.map(_digest, left), strict=True))
+    fresh = {
+        paths[file]: {"state": asdict(states[file]), "sha256": found[file]}
+        for file in left
+        if states[file].bytes >= _REMEMBERED_FROM and seen - states[file].changed > _SETTLED * 1e9
+        if states[file] == _state(file)
+    }
+    if fresh:
+        _remember(known | fresh)
+    return [found[file] for file in states]
+
+
+def _threads() -> ThreadPoolExecutor:
+    """For hashing, which holds no lock of Python's."""
+    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _memory() -> Path:
+    return cache_folder() / "fingerprints.json"
+
+
+def _remembered() -> dict[str, dict[str, Any]]:
+    """Digests by path; nothing where there is no memory, or one that cannot be read."""
+    try:
+        data = json.loads(_memory().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(data, dict):
+        return {}
+    return {
+        path: one
+        for path, one in data.items()
+        if isinstance(one, dict) and isinstance(one.get("sha256"), str)
+    }
+
+
+def _remember(digests: Mapping[str, dict[str, Any]]) -> None:
+    """Write the memory, without files that are gone. A memory that cannot be written only costs time."""
+    there = {path: one for path, one in sorted(digests.items()) if Path(path).is_file()}
+    with suppress(OSError, UsageError):
+        _memory().parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(_memory()) as handle:
+            json.dump(there, handle, indent=1)

@@ -1,0 +1,305 @@
+"""The identity of a checkpoint: every byte that decides a number counts, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepmark.batching import Score
+from stepmark.errors import CheckpointError, UsageError
+from stepmark.models import identity, scorer
+from stepmark.models.generative import GENERATIVE, generative_prm
+from stepmark.models.identity import (
+    CheckpointFiles,
+    checkpoint_fingerprint,
+    identity_of,
+    tensors_fingerprint,
+)
+from stepmark.models.load import load_prm, prm_identity
+from stepmark.models.policies import load_policy, policy_identity
+from stepmark.models.scripted import ScriptedPRM
+
+WEIGHTS = bytes(range(256)) * 64
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPMARK_CACHE", str(tmp_path / "cache"))
+
+
+def checkpoint(folder: Path, weights: bytes = WEIGHTS, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(weights)
+    (folder / "config.json").write_text('{"hidden_size": 8}')
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def changed(at: int) -> bytes:
+    return WEIGHTS[:at] + bytes([WEIGHTS[at] ^ 1]) + WEIGHTS[at + 1 :]
+
+
+def test_equal_content_in_two_places_is_one_model(tmp_path: Path) -> None:
+    a, b = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b" / "c")
+    assert checkpoint_fingerprint(a) == checkpoint_fingerprint(str(b))
+    assert len(checkpoint_fingerprint(a)) == 64
+
+
+@pytest.mark.parametrize("at", [0, 1, 5000, len(WEIGHTS) - 1])
+def test_one_bit_of_the_weights_is_another_model(tmp_path: Path, at: int) -> None:
+    a, b = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b", changed(at))
+    assert (a / "model.safetensors").stat().st_size == (b / "model.safetensors").stat().st_size
+    assert checkpoint_fingerprint(a) != checkpoint_fingerprint(b)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stepmark.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "vocab.txt",
+        "merges.txt",
+    ],
+)
+def test_files_that_decide_numbers_count(tmp_path: Path, name: str) -> None:
+    without = checkpoint_fingerprint(checkpoint(tmp_path / "a"))
+    folder = checkpoint(tmp_path / "b")
+    (folder / name).write_text("{}")
+    one = checkpoint_fingerprint(folder)
+    (folder / name).write_text("[]")
+    assert len({without, one, checkpoint_fingerprint(folder)}) == 3
+
+
+@pytest.mark.parametrize("name", ["README.md", "train.json", "calibration.json", "run.log", "optimizer.bin"])
+def test_cards_and_logs_do_not(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path / "a")
+    before = checkpoint_fingerprint(folder)
+    (folder / name).write_text("something")
+    assert checkpoint_fingerprint(folder) == before
+
+
+def test_the_base_of_an_adapter_counts(tmp_path: Path) -> None:
+    base = checkpoint(tmp_path / "base")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"adapter")
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    before = checkpoint_fingerprint(adapter)
+    (base / "model.safetensors").write_bytes(changed(7))
+    assert checkpoint_fingerprint(adapter) != before
+    (base / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        checkpoint_fingerprint(adapter)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(CheckpointError, match="holds no weights"):
+            checkpoint_fingerprint(folder)
+
+
+def test_weights_that_change_between_loading_and_naming_are_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "a")
+    files = CheckpointFiles(folder)
+    time.sleep(0.02)  # more than a tick of the file system's clock
+    (folder / "model.safetensors").write_bytes(changed(3))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while"):
+        files.fingerprint()
+    files = CheckpointFiles(folder)
+    (folder / "stepmark.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"stepmark\.json was changed"):
+        files.fingerprint()
+
+
+def test_a_digest_is_remembered_and_never_for_other_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
+    monkeypatch.setattr(identity, "_SETTLED", 0.05)
+    read: list[str] = []
+    digest = identity._digest
+    monkeypatch.setattr(identity, "_digest", lambda file: (read.append(file.name), digest(file))[1])
+    folder = checkpoint(tmp_path / "a")
+    time.sleep(0.1)
+    first = checkpoint_fingerprint(folder)
+    assert sorted(read) == ["config.json", "model.safetensors"]
+    assert checkpoint_fingerprint(folder) == first
+    assert len(read) == 2  # from memory
+    # Other bytes of equal size in place, with the old time of modification: only the kernel's own time tells.
+    weights = folder / "model.safetensors"
+    was = weights.stat()
+    weights.write_bytes(changed(9))
+    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == was.st_mtime_ns
+    assert checkpoint_fingerprint(folder) != first
+    assert read[2:] == ["model.safetensors"]
+
+
+def test_a_file_that_was_written_just_now_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
+    monkeypatch.setattr(identity, "_SETTLED", 3600.0)
+    checkpoint_fingerprint(checkpoint(tmp_path / "a"))
+    assert not (tmp_path / "cache" / "fingerprints.json").exists()
+
+
+@pytest.mark.parametrize("memory", ["", "[]", "{", '{"x": 1}', '{"x": {"state": 1}}'])
+def test_a_broken_memory_costs_time_only(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path / "a")
+    first = checkpoint_fingerprint(folder)
+    monkeypatch.setattr(identity, "_REMEMBERED_FROM", 1)
+    monkeypatch.setattr(identity, "_SETTLED", 0.0)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "fingerprints.json").write_text(memory)
+    assert checkpoint_fingerprint(folder) == first
+    monkeypatch.setenv("STEPMARK_CACHE", str(folder / "config.json" / "no-folder"))
+    assert checkpoint_fingerprint(folder) == first
+
+
+def test_it_needs_no_torch(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "a")
+    code = (
+        "import sys; from stepmark.models.identity import checkpoint_fingerprint as f; "
+        f"print(f({str(tmp_path / 'a')!r}), 'torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == [checkpoint_fingerprint(tmp_path / "a"), "False"]
+
+
+# --- the identity of a PRM
+
+CPU = {"dtype": "float32", "device": "cpu"}
+
+
+def altered(built_folder: Path, to: Path, *, file: str = "model.safetensors") -> Path:
+    """A copy of a checkpoint with one bit of its last weight flipped."""
+    shutil.copytree(built_folder, to)
+    content = bytearray((to / file).read_bytes())
+    content[-2] ^= 1
+    (to / file).write_bytes(bytes(content))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("qwen-prm", None), ("math-shepherd", "math-shepherd"), ("versaprm-adapter", "versaprm")],
+)
+def test_a_prm_is_named_without_reading_its_weights_as_it_is_with(zoo, name: str, family: str | None) -> None:
+    folder = str(zoo[name].folder)
+    prm = load_prm(folder, family=family, **CPU)
+    assert prm.identity == prm_identity(folder, CPU | {"family": family})
+    assert prm.identity.startswith(f"{folder}#")
+
+
+def test_every_setting_that_decides_a_score_decides_the_identity(zoo, tmp_path: Path) -> None:
+    folder = str(zoo["token-classification"].folder)
+    settings = [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16"},
+        {"dtype": "float32", "truncate": True},
+        {"dtype": "float32", "outcome": True},
+        {"dtype": "float32", "family": "pure"},
+    ]
+    names = {prm_identity(folder, {"device": "cpu", **one}) for one in settings}
+    assert len(names) == len(settings)
+    # And what decides none does not.
+    assert prm_identity(folder, CPU | {"token_budget": 64}) == prm_identity(folder, CPU)
+    three = str(zoo["three-class"].folder)
+    read = CPU | {"family": "three-class"}
+    assert prm_identity(three, read | {"neutral": "negative"}) != prm_identity(three, read)
+
+
+def test_weights_replaced_in_one_folder_are_another_prm(zoo, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(zoo["token-classification"].folder, folder)
+    first = load_prm(str(folder), **CPU).identity
+    other = altered(folder, tmp_path / "other")
+    size = (folder / "model.safetensors").stat().st_size
+    shutil.rmtree(folder)
+    other.rename(folder)
+    assert (folder / "model.safetensors").stat().st_size == size
+    assert load_prm(str(folder), **CPU).identity != first
+
+
+def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(zoo["token-classification"].folder, folder)
+    prm = load_prm(str(folder), **CPU)
+    time.sleep(0.02)
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed while"):
+        _ = prm.identity
+
+
+def test_the_reference_of_an_implicit_prm_is_a_part_of_it(zoo, tmp_path: Path) -> None:
+    built = zoo["implicit"]
+    assert built.reference is not None
+    other = altered(built.reference.folder, tmp_path / "reference")
+    names = [
+        prm_identity(str(built.folder), CPU | {"family": "implicit", "reference": str(folder)})
+        for folder in (built.reference.folder, other)
+    ]
+    assert names[0] != names[1]
+    prm = load_prm(str(built.folder), family="implicit", reference=str(other), **CPU)
+    assert prm.identity == names[1]
+
+
+def test_one_bit_of_a_model_in_memory_is_another_identity() -> None:
+    torch = pytest.importorskip("torch")
+    weights = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(500, dtype=torch.bfloat16)}
+    first = tensors_fingerprint(weights.items())
+    assert first == tensors_fingerprint(reversed(weights.items()))
+    assert tensors_fingerprint((weights | {"b": weights["b"].reshape(3, 2)}).items()) != first
+    assert tensors_fingerprint((weights | {"b": weights["b"].to(torch.int32)}).items()) != first
+    weights["a"][317] = torch.nextafter(weights["a"][317], torch.tensor(2.0, dtype=torch.bfloat16))
+    assert tensors_fingerprint(weights.items()) != first
+
+
+def test_a_generative_prm_is_its_policy_and_its_settings() -> None:
+    policy = load_policy("stepmark:arithmetic", device="cpu")
+    assert policy.identity == policy_identity("stepmark:arithmetic", device="cpu")
+    names = {
+        generative_prm(family, policy, samples=samples, seed=seed).identity
+        for family in GENERATIVE
+        for samples in (1, 2)
+        for seed in (0, 1)
+    }
+    assert len(names) == 4 * len(GENERATIVE)
+    assert all(name.startswith(f"{policy.identity}#") for name in names)
+
+
+def test_a_prm_of_ones_own_names_itself_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_identities.py").write_text(
+        "from stepmark.models.scripted import ScriptedPRM\n"
+        "def named(): return ScriptedPRM({'a': 0.5}, name='rules 1')\n"
+        "class Nameless:\n"
+        "    name, score_kind, default_aggregate = 'own', 'probability', 'min'\n"
+        "    def score_many(self, solutions, *, keep_going=False): return iter(())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert prm_identity("own_identities:named", {}) == "rules 1"
+    with pytest.raises(UsageError, match=r"own: a Nameless has no identity.*Add the property `identity`"):
+        load_prm("own_identities:Nameless")
+
+
+def test_scores_are_recorded_under_the_identity() -> None:
+    prm = ScriptedPRM({"a": 0.5}, name="by hand")
+    assert identity_of(prm) == "by hand"
+    assert {one.identity for one in scorer.answerers(prm).values()} == {"by hand"}
+    assert scorer.answerers(prm)[Score].identity == "by hand"
