@@ -112,7 +112,7 @@ def main(base, folder):
     alone = trainer_for("full", base, folder / "stopped", shard=True)
     alone.workers = Workers(0, 1)
     try:
-        alone._resume(json.loads((folder / "stopped" / "full" / "parts.json").read_text())["run"])
+        alone._resume(json.loads((folder / "stopped" / "full" / "run.json").read_text()))
     except UsageError as error:
         held["refused"] = str(error)
     trainer.workers.wait()

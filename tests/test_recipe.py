@@ -398,13 +398,17 @@ def test_a_killed_run_goes_on_to_the_same_bytes(whole, base, data, tmp_path, cap
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert "prm.run" in names(tmp_path) and "prm" not in names(tmp_path)
-    assert names(tmp_path / "prm.run") == ["state.pt"]
-    # With other rows or another base the state is not gone on with, silently, as if it were theirs.
+    assert names(tmp_path / "prm.run") == [".stepmark.lock", "history.jsonl", "run.json", "state.pt"]
+    # With other rows or a base of another name the state is refused.
     assert main(words(data[:1], out, base, "--adapter", dtype="bfloat16")) == 2
-    assert "state.pt is of a run with other settings, another base or other rows" in capsys.readouterr().err
+    assert (
+        f"{out}.run holds the state of an interrupted run that was made otherwise: rows was"
+        in capsys.readouterr().err
+    )
     other = tmp_path / "base"
     shutil.copytree(base, other)
     assert main(words(data, out, other, "--adapter", dtype="bfloat16")) == 2
+    assert f'made otherwise: base was "{base}" and is now "{other}"' in capsys.readouterr().err
     shutil.rmtree(other)
     capsys.readouterr()
     assert main(command) == 0

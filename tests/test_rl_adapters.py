@@ -64,11 +64,11 @@ def test_the_problem_is_found_in_prompts_of_every_kind() -> None:
 
 
 def test_process_credit_of_completions_by_hand() -> None:
-    # Two of one problem; the step scores are 0.5, 1, 0.5, 0 with the mean 0.5 and the deviation sqrt(0.125).
+    # Two of one problem; the step scores are 0.5, 1, 0.5, 0 with the mean 0.5 and the deviation sqrt(0.5 / 3).
     texts = [ids_of("1", " + ", "2", "\n", "6", END), ids_of("5", "\n", "4")]
     rated = rate(["p", "p"], texts, decode, prm=PRM)
     found = advantages(rated, [0, 0], [1.0, 0.0], Process(), asked=True, tokens=8)
-    up = 0.5 / math.sqrt(0.125)
+    up = 0.5 / math.sqrt(0.5 / 3)
     wanted = [[up] * 6 + [0.0] * 2, [-up] * 3 + [0.0] * 5]
     # The first step of each is 0 from the mean, so all tokens carry the second one's.
     torch.testing.assert_close(found, torch.tensor(wanted))
@@ -93,8 +93,8 @@ def test_blank_and_unreadable_completions_keep_their_outcome() -> None:
     assert [one.scores for one in rated] == [None, None, (1.0,), None]
     assert "table" in (rated[1].refused or "")
     found = advantages(rated, [0] * 4, [1.0, 0.0, 1.0, 0.0], Outcome(), asked=True, tokens=2)
-    # The empty one has no token to give credit to and is left out: 1, 0, 1 have the mean 2/3 and the deviation sqrt(2)/3.
-    high, low = 1 / math.sqrt(2), -math.sqrt(2)
+    # The empty one has no token to give credit to and is left out: 1, 0, 1 have the mean 2/3 and the deviation sqrt(1/3).
+    high, low = math.sqrt(3) / 3, -2 * math.sqrt(3) / 3
     torch.testing.assert_close(found, torch.tensor([[high, 0], [low, low], [high, 0], [0, 0]]))
 
 
@@ -264,8 +264,8 @@ def trainer_of(trl, **options):
 def test_trl_advantages_are_replaced_in_training_only(trl) -> None:
     trainer = trainer_of(trl)
     found = trainer._generate_and_score_completions(ROWS)["advantages"]
-    # Outcomes 1.5 and 0.5 are one deviation from their mean; half of that and half of the process credit.
-    up = 0.5 + 0.5 * 0.5 / math.sqrt(0.125)
+    # Outcomes 1.5 and 0.5 are 0.5 from their mean, with the deviation sqrt(0.5); half of that and half of the process credit.
+    up = 0.5 * 0.5 / math.sqrt(0.5) + 0.5 * 0.5 / math.sqrt(0.5 / 3)
     torch.testing.assert_close(found, torch.tensor([[up] * 6 + [0.0], [-up] * 3 + [0.0] * 4]))
     assert trainer._metrics["train"] == {"prm/score": [0.5], "prm/steps": [2.0], "prm/refused": [0.0]}
     trainer.model.training = False

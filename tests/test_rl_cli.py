@@ -77,7 +77,9 @@ def words(file, policy, out, credit="process", prm="rl_models:wordy", **more):
     return asked + [f"{name}={value}" for name, value in flags.items()]
 
 
-def test_killed_with_a_signal_it_goes_on_to_the_same_weights(tmp_path, policy, capsys, no_page) -> None:
+def test_killed_with_a_signal_it_goes_on_to_the_same_weights(
+    tmp_path, policy, capsys, no_page, monkeypatch
+) -> None:
     file, whole, parts = problems(tmp_path), tmp_path / "whole", tmp_path / "parts"
     assert main(words(file, policy, whole, prm="rl_models:mortal")) == 0
     said = capsys.readouterr()
@@ -106,7 +108,10 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(tmp_path, policy, c
     assert "this run is done" in capsys.readouterr().out
     assert (parts / "model.safetensors").stat().st_mtime_ns == before
     assert main(words(file, policy, parts, prm="rl_models:mortal", group=4)) == 2
-    assert "settings.group: 3 there, 4 here" in capsys.readouterr().err
+    assert "made otherwise: settings.group was 3 and is now 4. Run with" in capsys.readouterr().err
+    monkeypatch.setattr("rl_models._Mortal.identity", "mortal#other weights")
+    assert main(words(file, policy, parts, prm="rl_models:mortal")) == 2
+    assert 'otherwise: prm was "mortal" and is now "mortal#other weights". Run' in capsys.readouterr().err
 
 
 def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
@@ -143,6 +148,7 @@ def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, poli
         "process_weight": 1.0,
         "outcome_weight": 1.0,
         "normalise": False,
+        "deviation": "sample",
     }
     assert told["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
     row = read_watched(out / "monitor.jsonl")[-1]
@@ -242,7 +248,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, policy, capsys) -> N
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
     assert main(words(problems(tmp_path), policy, out)) == 2
-    assert "found other files" in capsys.readouterr().err
+    assert "expected a new folder or that of a run, found thesis.txt in it" in capsys.readouterr().err
     assert [one.name for one in out.iterdir()] == ["thesis.txt"]
     assert main(words(problems(tmp_path), policy, out / "thesis.txt")) == 2
     assert "found a file" in capsys.readouterr().err

@@ -1,148 +1,209 @@
-"""`stepmark rl` that dies at each of its writes in turn, with half of it done, and goes on: the files are those of a run that did not die."""
+"""`stepmark rl`, really killed: the same command goes on to the files of a run that was not killed, and nothing else is left."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
-from stepmark.cli import main  # noqa: E402
-from stepmark.rl.actor import Actor  # noqa: E402
-from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
+from killing import Runs
+from tiny_language_model import tiny_model, tiny_tokenizer
 
-pytestmark = pytest.mark.slow
-torch.set_num_threads(1)
-
-
-class Died(BaseException):
-    """As a kill: nothing catches it."""
-
-
-class Moments:
-    """Counts the moments at which a run changes what is on the disk, and dies at one of them."""
-
-    def __init__(self) -> None:
-        self.seen, self.fatal = 0, 0
-
-    def __call__(self, half: Callable[[], object] | None = None) -> None:
-        self.seen += 1
-        if self.seen == self.fatal:
-            if half is not None:
-                half()
-            raise Died
+HOW = [
+    "--credit=process",
+    "--prm=rl_models:wordy",
+    "--updates=3",
+    "--problems=2",
+    "--group=3",
+    "--max-tokens=6",
+    "--prompt=text",
+    "--instruction=",
+    "--learning-rate=1e-2",
+    "--warmup=0",
+    "--evaluate-every=1",
+    "--save-every=2",
+    "--probes=0",
+    "--held-out=3",
+    "--verifier=text",
+]
 
 
-class Torn:
-    """A file that is appended to."""
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A policy, problems, and a folder for outputs."""
+    folder = tmp_path_factory.mktemp("killed")
+    words = tiny_tokenizer()
+    tiny_model(words).save_pretrained(folder / "policy")
+    words.save_pretrained(folder / "policy")
+    rows = (json.dumps({"problem": text, "answer": "e"}) + "\n" for text in "abcdef")
+    (folder / "problems.jsonl").write_text("".join(rows))
+    (folder / "outputs").mkdir()
+    return folder
 
-    def __init__(self, file: Any, moments: Moments) -> None:
-        self.file, self.moments = file, moments
 
-    def __enter__(self) -> Torn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, text: str) -> None:
-        self.moments(lambda: self.file.write(text[: len(text) // 2]))
-        self.file.write(text)
+@pytest.fixture(scope="module")
+def runs(place):
+    modules = ("transformers", "peft", "stepmark.cli.rl", "stepmark.rl.trainer", "stepmark.rl.report")
+    made = Runs(place / "outputs", *modules, "matplotlib.figure", "rl_models")
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def moments(monkeypatch):
-    found = Moments()
-    replace, rename, over, opened = Path.replace, Path.rename, os.replace, Path.open
-    remove, save, keep, write = shutil.rmtree, torch.save, Actor.save, Actor.write
-
-    def begun(folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{")
-
-    monkeypatch.setattr(Path, "replace", lambda old, new: (found(), replace(old, new))[1])
-    monkeypatch.setattr(Path, "rename", lambda old, new: (found(), rename(old, new))[1])
-    monkeypatch.setattr(os, "replace", lambda *old, **new: (found(), over(*old, **new))[1])
-    monkeypatch.setattr(
-        shutil,
-        "rmtree",
-        lambda what, *more, **how: (found() if Path(what).exists() else None, remove(what, *more, **how))[1],
-    )
-    monkeypatch.setattr(
-        torch, "save", lambda what, to: (found(lambda: Path(to).write_bytes(b"half")), save(what, to))[1]
-    )
-    monkeypatch.setattr(
-        Actor, "save", lambda actor, folder: (found(lambda: begun(folder)), keep(actor, folder))[1]
-    )
-    monkeypatch.setattr(Actor, "write", lambda actor, asked: (found(), write(actor, asked))[1])
-    monkeypatch.setattr(
-        Path,
-        "open",
-        lambda file, mode="r", *more, **how: (
-            Torn(opened(file, mode, *more, **how), found) if mode == "a" else opened(file, mode, *more, **how)
-        ),
-    )
-    monkeypatch.setattr("stepmark.rl.report.rl_html", lambda *_arguments, **_more: iter(("",)))
-    return found
+def out(place):
+    folder = place / "outputs" / "policy"
+    yield folder
+    shutil.rmtree(place / "outputs")
+    folder.parent.mkdir()
 
 
-@pytest.mark.parametrize("rank", [None, 2])
-def test_wherever_it_dies_it_goes_on_to_the_same_files(tmp_path, moments, rank) -> None:
-    words = tiny_tokenizer()
-    tiny_model(words).save_pretrained(tmp_path / "policy")
-    words.save_pretrained(tmp_path / "policy")
-    problems = tmp_path / "problems.jsonl"
-    problems.write_text("".join(json.dumps({"problem": text, "answer": "e"}) + "\n" for text in "abcdef"))
+def command(place, out, *more, policy="policy", **options):
+    how = HOW + [f"--{name}={value}" for name, value in options.items()]
+    return ["rl", place / "problems.jsonl", f"--policy={place / policy}", f"--out={out}", *how, *more]
 
-    how = [
-        "--credit=process",
-        "--prm=rl_models:wordy",
-        "--updates=3",
-        "--problems=2",
-        "--group=3",
-        "--max-tokens=6",
-        "--prompt=text",
-        "--instruction=",
-        "--learning-rate=1e-2",
-        "--warmup=0",
-        "--evaluate-every=1",
-        "--save-every=2",
-        "--probes=0",
-        "--held-out=3",
-        "--verifier=text",
-    ] + ([] if rank is None else [f"--rank={rank}"])
 
-    def run(out: Path) -> int:
-        return main(["rl", str(problems), f"--policy={tmp_path / 'policy'}", f"--out={out}", *how])
+def files(out):
+    return {str(one.relative_to(out)): one.read_bytes() for one in out.rglob("*") if one.is_file()}
 
-    def files(out: Path) -> dict[str, bytes]:
-        # The card's title is the folder's name.
-        return {
-            str(one.relative_to(out)): one.read_bytes().replace(out.name.encode(), b"NAME")
-            if one.suffix == ".md"
-            else one.read_bytes()
-            for one in out.rglob("*")
-            if one.is_file()
-        }
 
-    assert run(tmp_path / "unbroken") == 0
-    wanted, count = files(tmp_path / "unbroken"), moments.seen
-    assert count > 20
-    for fatal in range(1, count + 1):
-        out = tmp_path / f"broken-{fatal}"
-        moments.seen, moments.fatal = 0, fatal
-        with pytest.raises(Died):
-            run(out)
-        moments.fatal = 0
-        assert run(out) == 0, fatal
-        found = files(out)
-        assert found.keys() == wanted.keys(), fatal
-        assert [name for name in wanted if found[name] != wanted[name]] == [], fatal
+def unbroken(runs, place, **options):
+    out = place / "outputs" / "policy"
+    done = runs(command(place, out, **options))
+    assert done.code == 0, done.err
+    wanted = files(out)
+    shutil.rmtree(out)
+    return done.moments, wanted
+
+
+@pytest.fixture(scope="module")
+def whole(runs, place):
+    """The moments of an unbroken run, and what it wrote."""
+    moments, wanted = unbroken(runs, place)
+    assert {
+        "README.md",
+        "best/README.md",
+        "config.json",
+        "history.jsonl",
+        "model.safetensors",
+    } <= wanted.keys()
+    assert {"monitor.jsonl", "report.html", "run.json"} <= wanted.keys()
+    assert not {name for name in wanted if name.startswith((".", "state"))}
+    return moments, wanted
+
+
+def check_same(out, wanted, what=""):
+    assert [one.name for one in out.parent.iterdir()] == [out.name]
+    found = files(out)
+    assert found.keys() == wanted.keys(), what
+    assert [name for name in wanted if found[name] != wanted[name]] == [], what
+
+
+def moment(moments, *parts):
+    """The last moment that holds all the parts."""
+    return max(n for n, one in enumerate(moments) if all(part in one for part in parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # The weights are there and the page is not; all files are there and the state still is.
+        ("os.rename", "model.safetensors"),
+        ("os.remove", "policy/state.pt"),
+    ],
+)
+def test_killed_it_is_finished_by_the_same_command(runs, place, out, whole, parts):
+    moments, wanted = whole
+    assert runs(command(place, out), at=moment(moments, *parts)).code == -9
+    card = out / "README.md"
+    before = card.stat().st_mtime_ns if card.exists() else None
+    again = runs(command(place, out))
+    assert again.code == 0, again.err
+    assert ("this run is done, and everything is there" in again.out) is (before is not None)
+    assert before is None or card.stat().st_mtime_ns == before
+    check_same(out, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"rank": 2}], ids=["all weights", "LoRA"])
+def test_killed_at_any_moment_it_is_finished_by_the_same_command(runs, place, out, options):
+    moments, wanted = unbroken(runs, place, **options)
+    chosen = [n for n, one in enumerate(moments) if one not in moments[:n] or not one.startswith("os.mkdir")]
+    assert len(chosen) > 20
+    killed = 0
+    for at in chosen:
+        killed += runs(command(place, out, **options), at=at).code == -9
+        again = runs(command(place, out, **options))
+        assert again.code == 0, (moments[at], again.err)
+        check_same(out, wanted, moments[at])
         shutil.rmtree(out)
+    assert killed >= len(chosen) - 2
+
+
+def test_two_at_once_the_second_is_refused_and_the_first_goes_on(runs, place, out, whole):
+    moments, wanted = whole
+    first = runs.begin(command(place, out), at=moment(moments, "os.rename", "state.part"))
+    second = runs(command(place, out))
+    assert second.code == 2
+    assert second.err == f"error: another run is writing {out}; wait for it, or choose another --out\n"
+    assert runs.go_on(first).code == 0
+    check_same(out, wanted)
+
+
+def turn(file):
+    """Change one bit of a file's last byte; its bytes before."""
+    before = file.read_bytes()
+    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    return before
+
+
+def test_another_policy_between_kill_and_resume_is_refused(runs, place, out, whole):
+    moments, wanted = whole
+    asked = command(place, out)
+    assert runs(asked, at=moment(moments, "os.rename", "model.safetensors")).code == -9
+    weights = place / "policy" / "model.safetensors"
+    before = turn(weights)
+    refused = runs(asked)
+    weights.write_bytes(before)
+    assert refused.code == 2
+    said = f'--out {out} is of a run that was made otherwise: policy was "{place / "policy"}#'
+    assert said in refused.err and "Run with the same settings and models to continue it" in refused.err
+    assert runs(asked).code == 0
+    check_same(out, wanted)
+    # What the policy was stands on the card.
+    identity = json.loads(wanted["run.json"])["policy"]
+    assert (
+        identity.startswith(f"{place / 'policy'}#")
+        and f"| `policy` | {identity} |" in wanted["README.md"].decode()
+    )
+    # Nor is a finished run taken for one of another policy.
+    before = turn(weights)
+    refused = runs(asked)
+    weights.write_bytes(before)
+    assert refused.code == 2 and said in refused.err
+
+
+def test_a_run_that_is_refused_leaves_nothing(runs, place, out):
+    for more in ("--held-out=6", f"--policy={place / 'nowhere'}"):
+        asked = [
+            word
+            for word in command(place, out / "deep")
+            if str(word).partition("=")[0] != more.partition("=")[0]
+        ]
+        refused = runs([*asked, more])
+        assert refused.code == 2, refused.err
+        assert list(out.parent.iterdir()) == []
+
+
+def test_what_is_gone_of_a_finished_run_is_named(runs, place, out, whole):
+    for name, data in whole[1].items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(data)
+    (out / "report.html").unlink()
+    refused = runs(command(place, out))
+    assert refused.code == 2
+    assert f"--out {out} is of this run, which has ended, and lacks report.html now" in refused.err
+    assert files(out).keys() == whole[1].keys() - {"report.html"}

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import get_args
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.critic import gae, ppo, step_ppo
 from stepmark.rl.credit.defences import blend, papo, prof_keep, progrs, zero_mean_wrong
-from stepmark.rl.credit.groups import leave_one_out, to_go
+from stepmark.rl.credit.groups import Deviation, leave_one_out, to_go
 from stepmark.rl.credit.implicit import batch_scaled, prime_code, prime_paper, whitened
 from stepmark.rl.credit.kl import kl, kl_reward
+from stepmark.rl.credit.methods import PPO, Outcome, Papo, Prime, Process, StepPPO
 from stepmark.rl.credit.outcome import outcome_grpo, rloo
 from stepmark.rl.credit.process import grpo_process, min_form, min_form_rewards, progress
 from stepmark.rl.credit.shaping import clip, delta, potential
@@ -47,9 +50,59 @@ def close(found: Tensor, wanted: object) -> None:
 
 
 def test_outcome_grpo_by_hand() -> None:
-    # mean 0.5, standard deviation 0.5
-    close(outcome_grpo(pair()), [[1, 1, 1, 1, 1], [-1, -1, -1, 0, 0]])
+    # Mean 0.5; the squares add up to 0.5, over N - 1 = 1 or N = 2.
+    up = 0.5 / math.sqrt(0.5)
+    close(outcome_grpo(pair()), [[up] * 5, [-up] * 3 + [0, 0]])
+    close(outcome_grpo(pair(), deviation="population"), [[1, 1, 1, 1, 1], [-1, -1, -1, 0, 0]])
     close(outcome_grpo(pair(), scale=False), [[0.5] * 5, [-0.5, -0.5, -0.5, 0, 0]])
+
+
+def outcomes_of(groups: list[list[float]]) -> Batch:
+    """Completions of one token, with an outcome each."""
+    values = [value for group in groups for value in group]
+    return Batch(
+        mask=torch.ones(len(values), 1, dtype=torch.bool),
+        groups=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+        outcome=floats(values),
+        step_ends=torch.full((len(values), 1), -1),
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(2, 9).flatmap(
+        lambda size: st.lists(
+            st.lists(st.integers(-5, 5).map(float), min_size=size, max_size=size), min_size=1, max_size=4
+        )
+    )
+)
+def test_outcome_grpo_is_that_of_trl_and_verl(groups: list[list[float]]) -> None:
+    """Their lines, as they stand there: TRL 1.16.0's `GRPOTrainer._generate_and_score_completions` with `scale_rewards="group"`, verl 0.9.1's
+    `compute_grpo_outcome_advantage`; their epsilons (1e-4 and 1e-6) move a number by less than 3e-4 of itself here."""
+    found = outcome_grpo(outcomes_of(groups))[:, 0]
+    rewards, size = floats(groups).reshape(-1), len(groups[0])
+    mean = rewards.view(-1, size).mean(dim=1).repeat_interleave(size)
+    std = rewards.view(-1, size).std(dim=1).repeat_interleave(size)
+    torch.testing.assert_close(found, (rewards - mean) / (std + 1e-4), rtol=3e-4, atol=1e-9)
+    verl = [
+        (score - torch.mean(scores)) / (torch.std(scores) + 1e-6)
+        for scores in map(floats, groups)
+        for score in scores
+    ]
+    torch.testing.assert_close(found, torch.stack(verl), rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(("size", "larger"), [(2, 0.41), (8, 0.069)])
+def test_how_much_larger_the_populations_advantages_are(size: int, larger: float) -> None:
+    batch = outcomes_of([[1.0] + [0.0] * (size - 1)])
+    ratio = outcome_grpo(batch, deviation="population")[0, 0] / outcome_grpo(batch)[0, 0]
+    assert float(ratio) - 1 == pytest.approx(larger, rel=0.02)
+    assert float(ratio) == pytest.approx(math.sqrt(size / (size - 1)), rel=1e-12)
+
+
+def test_a_group_of_one_has_no_spread_by_either_deviation() -> None:
+    for deviation in get_args(Deviation):
+        close(outcome_grpo(outcomes_of([[3.0], [1.0]]), deviation=deviation), [[0], [0]])
 
 
 def test_a_group_all_right_or_all_wrong_has_nothing_to_say() -> None:
@@ -73,10 +126,13 @@ def test_leave_one_out_needs_others() -> None:
 
 
 def test_grpo_with_process_supervision_by_hand() -> None:
-    # rewards 0.8, 0.6, 0.1: mean 0.5, variance (0.09 + 0.01 + 0.16) / 3
-    s = math.sqrt(0.26 / 3)
-    first, second, third = 0.3 / s, 0.1 / s, -0.4 / s
-    close(grpo_process(pair()), [[first + second] * 2 + [second] * 3, [third] * 3 + [0, 0]])
+    # rewards 0.8, 0.6, 0.1: mean 0.5, squares 0.09 + 0.01 + 0.16, over 2 or 3
+    for deviation, s in (("sample", math.sqrt(0.26 / 2)), ("population", math.sqrt(0.26 / 3))):
+        first, second, third = 0.3 / s, 0.1 / s, -0.4 / s
+        found = grpo_process(pair(), deviation=deviation)
+        close(found, [[first + second] * 2 + [second] * 3, [third] * 3 + [0, 0]])
+    torch.testing.assert_close(grpo_process(pair()), grpo_process(pair(), deviation="sample"), rtol=0, atol=0)
+    close(grpo_process(pair(), scale=False), [[0.4] * 2 + [0.1] * 3, [-0.4] * 3 + [0, 0]])
 
 
 def test_the_soft_minimum_by_hand() -> None:
@@ -165,10 +221,65 @@ def test_the_code_is_the_paper_plus_each_tokens_distance_from_its_mean(seed: int
 
 def test_whitening_by_hand() -> None:
     mask = torch.tensor([[True, True], [True, False]])
-    # 1, 2, 3: mean 2, variance 2/3
+    # 1, 2, 3: mean 2, squares 2, over 2 or 3
+    close(whitened(floats([[1, 2], [3, 99]]), mask), [[-1, 0], [1, 0]])
     s = math.sqrt(2 / 3)
-    close(whitened(floats([[1, 2], [3, 99]]), mask), [[-1 / s, 0], [1 / s, 0]])
-    close(whitened(floats([[4, 4], [4, 99]]), mask), [[0, 0], [0, 0]])
+    close(whitened(floats([[1, 2], [3, 99]]), mask, deviation="population"), [[-1 / s, 0], [1 / s, 0]])
+    for deviation in get_args(Deviation):
+        close(whitened(floats([[4, 4], [4, 99]]), mask, deviation=deviation), [[0, 0], [0, 0]])
+        close(whitened(floats([[7, 8]]), torch.tensor([[True, False]]), deviation=deviation), [[0, 0]])
+        close(whitened(floats([[7]]), torch.tensor([[False]]), deviation=deviation), [[0]])
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 4))
+def test_whitening_is_that_of_trl_and_verl(seed: int, size: int) -> None:
+    """`masked_whiten` of verl (`utils/torch_functional.py`) and of TRL's former PPO trainer, line by line."""
+    batch = drawn(seed, size)
+    assert batch.values is not None
+    values, mask = batch.values, batch.mask.to(D)
+    mean = (values * mask).sum() / mask.sum()
+    variance = (((values - mean) ** 2) * mask).sum() / mask.sum()
+    variance = variance * (mask.sum() / (mask.sum() - 1))
+    theirs = (values - mean) * torch.rsqrt(variance + 1e-8) * mask
+    torch.testing.assert_close(whitened(values, batch.mask), theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_the_methods_divide_by_the_deviation_that_they_name() -> None:
+    """Each method by name: N counts outcomes, step rewards, right completions or tokens."""
+    outcome, process = Outcome, partial(Process, process_weight=1.0)
+    ratio = {name: math.sqrt(n / (n - 1)) for name, n in (("outcome", 2), ("process", 3), ("tokens", 8))}
+    lone = replace(pair(), values=floats([[0.1, 0.2, 0.3, 0.4, 0.5], [0.3, 0.2, 0.1, 9, 9]]))
+    for method, larger in (
+        (outcome, ratio["outcome"]),
+        (process, ratio["process"]),
+        # One right completion: nothing to rank, so the outcome alone.
+        (Papo, ratio["outcome"]),
+        (partial(Prime, form="code"), ratio["tokens"]),
+        (PPO, ratio["tokens"]),
+        (StepPPO, ratio["tokens"]),
+    ):
+        sample, population = (
+            method(deviation=deviation).assign(lone).advantages for deviation in get_args(Deviation)
+        )
+        assert sample.abs().max() > 0.1
+        torch.testing.assert_close(population, sample * larger, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(method().assign(lone).advantages, sample, rtol=0, atol=0)
+
+
+def test_a_deviation_that_nothing_is_divided_by_is_refused() -> None:
+    for make in (
+        partial(Outcome, scale=False),
+        partial(Prime, form="paper"),
+        partial(PPO, whiten=False),
+        partial(StepPPO, whiten=False),
+    ):
+        make(deviation="sample")
+        with pytest.raises(UsageError, match=r"deviation: .* divides by none; leave it out"):
+            make(deviation="population")
+    for method in (Outcome, Process, Papo, Prime, PPO, StepPPO):
+        with pytest.raises(UsageError, match="expected sample or population, found 'biased'"):
+            method(deviation="biased")
 
 
 def test_the_batch_scale_is_of_the_whole_batch() -> None:
@@ -229,9 +340,14 @@ def three() -> Batch:
 
 
 def test_correct_only_normalisation_by_hand() -> None:
-    # Outcome: mean 2/3, deviation sqrt(2)/3. Process among the right ones: mean 0.6, deviation 0.2.
-    out = 1 / math.sqrt(2)
-    close(papo(three()), [[out + 1] * 2, [out - 1] * 2, [-2 * out] * 2])
+    # Outcome: mean 2/3, squares 6/9, over 2 or 3. Process among the two right ones: mean 0.6, squares 0.08, over 1 or 2.
+    for deviation, out, process in (
+        ("sample", math.sqrt(3) / 3, 0.2 / math.sqrt(0.08)),
+        ("population", 1 / math.sqrt(2), 1.0),
+    ):
+        found = papo(three(), deviation=deviation)
+        close(found, [[out + process] * 2, [out - process] * 2, [-2 * out] * 2])
+    torch.testing.assert_close(papo(three()), papo(three(), deviation="sample"), rtol=0, atol=0)
 
 
 def test_wrong_completions_earn_nothing_together() -> None:
@@ -243,26 +359,36 @@ def test_wrong_completions_earn_nothing_together() -> None:
 
 def test_progrs_by_hand() -> None:
     batch = replace(three(), outcome=floats([0, 1, 0]))
-    # Of -0.15, 0.05; 0.4; 0.05, 0.05 the mean is 0.08 and the variance (0.0529 + 0.1024 + 3 * 0.0009) / 5.
-    s = math.sqrt(0.0316)
-    first, other, right = -0.23 / s, -0.03 / s, 0.32 / s
-    # Outcomes: mean 1/3, deviation sqrt(2)/3.
-    up, down = math.sqrt(2), -1 / math.sqrt(2)
-    close(
-        progrs(batch, process_weight=2),
-        [
-            [down + 2 * (first + other), down + 2 * other],
-            [up + 2 * right] * 2,
-            [down + 4 * other, down + 2 * other],
-        ],
-    )
+    # Of -0.15, 0.05; 0.4; 0.05, 0.05 the mean is 0.08 and the squares add up to 0.0529 + 0.1024 + 3 * 0.0009. Outcomes: mean 1/3, squares 6/9.
+    for deviation, s, spread in (
+        ("sample", math.sqrt(0.158 / 4), math.sqrt(1 / 3)),
+        ("population", math.sqrt(0.158 / 5), math.sqrt(2) / 3),
+    ):
+        first, other, right = -0.23 / s, -0.03 / s, 0.32 / s
+        up, down = 2 / 3 / spread, -1 / 3 / spread
+        close(
+            progrs(batch, process_weight=2, deviation=deviation),
+            [
+                [down + 2 * (first + other), down + 2 * other],
+                [up + 2 * right] * 2,
+                [down + 4 * other, down + 2 * other],
+            ],
+        )
 
 
 def test_blend_by_hand() -> None:
-    # A quarter of the process advantages of the test above, three quarters of 1 and -1.
-    s = math.sqrt(0.26 / 3)
-    early, late, wrong = 0.75 + 0.25 * 0.4 / s, 0.75 + 0.25 * 0.1 / s, -0.75 - 0.25 * 0.4 / s
-    close(blend(pair(), process_weight=0.25), [[early] * 2 + [late] * 3, [wrong] * 3 + [0, 0]])
+    # A quarter of the process advantages of the test above, three quarters of the outcome's.
+    for deviation, s, up in (
+        ("sample", math.sqrt(0.26 / 2), math.sqrt(0.5)),
+        ("population", math.sqrt(0.26 / 3), 1.0),
+    ):
+        early, late, wrong = (
+            0.75 * up + 0.25 * 0.4 / s,
+            0.75 * up + 0.25 * 0.1 / s,
+            -0.75 * up - 0.25 * 0.4 / s,
+        )
+        found = blend(pair(), process_weight=0.25, deviation=deviation)
+        close(found, [[early] * 2 + [late] * 3, [wrong] * 3 + [0, 0]])
 
 
 def test_blend_is_a_straight_line() -> None:
@@ -527,8 +653,8 @@ def test_a_group_mean_gives_back_what_clip_and_delta_took() -> None:
     )
     close(step_ppo(clipped, lam=1.0)[0][:, 0], [0, 0, -0.3])
     close(step_ppo(differences, lam=1.0)[0][:, 0], [0.9, 0.9, 0.9])
-    # Of eight rewards one is -0.3: mean -0.0375, deviation 0.0375 * sqrt(7).
-    close(grpo_process(clipped)[:2, 0], [2 / math.sqrt(7), 4 / math.sqrt(7)])
+    # Of eight rewards one is -0.3: mean -0.0375, squares 7 * 0.0375² + 49 * 0.0375², over 7.
+    close(grpo_process(clipped)[:2, 0], [2 / math.sqrt(8), 4 / math.sqrt(8)])
     found = grpo_process(differences)[:, 0]
     assert found[0] > found[1]
 

@@ -220,7 +220,7 @@ def test_an_update_is_the_gradient_that_the_papers_write(tmp_path, average) -> N
         group = torch.tensor([other.outcome for other in rated if other.group == row.group])
         if len(set(group.tolist())) == 1:
             continue
-        advantage = float((row.outcome - group.mean()) / group.std(correction=0))
+        advantage = float((row.outcome - group.mean()) / group.std())
         ids, before = [*row.drawn.prompt, *row.drawn.ids], len(row.drawn.prompt)
         table = (one.model(torch.tensor([ids])).logits[0] / 0.7).log_softmax(-1)
         for at in range(before, len(ids)):
@@ -306,8 +306,37 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path) -> None:
 
 def test_a_state_of_another_run_is_refused(tmp_path) -> None:
     trainer(tmp_path).run(until=1)
-    with pytest.raises(UsageError, match="other settings"):
+    with pytest.raises(UsageError, match=r"made otherwise: settings\.group was 4 and is now 5\. Run"):
         trainer(tmp_path, how=settings(group=5)).run()
+    # Another policy, PRM or implicit PRM under the same name.
+    turned = actor()
+    with torch.no_grad():
+        turned.trained()[0].view(-1)[-1] += 1e-3
+    with pytest.raises(UsageError, match=r"made otherwise: policy was .* and is now "):
+        trainer(tmp_path, policy=turned).run()
+    first, second = (ScriptedPRM(lambda _p, _s: 0.5, name=name) for name in ("first", "second"))
+    trainer(tmp_path / "prm", Process(), prm=first).run(until=1)
+    with pytest.raises(UsageError, match=r'made otherwise: prm was "first" and is now "second"'):
+        trainer(tmp_path / "prm", Process(), prm=second).run()
+
+    def implicit(change):
+        one = actor(reference=True)
+        with torch.no_grad():
+            one.trained()[0].view(-1)[-1] += change
+        return OnlineImplicit(one)
+
+    trainer(tmp_path / "implicit", Prime(), token_rewards=implicit(0.0)).run(until=1)
+    with pytest.raises(UsageError, match="the saved implicit PRM began with "):
+        trainer(tmp_path / "implicit", Prime(), token_rewards=implicit(1e-3)).run()
+
+
+def test_a_prm_that_says_nothing_of_what_it_is_is_refused_before_anything_is_done(tmp_path) -> None:
+    class Nameless:
+        name, score_kind = "nameless", "probability"
+
+    with pytest.raises(UsageError, match="a Nameless has no identity"):
+        trainer(tmp_path / "out", Process(), prm=Nameless())
+    assert not (tmp_path / "out").exists()
 
 
 def test_groups_all_right_or_all_wrong_teach_nothing(tmp_path) -> None:
@@ -392,7 +421,7 @@ def test_a_prm_that_answers_nan_stops_the_run_and_the_state_stays(tmp_path) -> N
     calls = []
 
     class Breaks:
-        name = "breaks"
+        name = identity = "breaks"
 
         def score_many(self, solutions, *, keep_going=False):
             from stepmark.records import StepScores
@@ -422,7 +451,7 @@ def test_what_the_prm_cannot_read_keeps_its_outcome(tmp_path) -> None:
 
 def test_too_few_scores_are_an_error(tmp_path) -> None:
     class Short:
-        name = "short"
+        name = identity = "short"
 
         def score_many(self, solutions, *, keep_going=False):
             from stepmark.records import StepScores
@@ -619,7 +648,7 @@ def test_what_is_left_out_does_not_teach_the_implicit_prm(tmp_path) -> None:
 
 def test_a_score_that_is_no_number_is_named_where_it_is_only_watched(tmp_path) -> None:
     class Nanny:
-        name = "nanny"
+        name = identity = "nanny"
 
         def score_many(self, solutions, *, keep_going=False):
             from stepmark.records import StepScores

@@ -449,7 +449,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(base, tmp_path, dtype):
     same([p.detach() for p in resumed.parameters], [p.detach() for p in whole.parameters])
     for (a, _), (b, _) in zip(rest, told[-len(rest) :], strict=True):
         assert (a.step, a.loss, a.gradient, a.held_out) == (b.step, b.loss, b.gradient, b.held_out)
-    assert [f.name for f in (tmp_path / "cut").iterdir()] == ["state.pt"]
+    assert sorted(f.name for f in (tmp_path / "cut").iterdir()) == ["run.json", "state.pt"]
 
 
 def test_an_interrupted_run_with_patience_keeps_the_same_best(base, tmp_path):
@@ -473,18 +473,41 @@ def test_an_interrupted_run_with_patience_keeps_the_same_best(base, tmp_path):
 def test_a_state_of_another_run_is_refused(base, tmp_path):
     rows = branching(4)
     trained(trainer_for(base, tmp_path, **RESUMED), rows, stop=4)
-    with pytest.raises(UsageError, match=r"state\.pt is of a run with other settings"):
+    with pytest.raises(UsageError, match=r"made otherwise: settings\.seed was 0 and is now 7; rows was "):
         trained(trainer_for(base, tmp_path, **RESUMED, seed=7), rows)
-    with pytest.raises(UsageError, match=r"state\.pt is of a run with .*other rows"):
+    with pytest.raises(UsageError, match=r"made otherwise: rows was \"\w{64}\" and is now \"\w{64}\"\. Run"):
         trained(trainer_for(base, tmp_path, **RESUMED), branching(5))
     # Other labels, and nothing else.
     turned = [
         replace(e, targets=tuple(None if t is None else counted(1, 2) for t in e.targets)) for e in rows
     ]
-    with pytest.raises(UsageError, match=r"other rows"):
+    with pytest.raises(UsageError, match=r"made otherwise: rows was "):
         trained(trainer_for(base, tmp_path, **RESUMED), turned)
-    with pytest.raises(UsageError, match=r"other settings"):
+    with pytest.raises(UsageError, match=r"made otherwise: objective was "):
         trained(trainer_for(base, tmp_path, objective=Hard(above=0.5), **RESUMED), rows)
+    # A state without a word on what it is, as versions before left it.
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(UsageError, match=r"nothing says of which\. Delete .* to start again"):
+        trained(trainer_for(base, tmp_path, **RESUMED), rows)
+
+
+def test_a_state_of_another_base_under_the_same_name_is_refused(tmp_path):
+    """Weights, configuration and tokenizer count, by every byte; what else lies in the folder does not."""
+    base, rows = write_base(tmp_path / "base"), branching(4)
+    trained(trainer_for(base, tmp_path / "run", **RESUMED), rows, stop=4)
+    (base / "README.md").write_text("a card")
+    trained(trainer_for(base, tmp_path / "run", **RESUMED), rows, stop=5)
+    changed = (
+        r"made otherwise: base_fingerprint was \"\w{64}\" and is now \"\w{64}\"\. Run with the same base"
+    )
+    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+        before = (base / file).read_bytes()
+        one_bit = before[:-1] + bytes([before[-1] ^ 1])
+        (base / file).write_bytes(one_bit if file == "model.safetensors" else before + b"\n")
+        with pytest.raises(UsageError, match=changed):
+            trained(trainer_for(base, tmp_path / "run", **RESUMED), rows)
+        (base / file).write_bytes(before)
+    trained(trainer_for(base, tmp_path / "run", **RESUMED), rows)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_others(base, tmp_path):

@@ -73,4 +73,7 @@ def test_two_processes_train_as_one(folder, name):
 
 
 def test_only_the_first_process_writes_the_state(folder):
-    assert sorted(p.name for p in (folder / "two" / "passes").iterdir()) == ["state.pt"]
+    assert sorted(p.name for p in (folder / "two" / "passes").iterdir()) == [
+        "run.json",
+        "state.pt",
+    ]

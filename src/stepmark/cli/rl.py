@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -23,10 +24,21 @@ from stepmark.cli.rl_flags import (
     refit_of,
     watch_of,
 )
-from stepmark.cli.rl_run import Asked, begin, check, flat, installed, is_done
+from stepmark.cli.rl_run import (
+    REPORT_FILE,
+    STATE_FILE,
+    Asked,
+    begin,
+    check,
+    drop_drafts,
+    flat,
+    installed,
+    is_done,
+    prm_settings,
+)
 from stepmark.errors import UsageError
 from stepmark.rl.settings import RL
-from stepmark.store import atomic_write, naming
+from stepmark.store import atomic_write, held, naming
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -38,7 +50,7 @@ if TYPE_CHECKING:
     from stepmark.rl.refit import Refit
     from stepmark.rl.watched import Watched
 
-STATE_FILE, REPORT_FILE = "state.pt", "report.html"
+_WEIGHTS = "weights.part"
 _RUN, _RL, _CREDIT, _IMPLICIT, _REFIT = RunFlags(), RL(), CreditFlags(), ImplicitFlags(), RefitFlags()
 
 
@@ -57,7 +69,8 @@ def rl_command(
 ) -> int:
     """Train a policy with outcome or process rewards, and watch it for reward hacking.
 
-    Interrupted or killed, the same command goes on from the last saved update to the same weights. OUT is a Hugging Face checkpoint of the last weights with
+    Resumable: after an interruption or a kill, the same command continues from the last saved update to the same weights. A second run with the same OUT is
+    refused while the first one lives. OUT is a Hugging Face checkpoint of the last weights with
     its card, history.jsonl, monitor.jsonl and report.html; OUT/best is the checkpoint with the best held-out accuracy before any alarm.
 
     Args:
@@ -87,19 +100,22 @@ def rl_command(
         refit=refit_of(refit),
     )
     check(asked)
-    problems, held_out, note = _split(file, run, settings.seed)
-    told = asked.told()
-    if is_done(out, told):
-        print(f"{out}: this run is done; its page is {out / REPORT_FILE}")
-        return 0
-    if note:
-        print(note, file=sys.stderr)
-    from stepmark.problems.answers import load_verifier
+    with held(out), naming(out):
+        problems, held_out, note = _split(file, run, settings.seed)
+        run_record = asked.record()
+        if is_done(out, run_record):
+            # A kill between the last file and the end of the run leaves these.
+            drop_drafts(out)
+            (out / STATE_FILE).unlink(missing_ok=True)
+            print(f"{out}: this run is done, and everything is there; its page is {out / REPORT_FILE}")
+            return 0
+        if note:
+            print(note, file=sys.stderr)
+        from stepmark.problems.answers import load_verifier
 
-    with naming(out):
         with closing(load_verifier(run.verifier, percent=run.percent)) as verifier:
-            actor, rows, history = _train(asked, problems, held_out, verifier, told)
-        _finish(asked, actor, rows, history, told, f"{len(problems):,} problems of {Path(file).name}")
+            actor, rows, history = _train(asked, problems, held_out, verifier, run_record)
+        _finish(asked, actor, rows, history, run_record, f"{len(problems):,} problems of {Path(file).name}")
     return 0
 
 
@@ -138,12 +154,8 @@ def _prm(run: RunFlags) -> PRM | None:
     if run.prm is None:
         return None
     from stepmark.models.load import load_prm
-    from stepmark.models.named import read_by
 
-    # The policy computes here in any case; a PRM behind a server has no device here.
-    return load_prm(
-        run.prm, family=run.family, tokenizer=run.tokenizer, **read_by(run.prm, {"device": run.device})
-    )
+    return load_prm(run.prm, **prm_settings(run))
 
 
 def _actor(asked: Asked) -> Actor:
@@ -189,7 +201,7 @@ def _train(
     problems: Sequence[Problem],
     held_out: Sequence[Problem],
     verifier: Verifier,
-    told: Mapping[str, Any],
+    run_record: Mapping[str, Any],
 ) -> tuple[Actor, list[Watched], list[Mapping[str, Any]]]:
     """Run to the end or to the alarm; the policy, the evaluations and the updates."""
     from stepmark.cli.rl_display import Display
@@ -220,7 +232,7 @@ def _train(
     history = History(out)
     refit = _refit(asked, actor, prm, problems, verifier, monitor)
     # Only now: what these refuse leaves no run behind that other settings could not go on with.
-    begin(out, told)
+    begin(out, run_record)
     if (out / STATE_FILE).is_file():
         print(f"{out}: going on from its saved state", file=sys.stderr)
     with Display(monitor, settings.updates) as display:
@@ -287,7 +299,7 @@ def _finish(
     actor: Actor,
     rows: Sequence[Watched],
     history: Sequence[Mapping[str, Any]],
-    told: Mapping[str, Any],
+    run_record: Mapping[str, Any],
     training: str,
 ) -> None:
     """The checkpoint, the page, the cards; the last card says that the run is done."""
@@ -298,9 +310,14 @@ def _finish(
     from stepmark.rl.report import fall_words, rl_html
 
     out = asked.out
+    draft = out / _WEIGHTS
+    shutil.rmtree(draft, ignore_errors=True)
     with quiet_loading():
-        actor.save(out)
-    settings = {name: str(value) for name, value in flat(told).items()}
+        actor.save(draft)
+    for file in sorted(draft.iterdir()):
+        file.replace(out / file.name)
+    draft.rmdir()
+    settings = {name: str(value) for name, value in flat(run_record).items()}
     title = f"{out.resolve().name}: {asked.policy} with {asked.name}"
     with atomic_write(out / REPORT_FILE) as page:
         page.writelines(
@@ -308,7 +325,7 @@ def _finish(
                 rows, history, settings, watch=asked.watch, title=title, facts=(f"Trained on {training}.",)
             )
         )
-    record = PolicyCard(
+    card_record = PolicyCard(
         title=out.resolve().name,
         base=asked.policy,
         credit=asked.name,
@@ -316,16 +333,20 @@ def _finish(
         training=training,
         held_out=f"{rows[-1].solutions:,} held-out problems",
         settings=settings,
-        seed=told["settings"]["seed"],
+        seed=run_record["settings"]["seed"],
         made_with=_versions(),
     )
     best = next((row for row in reversed(rows) if row.best), None)
     if best is not None:
         upto = [row for row in rows if row.update <= best.update]
         with atomic_write(out / BEST / CARD_FILE) as card:
-            card.write(policy_card(replace(record, title=f"{record.title}, the best checkpoint", rows=upto)))
+            card.write(
+                policy_card(
+                    replace(card_record, title=f"{card_record.title}, the best checkpoint", rows=upto)
+                )
+            )
     with atomic_write(out / CARD_FILE) as card:
-        card.write(policy_card(record))
+        card.write(policy_card(card_record))
     (out / STATE_FILE).unlink(missing_ok=True)
     print(words(rows[-1]))
     if best is not None and best.update != rows[-1].update:

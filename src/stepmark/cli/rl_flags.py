@@ -29,6 +29,8 @@ class CreditFlags:
 
     scale: bool | None = None
     """outcome: divide by the group's standard deviation; without, Dr. GRPO."""
+    deviation: Literal["sample", "population"] | None = None
+    """outcome, process, papo, prime (the published code's form), ppo, step-ppo: the standard deviation to divide by, with N - 1 (as TRL and verl) or N."""
     process_weight: float | None = None
     """process (share of the PRM, from 0 to 1), prime, papo (weight): of process rewards."""
     outcome_weight: float | None = None

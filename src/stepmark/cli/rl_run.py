@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.cli.rl_flags import ImplicitFlags, RunFlags
 from stepmark.errors import MissingExtraError, UsageError
+from stepmark.models.identity import checkpoint_fingerprint, named
+from stepmark.models.places import find_checkpoint
 from stepmark.rl.settings import RL
-from stepmark.store import atomic_write, fingerprint
+from stepmark.store import LOCK_FILE, atomic_write, differences, fingerprint
 
 if TYPE_CHECKING:
     from stepmark.rl.credit.methods import Credit
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from stepmark.rl.refitted import Refitting
     from stepmark.rl.watched import Watch
 
-RUN_FILE = "run.json"
+RUN_FILE, STATE_FILE, REPORT_FILE = "run.json", "state.pt", "report.html"
+_LAST = ("config.json", REPORT_FILE, "README.md")
+"""What a run writes when it has ended, the card last."""
 _NO_RESULTS = ("save_every", "token_budget")
 """Settings that change no result; a run may be continued with others."""
 
@@ -50,19 +55,26 @@ class Asked:
         """Of the policy: small updates vanish in bfloat16, unless adapters in float32 take them."""
         return "float32" if self.run.dtype == "auto" and self.settings.rank is None else self.run.dtype
 
-    def told(self) -> dict[str, Any]:
-        """All that decides the result, as plain data."""
+    def record(self) -> dict[str, Any]:
+        """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed.
+
+        Raises:
+            StepmarkError: a model is not there.
+        """
+        from stepmark.models.load import prm_identity
+
         run, online = self.run, self.online
         implicit = None
         if online is not None:
-            implicit = {"model": self.implicit.implicit_model, **asdict(online)}
+            model = self.implicit.implicit_model
+            implicit = {"model": None if model is None else _identity(model), **asdict(online)}
             implicit.pop("token_budget")
         body = {
             "command": "rl",
             "problems": _named(self.file),
             "held_out": int(run.held_out) if run.held_out.isdigit() else _named(run.held_out),
-            "policy": self.policy,
-            "prm": run.prm,
+            "policy": _identity(self.policy),
+            "prm": None if run.prm is None else prm_identity(run.prm, prm_settings(run)),
             "family": run.family,
             "verifier": run.verifier,
             "percent": run.percent,
@@ -92,6 +104,8 @@ def check(asked: Asked) -> None:
     usual = RL()
     policy, name, run, settings, online = asked.policy, asked.name, asked.run, asked.settings, asked.online
     split("1", settings.split)
+    if asked.out.exists() and not asked.out.is_dir():
+        raise UsageError(f"--out {asked.out}: expected a folder's name, found a file")
     if run.device != "auto":
         from stepmark.rl.actor import check_device
 
@@ -161,50 +175,86 @@ def installed() -> None:
         raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
 
 
-def is_done(out: Path, told: Mapping[str, Any]) -> bool:
-    """Whether this very run is finished there.
+def is_done(out: Path, run_record: Mapping[str, Any]) -> bool:
+    """Whether this very run is finished there, with all of its files.
+
+    Args:
+        out: the folder, held.
+        run_record: what the run is.
 
     Raises:
-        UsageError: OUT holds something else, or a run with other settings.
+        UsageError: OUT holds something else, a run with other settings or models, or a finished run of which files are gone.
     """
-    if not out.exists():
-        return False
-    if not out.is_dir():
-        raise UsageError(f"--out {out}: expected a folder's name, found a file")
     record = out / RUN_FILE
     if not record.is_file():
-        if any(out.iterdir()):
-            raise UsageError(f"--out {out}: expected a new folder or that of a run, found other files in it")
+        others = [one.name for one in out.iterdir() if one.name != LOCK_FILE and not _is_draft(one)]
+        if others:
+            raise UsageError(
+                f"--out {out}: expected a new folder or that of a run, found {sorted(others)[0]} in it"
+            )
         return False
-    before = json.loads(record.read_text(encoding="utf-8"))
-    differing = _differences(before, told)
-    if differing:
+    changed = differences(json.loads(record.read_text(encoding="utf-8")), run_record)
+    if changed:
         raise UsageError(
-            f"--out {out} is of a run with other settings ({'; '.join(differing)}); take another folder, or those settings to go on"
+            f"--out {out} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings and models to continue it, or take "
+            "another folder"
         )
-    return (out / "README.md").is_file()
+    from stepmark.rl.monitor import HISTORY_FILE, MONITOR_FILE
+
+    ended = any((out / name).is_file() for name in _LAST)
+    missing = [name for name in (HISTORY_FILE, MONITOR_FILE, *_LAST) if not (out / name).is_file()]
+    if ended and missing and not (out / STATE_FILE).is_file():
+        raise UsageError(
+            f"--out {out} is of this run, which has ended, and lacks {', '.join(missing)} now; put it back, or take another folder"
+        )
+    return not missing
 
 
-def begin(out: Path, told: Mapping[str, Any]) -> None:
-    """Make the folder and say in it what the run is.
+def begin(out: Path, run_record: Mapping[str, Any]) -> None:
+    """Say in the folder of a run what it is, and remove what a killed run left half done.
 
-    Raises:
-        UsageError: it cannot be made.
+    Args:
+        out: the folder, held.
+        run_record: what the run is.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot make this folder: {error}") from error
+    drop_drafts(out)
     if not (out / RUN_FILE).is_file():
         with atomic_write(out / RUN_FILE) as handle:
-            json.dump(told, handle, ensure_ascii=False, indent=2)
+            json.dump(run_record, handle, ensure_ascii=False, indent=2)
             handle.write("\n")
 
 
-def flat(told: Mapping[str, Any], at: str = "") -> dict[str, object]:
+def drop_drafts(out: Path) -> None:
+    """Remove what a killed run left half done.
+
+    Args:
+        out: the folder, held.
+    """
+    from stepmark.rl.monitor import BEST
+
+    for one in [*out.iterdir(), *(out / BEST).glob("*")]:
+        if _is_draft(one):
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+
+def _is_draft(file: Path) -> bool:
+    """Whether a file or folder is one that is being written; it takes its name when it is whole."""
+    return file.suffix in (".part", ".old") or (file.name.startswith(".") and file.suffix == ".tmp")
+
+
+def prm_settings(run: RunFlags) -> dict[str, Any]:
+    """How the PRM is loaded: the settings of `load_prm`."""
+    from stepmark.models.named import read_by
+
+    assert run.prm is not None
+    # The policy computes here in any case; a PRM behind a server has no device here.
+    return {"family": run.family, "tokenizer": run.tokenizer, **read_by(run.prm, {"device": run.device})}
+
+
+def flat(run_record: Mapping[str, Any], at: str = "") -> dict[str, object]:
     """Settings by their names, such as `settings.seed`; those that are not set are left out."""
     found: dict[str, object] = {}
-    for name, value in told.items():
+    for name, value in run_record.items():
         if isinstance(value, dict):
             found |= flat(value, f"{at}{name}.")
         elif value is not None and name != "command":
@@ -212,15 +262,9 @@ def flat(told: Mapping[str, Any], at: str = "") -> dict[str, object]:
     return found
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> list[str]:
-    found = []
-    for key in (*before, *(key for key in now if key not in before)):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(old, new, f"{at}{key}.")
-        elif old != new:
-            found.append(f"{at}{key}: {old!r} there, {new!r} here")
-    return found
+def _identity(place: str) -> str:
+    """A checkpoint by its name and the digest of its files."""
+    return named(place, checkpoint_fingerprint(find_checkpoint(place)))
 
 
 def _named(file: str) -> dict[str, Any]:

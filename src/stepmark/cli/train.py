@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective
     from stepmark.training.recipe import Recipe, Trained
     from stepmark.training.trainer import Progress
+
+REPORT_FILE = "report.html"
 
 
 @Parameter(name="*")
@@ -133,13 +135,14 @@ def train_command(
 ) -> int:
     """Train a PRM on labelled solutions, measure it on held-out problems, calibrate it, and write a checkpoint.
 
-    Interrupted, the same command goes on where it was; the state lies in OUT.run until the checkpoint is there.
+    Resumable: after an interruption or a kill, the same command continues. The state lies in OUT.run until the checkpoint, with its card, curves and page, takes
+    its name. A second run with the same OUT is refused while the first one lives.
     Several processes share each step when started by `accelerate launch -m stepmark.cli train …`.
 
     Args:
         data: files in any format of `stepmark convert`, or OWNER/NAME of data sets on the hub. For worked solutions without
             labels: `stepmark label exact` first.
-        out: the checkpoint's folder; must not exist.
+        out: the checkpoint's folder: new, or this command's own.
         objective: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo, generative, or
             "package.module:Class".
         candidates: of target-tokens, from wrong to right.
@@ -151,59 +154,69 @@ def train_command(
     """
     if not data:
         raise UsageError("expected data: files of labelled solutions, or data sets on the hub")
-    _installed(network)
-    from stepmark.training.monitor import History, close_all, read_history
+    _installed(network, running.log)
+    from stepmark.training.monitor import HISTORY_FILE, close_all, read_history
     from stepmark.training.pace import few_steps
     from stepmark.training.recipe import train
+    from stepmark.training.report import training_html
     from stepmark.training.sources import training_rows
 
     check_device(network.device)
     _check(network, running)
     made = _joint(_objective(objective, candidates, critic, keep_all), running)
     recipe = _recipe(made, labels, network, running)
-    state = out.with_name(f"{out.name}.run")
-    history = state.with_name(f"{out.name}.history.jsonl")
     monitors: list[Monitor] = []
     lines = _Lines()
-    try:
-        if not out.exists():
-            monitors = [History(history), *_others(running.log, out, recipe)]
 
-        def report(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
+        if not monitors:
+            # Only now: a run that is refused leaves none of theirs behind.
+            monitors.extend([lines, *_others(running.log, out, recipe)])
             if progress.step == 1 and (few := few_steps(progress.steps, recipe.train)) is not None:
                 print(f"warning: {few}", file=sys.stderr, flush=True)
-            lines.tell(progress)
-            for monitor in monitors:
-                monitor.tell(progress)
+        for monitor in monitors:
+            monitor.tell(progress)
 
+    def draw(done: Trained, folder: Path) -> None:
+        if (folder / REPORT_FILE).is_file():
+            return
+        settings = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
+        settings |= {name: str(value) for name, value in _flat(recipe).items()}
+        history = read_history(folder / HISTORY_FILE)
+        with atomic_write(folder / REPORT_FILE) as page:
+            page.writelines(training_html(done, history, settings, title=f"Training of {out.name}"))
+
+    try:
         held_out = None if running.held_out_data is None else training_rows([running.held_out_data])
-        with naming(state):
-            done = train(training_rows(data), out, recipe, held_out=held_out, data=data, report=report)
+        with naming(out):
+            done = train(
+                training_rows(data), out, recipe, held_out=held_out, data=data, report=report, complete=draw
+            )
     finally:
         close_all(monitors)
-    if done.first:
-        _finish(done, history, read_history(history), recipe, data)
+    if done.first and done.new:
+        _say(done)
+    elif done.first:
+        print(f"{out}: this run is done, and everything is there; its page is {out / REPORT_FILE}")
     return 0
 
 
-def _installed(network: Network) -> None:
-    """Refuse at once, and not after the base is loaded, what lacks a package."""
-    needed = ("torch", "transformers", *(() if network.full else ("peft",)))
+def _installed(network: Network, log: tuple[str, ...]) -> None:
+    """Refuse at once, and not after hours of training, what lacks a package.
+
+    Raises:
+        MissingExtraError: it names the package and the line to type.
+    """
+    needed = ("torch", "transformers", "matplotlib", *(() if network.full else ("peft",)))
     lacking = [name for name in needed if find_spec(name) is None]
     if lacking:
         raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")
+    for name in log:
+        if find_spec(name) is None:
+            raise MissingExtraError(f"--log {name} needs it: pip install {name}")
 
 
-def _finish(
-    done: Trained, history: Path, rows: list[dict[str, Any]], recipe: Recipe, data: tuple[str, ...]
-) -> None:
-    from stepmark.training.report import training_html
-
-    settings = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
-    settings |= {name: str(value) for name, value in _flat(recipe).items()}
-    with atomic_write(done.folder / "report.html") as page:
-        page.writelines(training_html(done, rows, settings, title=f"Training of {done.folder.name}"))
-    history.rename(done.folder / "history.jsonl")
+def _say(done: Trained) -> None:
     for line in done.dropped.lines():
         print(line, file=sys.stderr)
     print(f"{done.folder}: {done.examples:,} examples of {done.problems:,} problems")
@@ -218,7 +231,7 @@ def _finish(
         print(
             f"first errors of {found.solutions:,} held-out solutions, calibrated, at {first.threshold:g}: F1 {first.f1:.3f}"
         )
-    print(f"curves: {done.folder / 'report.html'}")
+    print(f"curves: {done.folder / REPORT_FILE}")
 
 
 def _flat(recipe: Recipe) -> Mapping[str, object]:
@@ -391,3 +404,6 @@ class _Lines:
                 [f"first-error F1 {found.first_error_f1:.3f}"] if found.first_error_f1 is not None else []
             )
         print(", ".join(parts), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing: standard error stays open."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from stepmark.batching import Write
 from stepmark.errors import InputError, UsageError
+from stepmark.models.identity import CheckpointFiles, named
+from stepmark.models.places import find_checkpoint
 from stepmark.models.policies.local import Drawn, LocalPolicy, load_language_model
 
 LORA_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -109,6 +111,7 @@ class Actor:
         values: add a value head, which starts at 0.
         temperature: probabilities are read at it. Write at the same (`RL.temperature`), so that the ratio of both is 1 at the beginning.
         seed: of what LoRA's adapters begin as.
+        identity: gives `identity`. None: the name and a digest of the weights as they are when it is first asked for.
     """
 
     def __init__(
@@ -122,7 +125,9 @@ class Actor:
         values: bool = False,
         temperature: float = 1.0,
         seed: int = 0,
+        identity: Callable[[], str] | None = None,
     ) -> None:
+        self._identity = identity
         self.name = name
         self.tokenizer = tokenizer
         self.temperature = temperature
@@ -150,8 +155,24 @@ class Actor:
         Raises:
             CheckpointError: nothing there that transformers loads as a causal language model.
         """
+        # Before the weights are read, so that files that change meanwhile are noticed.
+        files = CheckpointFiles(find_checkpoint(str(place)))
         model, tokenizer = load_language_model(place, dtype=dtype, device=device)
-        return cls(model, tokenizer, name=str(place), **settings)
+        return cls(
+            model,
+            tokenizer,
+            name=str(place),
+            identity=lambda: named(str(place), files.fingerprint()),
+            **settings,
+        )
+
+    @property
+    def identity(self) -> str:
+        """What tells the weights and the tokenizer that it began with from others. Ask for it before the first update."""
+        if self._identity is None:
+            found = self.policy().identity
+            self._identity = lambda: found
+        return self._identity()
 
     @property
     def device(self) -> torch.device:

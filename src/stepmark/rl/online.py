@@ -52,6 +52,7 @@ class OnlineImplicit:
         if not model.has_reference:
             raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
         self.model, self.settings = model, settings
+        self._began = model.identity  # now, for it is not known after the first step
         self.optimizer = torch.optim.AdamW(
             model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -96,14 +97,24 @@ class OnlineImplicit:
         return list(passes(rows, every, self.settings.token_budget))
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer."""
+        """Weights and optimizer, and what the weights began as."""
         return {
+            "identity": self._began,
             "weights": [weight.detach() for weight in self.model.trained()],
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there.
+
+        Raises:
+            UsageError: the state is of an implicit PRM that began with another model.
+        """
+        if state["identity"] != self._began:
+            raise UsageError(
+                f"the saved implicit PRM began with {state['identity']}, and this one with {self._began}; put the former model back, or start "
+                "in another folder"
+            )
         with torch.no_grad():
             for weight, saved in zip(self.model.trained(), state["weights"], strict=True):
                 weight.copy_(saved)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stepmark.batching import Write
 from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.models.identity import identity_of
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
@@ -31,6 +32,7 @@ from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
 from stepmark.rl.settings import RL
 from stepmark.solutions.sampling import Sampling, prompt_of
+from stepmark.store import differences
 from stepmark.training.state import write_tensors
 
 
@@ -145,6 +147,8 @@ class Trainer:
                 raise UsageError(f"{type(credit).__name__} with these settings needs {what}")
         if prm is not None and needs.probabilities:
             check_kind(credit, prm.score_kind, prm=prm.name)
+        if prm is not None:
+            identity_of(prm)  # a PRM that has none is refused now, and not when the first state is saved
         self.actor, self.verifier, self.credit, self.settings = actor, verifier, credit, settings
         self.problems, self.held_out = tuple(problems), tuple(held_out)
         self.prm, self.token_rewards, self.listeners, self.out = prm, token_rewards, tuple(listeners), out
@@ -152,6 +156,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             actor.trained(), lr=settings.peak, betas=(0.9, 0.99), weight_decay=0.0
         )
+        self._run: dict[str, Any] = {}
         self.encoder = PromptEncoder(actor.tokenizer, actor.name)
         self.done = 0
         self.rollouts = 0
@@ -168,6 +173,8 @@ class Trainer:
             UsageError: the state is of another run.
         """
         self.out.mkdir(parents=True, exist_ok=True)
+        # Now, for what the policy began as is not known later.
+        self._run = self._facts()
         self._resume()
         last = self.settings.updates if until is None else min(until, self.settings.updates)
         if self.done == 0 and self._evaluate():
@@ -349,21 +356,23 @@ class Trainer:
         text = f"{self.settings.seed} {what} {number}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
-    def _identity(self) -> str:
-        """What a run is told by: a state goes on with the same settings, credit, policy and problems or not at all."""
-        settings = asdict(replace(self.settings, save_every=1, token_budget=1))
-        told = {
-            "settings": settings,
+    def _facts(self) -> dict[str, Any]:
+        """Everything that decides the run, as plain data: a state is continued with the same or not at all."""
+        problems = [asdict(problem) for problem in (*self.problems, *self.held_out)]
+        facts = {
+            "settings": asdict(replace(self.settings, save_every=1, token_budget=1)),
             "credit": [type(self.credit).__name__, repr(self.credit)],
-            "policy": self.actor.name,
-            "prm": None if self.prm is None else self.prm.name,
-            "problems": [asdict(problem) for problem in (*self.problems, *self.held_out)],
+            "policy": self.actor.identity,
+            "problems": hashlib.sha256(json.dumps(problems, sort_keys=True).encode()).hexdigest(),
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        plain: dict[str, Any] = json.loads(json.dumps(facts))
+        return plain
 
     def _save(self) -> None:
         state = {
-            "run": self._identity(),
+            "run": self._run,
+            # Of the one in force: a refit may have put another into its place.
+            "prm": None if self.prm is None else identity_of(self.prm),
             "done": self.done,
             "rollouts": self.rollouts,
             "weights": [weight.detach() for weight in self.actor.trained()],
@@ -379,9 +388,12 @@ class Trainer:
         if not file.is_file():
             return
         state = torch.load(file, weights_only=True, map_location=self.actor.device)
-        if state["run"] != self._identity():
+        ours = {**self._run, "prm": None if self.prm is None else identity_of(self.prm)}
+        before = state["run"] if isinstance(state["run"], dict) else {}
+        if changed := differences({**before, "prm": state.get("prm")}, ours):
             raise UsageError(
-                f"{file} is of a run with other settings, another policy or other problems; delete it or choose another --out"
+                f"{file} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings, models and problems to continue it, "
+                "or choose another --out"
             )
         with torch.no_grad():
             for weight, saved in zip(self.actor.trained(), state["weights"], strict=True):

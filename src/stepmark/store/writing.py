@@ -115,7 +115,7 @@ def _new_draft(target: Path) -> tuple[Path, TextIO]:
         draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
         # Not a context: the caller's `with` closes it.
         handle = draft.open("x", encoding="utf-8", newline="")
-        if _try_lock(handle) and os.fstat(handle.fileno()).st_nlink:
+        if try_lock(handle) and os.fstat(handle.fileno()).st_nlink:
             return draft, handle
         handle.close()  # another process took it for a stale one before it was locked
         draft.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def remove_stale_drafts(target: Path) -> None:
         middle = draft.name.removeprefix(before).removesuffix(after)
         if draft.name == before + middle + after and _DRAFT.fullmatch(middle):
             with suppress(OSError), draft.open("rb") as handle:
-                if _try_lock(handle):
+                if try_lock(handle):
                     draft.unlink()
 
 
@@ -308,7 +308,7 @@ class ResumableRows:
         with naming(self._part):
             self._handle = self._part.open("a+b")
         try:
-            if not _try_lock(self._handle):
+            if not try_lock(self._handle):
                 raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
             for file in (self.path, self.manifest_path, self._part_manifest):
                 remove_stale_drafts(file.resolve())
@@ -349,10 +349,10 @@ class ResumableRows:
         return old
 
     def _check_same(self, old: object, new: object, how: str, what_to_do: str, at: str = "") -> None:
-        if differences := _differences(old, new, at):
+        if changed := differences(old, new, at):
             raise UsageError(
                 f"{self._part} holds {self.done} rows of an interrupted run that {how}: "
-                f"{'; '.join(differences)}. {what_to_do} to continue it. {self._remedy}"
+                f"{'; '.join(changed)}. {what_to_do} to continue it. {self._remedy}"
             )
 
     def identify(self, models: Mapping[str, str]) -> None:
@@ -531,14 +531,14 @@ def hold(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if not _try_lock(handle):
+        if not try_lock(handle):
             raise UsageError(f"another run is writing into {folder}; wait for it, or choose another --out")
         yield
     finally:
         os.close(handle)
 
 
-def _try_lock(handle: IO[Any] | int) -> bool:
+def try_lock(handle: IO[Any] | int) -> bool:
     """Lock a file while it is open, so however this process ends; False where another process has it."""
     if sys.platform == "win32":
         return True
@@ -551,11 +551,17 @@ def _try_lock(handle: IO[Any] | int) -> bool:
     return True
 
 
-def _differences(old: object, new: object, at: str = "") -> list[str]:
+def differences(old: object, new: object, at: str = "") -> list[str]:
+    """What differs between two manifests, a phrase for each entry: "settings.seed was 1 and is now 2".
+
+    Args:
+        old, new: plain data.
+        at: the name of the entry that they are.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         found = []
         for key in keys:
-            found += _differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
+            found += differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
         return found
     return [] if old == new else [f"{at} was {json.dumps(old)} and is now {json.dumps(new)}"]

@@ -70,6 +70,8 @@ class Card:
     title: str
     base: str
     """The base model: a hub name, or how it came about."""
+    base_fingerprint: str | None = None
+    """Of the base's weights, configuration and tokenizer (`models.identity.checkpoint_fingerprint`); None where it is not known."""
     written: Written
     """What was written, and how it is read."""
     objective: str
@@ -118,7 +120,12 @@ def card(record: Card) -> str:
         "## Data",
         *_data(record),
         "## Training",
-        f"Objective: {record.objective}.",
+        f"Objective: {record.objective}."
+        + (
+            f" The base's weights, configuration and tokenizer have the fingerprint {_code(record.base_fingerprint)}."
+            if record.base_fingerprint is not None
+            else ""
+        ),
         *_settings(record),
         "## Measured",
         _measured(record),

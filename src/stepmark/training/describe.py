@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -17,22 +18,56 @@ if TYPE_CHECKING:
     from stepmark.training.recipe import Recipe
 
 
+def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others.
+
+    Args:
+        recipe: what is run.
+        base_name: the base's name.
+        run: see `state.run_of`.
+    """
+    return {
+        "base": base_name,
+        "base_fingerprint": run["base_fingerprint"],
+        "warm_start_fingerprint": run["warm_start_fingerprint"],
+        "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        "rules": asdict(recipe.rules),
+        "settings": asdict(recipe.train),
+        "mark": recipe.mark,
+        "layout": recipe.layout,
+        "adapter": recipe.adapter,
+        "tune_threshold": recipe.tune_threshold,
+    }
+
+
+def digest_of(groups: Sequence[Sequence[Example]]) -> str:
+    """What tells examples from others, wherever they were read."""
+    digest = hashlib.sha256()
+    for one in (one for group in groups for one in group):
+        digest.update(repr((one.solution, one.targets, one.outcome, one.critiques, one.asked)).encode())
+    return digest.hexdigest()
+
+
+def rows_record(
+    training: Sequence[Sequence[Example]], measured_on: Sequence[Sequence[Example]]
+) -> dict[str, str]:
+    """The rows of a run, as plain data."""
+    return {"rows": digest_of(training), "held_out_rows": digest_of(measured_on)}
+
+
 def notes_of(
-    recipe: Recipe,
-    base_name: str,
+    record: Mapping[str, Any],
     data: Sequence[str],
     training: Sequence[Sequence[Example]],
     measured_on: Sequence[Sequence[Example]],
     dropped: Dropped,
     found: Measure | None,
 ) -> dict[str, Any]:
-    """Everything that a reader of the checkpoint may ask for, as plain data."""
+    """Everything that a reader of the checkpoint may ask for, as plain data: `train.json`."""
     return {
-        "base": base_name,
-        "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        **record,
         "data": list(data),
-        "rules": asdict(recipe.rules),
-        "settings": asdict(recipe.train),
+        **rows_record(training, measured_on),
         "problems": len(training),
         "examples": sum(map(len, training)),
         "held_out_problems": len(measured_on),
@@ -47,6 +82,7 @@ def card_of(
     *,
     name: str,
     base: str,
+    base_fingerprint: str,
     data: Sequence[str],
     rows: int,
     training: Sequence[Sequence[Example]],
@@ -62,6 +98,7 @@ def card_of(
         written: the checkpoint.
         name: its title.
         base: the base's name.
+        base_fingerprint: of its files.
         data: names of the sources.
         rows: how many rows were read.
         training: what was trained on.
@@ -96,6 +133,7 @@ def card_of(
     return Card(
         title=name,
         base=base,
+        base_fingerprint=base_fingerprint,
         written=written,
         objective=f"{recipe.objective.name} (`{recipe.objective!r}`)",
         data=(Data(name=", ".join(data) or "not named", rows=rows, kept=kept, dropped=dict(dropped.counts)),),

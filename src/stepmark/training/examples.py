@@ -93,7 +93,7 @@ class Dropped:
     def lines(self) -> list[str]:
         """For people."""
         return [
-            f"left out: {count:,} x {why} (first: {self.first[why] or 'unnamed'})"
+            f"left out: {count:,} x {why}" + (f" (first: {self.first[why]})" if self.first.get(why) else "")
             for why, count in self.counts.items()
         ]
 

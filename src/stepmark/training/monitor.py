@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from stepmark.errors import MissingExtraError
 from stepmark.store import naming
@@ -24,26 +24,34 @@ class Monitor(Protocol):
         """The run has ended, or was broken off."""
 
 
+HISTORY_FILE = "history.jsonl"
+
+
 class History:
-    """Every step as a JSON line. A resumed run goes on in the same file; steps that are done again replace their lines.
+    """Every step as a JSON line. A resumed run continues the file; steps that are done again replace their lines.
 
     Args:
-        file: where; its folder is made.
+        file: where; it and its folder are made at the first step.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = None if file.exists() else file.open("a", encoding="utf-8")
+        self._lines: TextIO | None = None
+
+    def keep(self, last: int) -> None:
+        """Drop the lines of steps after `last`, which the run did not come to save."""
+        self.close()
+        kept = [row for row in read_history(self.file) if row["step"] <= last]
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.file.with_suffix(".part")
+        with naming(self.file):
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            temporary.replace(self.file)
 
     def tell(self, progress: Progress) -> None:
         """Write its line."""
         if self._lines is None:
-            kept = [row for row in read_history(self.file) if row["step"] < progress.step]
-            temporary = self.file.with_suffix(".part")
-            with naming(self.file):
-                temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-                temporary.replace(self.file)
+            self.keep(progress.step - 1)
             self._lines = self.file.open("a", encoding="utf-8")
         with naming(self.file):
             self._lines.write(json.dumps(asdict(progress)) + "\n")
@@ -56,11 +64,14 @@ class History:
                 OSError
             ):  # each line was flushed: what is left is of a write that failed, and that was reported
                 self._lines.close()
+            self._lines = None
 
 
 def read_history(file: Path) -> list[dict[str, Any]]:
-    """The steps in a history; a last line that was cut off by a kill is left out."""
-    rows = []
+    """The steps in a history; a last line that was cut off by a kill is left out, and a file that is not there has none."""
+    rows: list[dict[str, Any]] = []
+    if not file.is_file():
+        return rows
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
+from stepmark.models.calibration import NOTE_FILE
 from stepmark.models.detect import read_spec
 from stepmark.models.generative import CriticSpec
+from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
@@ -21,15 +26,27 @@ from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.calibrate import calibrate, can_calibrate, pairs_of, takes_a_map
 from stepmark.training.card import write_card
 from stepmark.training.checkpoint import check_base
-from stepmark.training.describe import card_of, notes_of
+from stepmark.training.describe import card_of, notes_of, record_of, rows_record
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
+from stepmark.training.folders import (
+    CHECKPOINT,
+    WRITTEN,
+    drop,
+    drop_leftover,
+    finished_notes,
+    refuse_another,
+    workplace,
+)
 from stepmark.training.layouts import LayoutName, layout_for
 from stepmark.training.measure import Graded, Measure, solutions_of
+from stepmark.training.monitor import HISTORY_FILE, History
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
 from stepmark.training.objectives.joint import Joint
 from stepmark.training.objectives.steps import Hard, keeps_neutral
+from stepmark.training.parallel import Workers
 from stepmark.training.sharding import check_processes
+from stepmark.training.state import check_run, run_of
 from stepmark.training.trainer import Progress, Train, Trainer
 from stepmark.training.write import write_trained
 
@@ -66,6 +83,8 @@ class Trained:
     dropped: Dropped
     first: bool
     """Whether this is the process that writes and talks; of one process it is."""
+    new: bool = True
+    """Whether it was trained now; False where an earlier run of the same recipe on the same rows had finished it."""
 
 
 def train(
@@ -76,25 +95,30 @@ def train(
     held_out: Iterable[LabelledRow] | None = None,
     data: Sequence[str] = (),
     report: Callable[[Progress], None],
+    complete: Callable[[Trained, Path], None] | None = None,
 ) -> Trained:
-    """Train, write and calibrate. Run again with the same arguments after an interruption, it goes on.
+    """Train, write and calibrate. The same call after an interruption continues the run; after its end it changes nothing.
+
+    The state of a run in progress lies in `<out>.run`, which one process at a time holds. The checkpoint is made there and takes its name when
+    all of its files are in it, so `out` is whole or absent.
 
     Args:
         rows: labelled rows of any source.
-        out: the checkpoint's folder; the state of a run in progress lies in `<out>.run`.
+        out: the checkpoint's folder.
         recipe: see `Recipe`.
         held_out: rows to measure and calibrate on; None: a share of the problems of `rows`.
         data: names of the sources, for the card.
         report: receives the figures of every optimizer step.
+        complete: adds files to the checkpoint's folder, its second argument, before that takes its name; `history.jsonl` is there by then. Called
+            again where the run had finished earlier, so that it can add what is missing.
 
     Raises:
-        UsageError: `out` exists, no example is left after filtering, all held-out steps are right or all are wrong,
-            or `<out>.run` is of another run.
+        UsageError: `out` is of another run, another process is at this one, no example is left after filtering, all held-out steps are right
+            or all are wrong, or `<out>.run` is of a run with another base, other settings or other rows.
         InputError: labels of a kind that the objective is not for.
-        CheckpointError: the base cannot be trained, or what was written is not read as it was trained.
+        CheckpointError: the base cannot be trained or changed meanwhile, or what was written is not read as it was trained.
     """
-    if out.exists() or out.is_symlink():
-        raise UsageError(f"{out} exists; delete it or choose another --out")
+    before = finished_notes(out) if out.exists() or out.is_symlink() else None
     if recipe.adapter and recipe.train.weights.rank is None:
         raise UsageError(
             "--adapter writes an adapter, and --full trains all weights: leave out one of the two"
@@ -116,54 +140,120 @@ def train(
         check_base(base, spec)
     if settings.weights.shard:
         _check_shard(recipe, spec)
-    calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
-    dropped = Dropped()
-    counted = _Counted(rows)
-    training, measured_on = _split(counted, held_out, recipe, dropped, calibrated)
-    net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
+    run = run_of(settings, recipe.objective, base)
+    record = record_of(recipe, base_name, run)
+    workers = Workers.joined(settings.weights.place)
     state = out.with_name(f"{out.name}.run")
-    trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped)
-    trainer.run(training, measured_on, report=report)
-    graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
-    found = trainer.measure(graded, loss, labels) if graded else None
-    first = None
-    whole = trainer.whole()
-    if trainer.workers.first:
-        # Made beside the state and moved when it is whole: `out` is calibrated or not there.
-        made = state / "checkpoint"
-        shutil.rmtree(made, ignore_errors=True)
-        notes = notes_of(recipe, base_name, data, training, measured_on, dropped, found)
-        written = write_trained(made, whole, adapter=recipe.adapter, base_name=base_name, notes=notes)
-        _check_reading(made, graded, net)
-        if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
-            assert written.spec is not None
-            first = calibrate(made, written.spec, graded, tune=recipe.tune_threshold)
-        write_card(
-            card_of(
-                recipe,
-                replace(written, spec=read_spec(made / SPEC_FILE)) if written.spec is not None else written,
-                name=out.name,
-                base=base_name,
-                data=data,
-                rows=counted.count,
-                training=training,
-                measured_on=measured_on,
-                dropped=dropped,
-                found=found,
-                first=first,
-            )
+    with workplace(state) if workers.first else nullcontext():
+        if before is None and not out.exists():
+            check_run(state, run)
+        else:
+            before = before or finished_notes(out)
+            refuse_another(out, before, record)
+        calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
+        dropped = Dropped()
+        counted = _Counted(rows)
+        training, measured_on = _split(counted, held_out, recipe, dropped, calibrated)
+        if before is not None:
+            refuse_another(out, before, rows_record(training, measured_on))
+            done = _earlier(out, before, first=workers.first)
+            if workers.first:
+                drop_leftover(state, run)
+                if complete is not None:
+                    complete(done, out)
+            return done
+        net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
+        trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped, workers=workers, run=run)
+        history = History(state / HISTORY_FILE)
+
+        def tell(progress: Progress) -> None:
+            history.tell(progress)
+            report(progress)
+
+        try:
+            trainer.run(training, measured_on, report=tell)
+        finally:
+            history.close()
+        graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
+        found = trainer.measure(graded, loss, labels) if graded else None
+        done = Trained(
+            folder=out,
+            held_out=found,
+            first_errors=None,
+            examples=sum(map(len, training)),
+            problems=len(training),
+            dropped=dropped,
+            first=workers.first,
         )
-        made.rename(out)
-        shutil.rmtree(state)
-    trainer.workers.wait()
+        whole = trainer.whole()
+        if workers.first:
+            if checkpoint_fingerprint(base) != run["base_fingerprint"]:
+                raise CheckpointError(
+                    f"the files of the base {base} were changed while it was trained on. Put back what was there, and the same command continues "
+                    f"from its saved state; or delete {state} to train on what is there now"
+                )
+            made = state / CHECKPOINT
+            for leftover in (made, *state.glob(f".{CHECKPOINT}-*")):
+                shutil.rmtree(leftover, ignore_errors=True)
+            notes = notes_of(record, data, training, measured_on, dropped, found)
+            written = write_trained(made, whole, adapter=recipe.adapter, base_name=base_name, notes=notes)
+            _check_reading(made, graded, net)
+            if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
+                assert written.spec is not None
+                first = calibrate(made, written.spec, graded, tune=recipe.tune_threshold)
+                done = replace(done, first_errors=first)
+            write_card(
+                card_of(
+                    recipe,
+                    replace(written, spec=read_spec(made / SPEC_FILE))
+                    if written.spec is not None
+                    else written,
+                    name=out.name,
+                    base=base_name,
+                    base_fingerprint=run["base_fingerprint"],
+                    data=data,
+                    rows=counted.count,
+                    training=training,
+                    measured_on=measured_on,
+                    dropped=dropped,
+                    found=found,
+                    first=done.first_errors,
+                )
+            )
+            history.keep(trainer.done)
+            # Copied: a kill before the next lines must leave the curves where the next run finds them.
+            shutil.copyfile(history.file, made / HISTORY_FILE)
+            if complete is not None:
+                complete(done, made)
+            made.rename(out)
+            drop(state)
+        workers.wait()
+    return done
+
+
+def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
+    """What a finished run gave, read from its checkpoint.
+
+    Raises:
+        UsageError: a file of it is gone.
+    """
+    missing = [name for name in WRITTEN if not (out / name).is_file()]
+    if missing:
+        raise UsageError(
+            f"{out} was trained by this command and lacks {', '.join(missing)} now; put it back, or delete the folder to train again"
+        )
+    figures = None
+    if (out / NOTE_FILE).is_file():
+        figures = json.loads((out / NOTE_FILE).read_text(encoding="utf-8")).get("first_errors")
     return Trained(
         folder=out,
-        held_out=found,
-        first_errors=first,
-        examples=sum(map(len, training)),
-        problems=len(training),
-        dropped=dropped,
-        first=trainer.workers.first,
+        held_out=None if notes["held_out"] is None else Measure(**notes["held_out"]),
+        first_errors=None if figures is None else FirstErrors(**figures),
+        examples=notes["examples"],
+        problems=notes["problems"],
+        dropped=Dropped(counts=notes["dropped"]),
+        first=first,
+        new=False,
     )
 
 

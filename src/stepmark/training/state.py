@@ -1,4 +1,7 @@
-"""The state of a run in progress, as files: saved whole or not at all, refused by another run."""
+"""The state of a run in progress, as files: saved whole or not at all, refused by another run.
+
+`run.json` says what the run is: everything that decides its result. It is written before the first state.
+"""
 
 from __future__ import annotations
 
@@ -13,69 +16,121 @@ import numpy as np
 import torch
 
 from stepmark.errors import UsageError
-from stepmark.store import atomic_write, naming
+from stepmark.models.identity import checkpoint_fingerprint
+from stepmark.models.places import folder_of
+from stepmark.store import atomic_write, differences, naming
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
 from stepmark.training.settings import Train
 
+RUN_FILE = "run.json"
 _WHOLE = "state.pt"
 _PARTS = "parts.json"
 """Written when the parts of all processes are there; names the step that they are of."""
 
 
-def identity(
-    settings: Train,
-    objective: Objective,
-    base: Path,
-    steps: Sequence[Sequence[Sequence[Item]]],
-    held_out: Sequence[Sequence[Example]],
-) -> str:
-    """What a run is told by: a state goes on with the same batches or with none.
+def run_of(settings: Train, objective: Objective, base: Path) -> dict[str, Any]:
+    """What a run is before its rows are read: settings, objective, and the models that it starts from, by their files.
 
     Args:
-        settings, objective, base: of the run.
+        settings, objective: of the run.
+        base: its folder.
+    """
+    return {
+        "base": str(base),
+        "base_fingerprint": checkpoint_fingerprint(base),
+        "warm_start_fingerprint": None
+        if settings.warm_start is None
+        else checkpoint_fingerprint(folder_of(settings.warm_start)),
+        "objective": repr(objective),
+        "settings": asdict(settings),
+    }
+
+
+def rows_of(
+    steps: Sequence[Sequence[Sequence[Item]]], held_out: Sequence[Sequence[Example]]
+) -> dict[str, str]:
+    """What a run is trained on, as two digests: a state is continued with the same batches only.
+
+    Args:
         steps: the batches.
         held_out: examples that decide when to stop; none where they do not.
     """
-    rows = hashlib.sha256()
+    batches, watched = hashlib.sha256(), hashlib.sha256()
     for item in (item for step in steps for part in step for item in part):
         for numbers in (item.tree.ids, item.tree.parents, item.reads, item.weights):
-            rows.update(np.asarray(numbers, dtype=np.float64).tobytes())
-        rows.update(repr(item.targets).encode())
-        rows.update(repr([row.example.outcome for row in item.rows]).encode())
-    facts = {
-        "settings": asdict(settings),
-        "objective": repr(objective),
-        "base": str(base),
-        "rows": rows.hexdigest(),
-        "held_out": hashlib.sha256(
-            repr([(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]).encode()
-        ).hexdigest(),
-    }
-    return json.dumps(facts, sort_keys=True)
+            batches.update(np.asarray(numbers, dtype=np.float64).tobytes())
+        batches.update(repr(item.targets).encode())
+        batches.update(repr([row.example.outcome for row in item.rows]).encode())
+    watched.update(
+        repr([(e.solution.texts, e.targets, e.outcome) for group in held_out for e in group]).encode()
+    )
+    return {"rows": batches.hexdigest(), "rows_of_patience": watched.hexdigest()}
 
 
-def save(folder: Path, state: Mapping[str, Any], workers: Workers, *, run: str, parts: bool) -> None:
+def is_saved(folder: Path) -> bool:
+    """Whether a state lies there."""
+    return any((folder / name).is_file() for name in (_WHOLE, _PARTS))
+
+
+def drop_state(folder: Path) -> None:
+    """Remove what makes a state one; parts that nothing names are of no use to anybody."""
+    for name in (_WHOLE, _PARTS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def check_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Refuse a state that another run left.
+
+    Args:
+        folder: of the state.
+        run: what this run is, or those entries that are known already.
+
+    Raises:
+        UsageError: it says what differs.
+    """
+    if not is_saved(folder):
+        return
+    remedy = f"Delete {folder} to start again, or choose another --out"
+    if not (folder / RUN_FILE).is_file():
+        raise UsageError(f"{folder} holds the state of a run, and nothing says of which. {remedy}")
+    old = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    changed = differences({name: old.get(name) for name in run}, json.loads(json.dumps(run)))
+    if changed:
+        raise UsageError(
+            f"{folder} holds the state of an interrupted run that was made otherwise: {'; '.join(changed)}. Run with the same base, "
+            f"rows and settings to continue it. {remedy}"
+        )
+
+
+def save(
+    folder: Path, state: Mapping[str, Any], workers: Workers, *, run: Mapping[str, Any], parts: bool
+) -> None:
     """Save a state; all processes call this.
 
     Args:
         folder: made if it is absent; of parts, one that all processes see.
         state: tensors and plain values; `done` is the number of steps.
         workers: the processes.
-        run: what the run is told by.
+        run: everything that decides the result, as plain data.
         parts: whether each process has a state of its own; else the first one's is everyone's.
     """
+    if workers.first and not is_saved(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / RUN_FILE) as handle:
+            json.dump(run, handle, ensure_ascii=False, indent=2)
+            handle.write("\n")
     if not parts:
         if workers.first:
-            _put(folder / _WHOLE, {"run": run, **state})
+            _put(folder / _WHOLE, dict(state))
         return
     _put(folder / _part(state["done"], workers), dict(state))
     workers.wait()
     if workers.first:
         with atomic_write(folder / _PARTS) as handle:
-            json.dump({"run": run, "done": state["done"], "processes": workers.size}, handle)
+            json.dump({"done": state["done"], "processes": workers.size}, handle)
     workers.wait()
     kept = _part(state["done"], workers)
     for old in folder.glob(f"state-*-{workers.rank}.pt"):
@@ -83,7 +138,9 @@ def save(folder: Path, state: Mapping[str, Any], workers: Workers, *, run: str, 
             old.unlink()
 
 
-def load(folder: Path, workers: Workers, *, run: str, parts: bool, device: str) -> dict[str, Any] | None:
+def load(
+    folder: Path, workers: Workers, *, run: Mapping[str, Any], parts: bool, device: str
+) -> dict[str, Any] | None:
     """The saved state of this run; None where there is none.
 
     Args:
@@ -93,39 +150,24 @@ def load(folder: Path, workers: Workers, *, run: str, parts: bool, device: str) 
     Raises:
         UsageError: it is of another run, or of another number of processes.
     """
-    for name, ours in ((_WHOLE, not parts), (_PARTS, parts)):
-        if (folder / name).is_file() and not ours:
-            raise _another(folder / name)
-    if parts:
-        if not (folder / _PARTS).is_file():
-            return None
-        facts = json.loads((folder / _PARTS).read_text(encoding="utf-8"))
-        if facts["run"] != run:
-            raise _another(folder / _PARTS)
-        if facts["processes"] != workers.size:
-            raise UsageError(
-                f"{folder} holds the state of a run of {facts['processes']} processes, and these are {workers.size}: with --shard each "
-                f"goes on with its own part. Start {facts['processes']}, or delete the folder to start again"
-            )
-        file = folder / _part(facts["done"], workers)
-        found: dict[str, Any] = torch.load(file, weights_only=True, map_location=device)
-        return found
-    if not (folder / _WHOLE).is_file():
+    if not is_saved(folder):
         return None
-    found = torch.load(folder / _WHOLE, weights_only=True, map_location=device)
-    if found.get("run") != run:
-        raise _another(folder / _WHOLE)
-    return found
+    check_run(folder, run)
+    file = folder / _WHOLE
+    if parts:
+        saved = json.loads((folder / _PARTS).read_text(encoding="utf-8"))
+        if saved["processes"] != workers.size:
+            raise UsageError(
+                f"{folder} holds the state of a run of {saved['processes']} processes, and these are {workers.size}: with --shard each "
+                f"goes on with its own part. Start {saved['processes']}, or delete the folder to start again"
+            )
+        file = folder / _part(saved["done"], workers)
+    state: dict[str, Any] = torch.load(file, weights_only=True, map_location=device)
+    return state
 
 
 def _part(done: int, workers: Workers) -> str:
     return f"state-{done}-{workers.rank}.pt"
-
-
-def _another(file: Path) -> UsageError:
-    return UsageError(
-        f"{file} is of a run with other settings, another base or other rows; delete it or choose another folder"
-    )
 
 
 def _put(file: Path, state: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ from stepmark.training.sharding import (
     shard,
     whole_net,
 )
-from stepmark.training.state import identity, load, save
+from stepmark.training.state import load, rows_of, run_of, save
 from stepmark.training.warm_start import warm_start
 
 __all__ = ["Progress", "Train", "Trainer", "schedule"]
@@ -70,6 +71,7 @@ class Trainer:
         state: folder for the state while running.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
+        run: what the run is (`state.run_of`), where that is known already.
     """
 
     def __init__(
@@ -81,10 +83,12 @@ class Trainer:
         *,
         dropped: Dropped | None = None,
         workers: Workers | None = None,
+        run: Mapping[str, Any] | None = None,
     ) -> None:
         self.net, self.objective, self.settings, self.folder = net, objective, settings, state
         self.dropped = Dropped() if dropped is None else dropped
         self.workers = Workers.joined(net.device) if workers is None else workers
+        self._identity = run_of(settings, objective, net.base) if run is None else run
         torch.manual_seed(settings.seed)
         net.set_head(objective.head(net))
         named = net.named_parameters
@@ -194,13 +198,8 @@ class Trainer:
                 "there is nothing to train on: no row that can be read has what the objective fits. "
                 + " ".join(self.dropped.lines())
             )
-        run = identity(
-            self.settings,
-            self.objective,
-            self.net.base,
-            steps,
-            held_out if self.settings.patience is not None else (),
-        )
+        watched = held_out if self.settings.patience is not None else ()
+        run = {**self._identity, **rows_of(steps, watched)}
         self._resume(run)
         due = self._due(len(steps)) if held_out else set()
         if self.net.device == "cpu":
@@ -242,7 +241,7 @@ class Trainer:
                         held_out=found,
                     )
                 )
-            if number % self.settings.save_every == 0 or number in due:
+            if number % self.settings.save_every == 0 or number in due or number == len(steps):
                 self._save(run)
         if self.settings.patience is not None and self.best is not None:
             for master, kept in zip(self.masters, self.best[1], strict=True):
@@ -369,7 +368,7 @@ class Trainer:
                 if parameter.dtype != torch.float32:
                     parameter.copy_(master)
 
-    def _save(self, run: str) -> None:
+    def _save(self, run: Mapping[str, Any]) -> None:
         best = None if self.best is None else {"loss": self.best[0], "parameters": self.best[1]}
         state = {
             "done": self.done,
@@ -381,7 +380,7 @@ class Trainer:
         }
         save(self.folder, state, self.workers, run=run, parts=self.net.weights.shard)
 
-    def _resume(self, run: str) -> None:
+    def _resume(self, run: Mapping[str, Any]) -> None:
         parts = self.net.weights.shard
         state = load(self.folder, self.workers, run=run, parts=parts, device=self.net.device)
         if state is None:

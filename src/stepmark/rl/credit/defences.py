@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.groups import group_sum, normalised, spread_over
+from stepmark.rl.credit.groups import Deviation, group_sum, normalised, spread_over
 from stepmark.rl.credit.outcome import outcome_grpo
 from stepmark.rl.credit.process import grpo_process, rewards_of
 
@@ -27,25 +27,37 @@ def mean_step_reward(batch: Batch) -> Tensor:
     return rewards_of(batch).sum(-1) / batch.has_step.sum(-1).clamp_min(1)
 
 
-def blend(batch: Batch, *, process_weight: float) -> Tensor:
+def blend(batch: Batch, *, process_weight: float, deviation: Deviation = "sample") -> Tensor:
     """(1 - w) * outcome GRPO + w * process GRPO: the plain mixture that the other functions here improve on.
+
+    Args:
+        batch: with step rewards.
+        process_weight: w.
+        deviation: what both divide by.
 
     Raises:
         UsageError: a weight outside [0, 1], or no step rewards.
     """
     if not 0 <= process_weight <= 1:
         raise UsageError(f"process_weight: expected a number in [0, 1], found {process_weight}")
-    return (1 - process_weight) * outcome_grpo(batch) + process_weight * grpo_process(batch)
+    outcome = outcome_grpo(batch, deviation=deviation)
+    return (1 - process_weight) * outcome + process_weight * grpo_process(batch, deviation=deviation)
 
 
-def papo(batch: Batch, *, process_weight: float = 1.0) -> Tensor:
+def papo(batch: Batch, *, process_weight: float = 1.0, deviation: Deviation = "sample") -> Tensor:
     """Correct-only normalisation (PAPO, arXiv 2603.26535): outcome advantages over all, process advantages among right completions only.
 
     A right completion gets `(p - mean) / std` of its mean step reward among the group's right ones on top; a wrong one, or one without steps, gets
     nothing more.
+
+    Args:
+        batch: with step rewards.
+        process_weight: of the process advantages.
+        deviation: what both divide by; of the process advantages, the one of the right completions alone.
     """
-    process = normalised(mean_step_reward(batch), batch.groups, is_right(batch) & batch.has_step.any(-1))
-    return outcome_grpo(batch) + process_weight * spread_over(process, batch.mask)
+    among = is_right(batch) & batch.has_step.any(-1)
+    process = normalised(mean_step_reward(batch), batch.groups, among, deviation=deviation)
+    return outcome_grpo(batch, deviation=deviation) + process_weight * spread_over(process, batch.mask)
 
 
 def zero_mean_wrong(batch: Batch) -> Tensor:
@@ -60,13 +72,14 @@ def zero_mean_wrong(batch: Batch) -> Tensor:
     return torch.where(wrong, rewards - mean[:, None], rewards)
 
 
-def progrs(batch: Batch, *, process_weight: float = 1.0) -> Tensor:
+def progrs(batch: Batch, *, process_weight: float = 1.0, deviation: Deviation = "sample") -> Tensor:
     """Outcome GRPO, and process GRPO on `zero_mean_wrong` as a bonus (PROGRS, arXiv 2604.02341).
 
     Deviation: the paper's bonus is normalised otherwise; here by the group, as in `grpo_process`.
     """
     centred = replace(batch, step_rewards=zero_mean_wrong(batch))
-    return outcome_grpo(batch) + process_weight * grpo_process(centred)
+    outcome = outcome_grpo(batch, deviation=deviation)
+    return outcome + process_weight * grpo_process(centred, deviation=deviation)
 
 
 def prof_keep(

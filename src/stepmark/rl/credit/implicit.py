@@ -7,7 +7,14 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.groups import group_sum, leave_one_out, spread_over, to_go
+from stepmark.rl.credit.groups import (
+    Deviation,
+    degrees_of_freedom,
+    group_sum,
+    leave_one_out,
+    spread_over,
+    to_go,
+)
 from stepmark.rl.credit.process import at_last_token
 
 
@@ -52,15 +59,18 @@ def prime_paper(
 
 
 def prime_code(
-    batch: Batch, *, process_weight: float = 5.0, outcome_weight: float = 5.0, whiten: bool = True
+    batch: Batch,
+    *,
+    process_weight: float = 5.0,
+    outcome_weight: float = 5.0,
+    whiten: bool = True,
+    deviation: Deviation = "sample",
 ) -> Tensor:
     """RLOO with implicit rewards, as the published code does it (verl-recipe/prime at 48ea0a7, `compute_rloo_advantage_return`).
 
     Of K completions, `r~_t = r_t * K/(K-1) - (1/(K-1)) * sum over all j, this one too, of j's mean token reward`: the paper's value plus
     `(r_t - mean r) / (K-1)`. The outcome, treated so, is exact RLOO, at the last token. Returns are sums to the end; the advantage is the returns
-    whitened over all tokens of the batch.
-
-    Deviation: of the N tokens that are whitened over, the code divides by the sample's deviation (N - 1), and here it is the population's.
+    whitened over all tokens of the batch (`whitened`: the sample's deviation is the code's).
 
     Raises:
         UsageError: no token rewards, or a problem with one completion.
@@ -72,16 +82,26 @@ def prime_code(
     shift = group_sum(mean, batch.groups) / (size - 1)
     centred = torch.where(batch.mask, rewards * (size / (size - 1))[:, None] - shift[:, None], 0.0)
     returns = to_go(process_weight * centred + outcome_weight * at_last_token(outcome, batch))
-    return whitened(returns, batch.mask) if whiten else torch.where(batch.mask, returns, 0.0)
+    if whiten:
+        return whitened(returns, batch.mask, deviation=deviation)
+    return torch.where(batch.mask, returns, 0.0)
 
 
-def whitened(values: Tensor, mask: Tensor) -> Tensor:
-    """`values` (B, T) with mean 0 and variance 1 over the tokens of `mask`; 0 elsewhere and where there is no spread."""
-    count = mask.sum().clamp_min(1)
-    kept = torch.where(mask, values, 0.0)
-    mean = kept.sum() / count
+def whitened(values: Tensor, mask: Tensor, *, deviation: Deviation = "sample") -> Tensor:
+    """`values` (B, T) with mean 0 and variance 1 over the tokens of `mask`; 0 elsewhere and where there is no spread.
+
+    It is `masked_whiten` of verl and of TRL's former `PPOTrainer`: over the N tokens of the whole batch, with the variance divided by N - 1.
+    They add 1e-8 to the variance, which here is not needed, and refuse a single token, which here gives 0.
+
+    Args:
+        values: (B, T).
+        mask: (B, T) bool.
+        deviation: `sample` is theirs; with `population` the variance is divided by N.
+    """
+    count = mask.sum()
+    mean = torch.where(mask, values, 0.0).sum() / count.clamp_min(1)
     centred = torch.where(mask, values - mean, 0.0)
-    spread = ((centred**2).sum() / count).sqrt()
+    spread = ((centred**2).sum() / degrees_of_freedom(count, deviation)).sqrt()
     if spread <= 1e-6 * (1 + mean.abs()):
         return torch.zeros_like(centred)
     return centred / spread

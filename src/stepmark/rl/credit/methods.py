@@ -13,6 +13,7 @@ from stepmark.errors import UsageError, said
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
+from stepmark.rl.credit.groups import Deviation, check_deviation, to_go
 
 THRESHOLD = 0.5
 """Of `clip`, where nothing else is said."""
@@ -98,10 +99,14 @@ def _check_shaping(shaping: str, threshold: float) -> None:
         raise UsageError(f"{said('threshold')}: it is of the shaping clip, and this is {shaping}")
 
 
+def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
+    check_deviation(deviation)
+    if deviation != "sample" and not used:
+        raise UsageError(f"{said('deviation')}: {by} divides by none; leave it out")
+
+
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
     # Without a critic, the divergence of all that follows is charged to a token, as the rest of its return is.
-    from stepmark.rl.credit.groups import to_go
-
     if kl is not None:
         advantages = advantages + to_go(kl) * batch.mask
     return Assigned(advantages=advantages)
@@ -109,10 +114,19 @@ def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat."""
+    """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat.
+
+    Raises:
+        UsageError: a setting that means nothing beside another.
+    """
 
     scale: bool = True
     """Divide by the group's standard deviation; without, Dr. GRPO."""
+    deviation: Deviation = "sample"
+    """Which standard deviation (`groups.Deviation`)."""
+
+    def __post_init__(self) -> None:
+        _check_deviation(self.deviation, self.scale, "an advantage that is not scaled")
 
     @property
     def needs(self) -> Needs:
@@ -121,7 +135,8 @@ class Outcome:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `outcome.outcome_grpo`."""
-        return _with_kl(outcome.outcome_grpo(batch, scale=self.scale), batch, kl)
+        found = outcome.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
+        return _with_kl(found, batch, kl)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,10 +152,13 @@ class Process:
     shaping: Shaping = "none"
     threshold: float = THRESHOLD
     """Of `clip`."""
+    deviation: Deviation = "sample"
+    """Which standard deviation (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check("process_weight", self.process_weight, 0, 1)
         _check_shaping(self.shaping, self.threshold)
+        check_deviation(self.deviation)
 
     @property
     def needs(self) -> Needs:
@@ -150,7 +168,8 @@ class Process:
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.grpo_process`, `defences.blend` and `shaping`."""
         batch = replace(batch, step_rewards=shaped(batch, self.shaping, threshold=self.threshold))
-        return _with_kl(defences.blend(batch, process_weight=self.process_weight), batch, kl)
+        found = defences.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
+        return _with_kl(found, batch, kl)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,6 +247,8 @@ class Prime:
     outcome_weight: float = 1.0
     normalise: bool = True
     """Divide token rewards by the batch's largest return first (`implicit.batch_scaled`)."""
+    deviation: Deviation = "sample"
+    """Which standard deviation the published code's form whitens by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check("gamma", self.gamma, 0, 1)
@@ -237,6 +258,7 @@ class Prime:
             )
         _check("process_weight", self.process_weight, 0)
         _check("outcome_weight", self.outcome_weight, 0)
+        _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
     @property
     def needs(self) -> Needs:
@@ -256,7 +278,10 @@ class Prime:
             )
         else:
             found = implicit.prime_code(
-                batch, process_weight=self.process_weight, outcome_weight=self.outcome_weight
+                batch,
+                process_weight=self.process_weight,
+                outcome_weight=self.outcome_weight,
+                deviation=self.deviation,
             )
         return _with_kl(found, batch, kl)
 
@@ -270,9 +295,12 @@ class Papo:
     """
 
     process_weight: float = 1.0
+    deviation: Deviation = "sample"
+    """Which standard deviation (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check("process_weight", self.process_weight, 0)
+        check_deviation(self.deviation)
 
     @property
     def needs(self) -> Needs:
@@ -281,7 +309,8 @@ class Papo:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `defences.papo`."""
-        return _with_kl(defences.papo(batch, process_weight=self.process_weight), batch, kl)
+        found = defences.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
+        return _with_kl(found, batch, kl)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,10 +325,13 @@ class PPO:
     lam: float = 0.95
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
+    deviation: Deviation = "sample"
+    """Which standard deviation they are whitened by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check("gamma", self.gamma, 0, 1)
         _check("lam", self.lam, 0, 1)
+        _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
 
     @property
     def needs(self) -> Needs:
@@ -310,7 +342,7 @@ class PPO:
         """See `critic.ppo`."""
         advantages, returns = critic.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
         if self.whiten:
-            advantages = implicit.whitened(advantages, batch.mask)
+            advantages = implicit.whitened(advantages, batch.mask, deviation=self.deviation)
         return Assigned(advantages=advantages, returns=returns)
 
 
@@ -330,10 +362,13 @@ class StepPPO:
     threshold: float = THRESHOLD
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
+    deviation: Deviation = "sample"
+    """Which standard deviation they are whitened by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
         _check("gamma", self.gamma, 0, 1)
         _check("lam", self.lam, 0, 1)
+        _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
         _check("outcome_weight", self.outcome_weight, 0)
         _check_shaping(self.shaping, self.threshold)
 
@@ -349,7 +384,7 @@ class StepPPO:
             batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
         )
         if self.whiten:
-            advantages = implicit.whitened(advantages, batch.mask)
+            advantages = implicit.whitened(advantages, batch.mask, deviation=self.deviation)
         return Assigned(advantages=advantages, returns=returns)
 
 

@@ -6,21 +6,24 @@ import torch
 from torch import Tensor
 
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.groups import leave_one_out, normalised, spread_over
+from stepmark.rl.credit.groups import Deviation, leave_one_out, normalised, spread_over
 
 
-def outcome_grpo(batch: Batch, *, scale: bool = True) -> Tensor:
+def outcome_grpo(batch: Batch, *, scale: bool = True, deviation: Deviation = "sample") -> Tensor:
     """GRPO with outcome supervision (Shao et al. 2024, DeepSeekMath, section 4.1.2): `(r - mean) / std` of the group, at every token.
 
-    A group that is all right or all wrong has no spread and gives 0: there is nothing to prefer. The standard deviation is the population's;
-    there is no epsilon under the fraction.
+    A group that is all right or all wrong has no spread and gives 0: there is nothing to prefer. The paper does not say which standard deviation
+    it means; the default is the sample's (N - 1), as in TRL's `GRPOTrainer` and verl's `compute_grpo_outcome_advantage`. No epsilon stands
+    under the fraction (`groups.normalised`).
 
     Args:
         batch: completions; groups of one give 0.
         scale: divide by the standard deviation; without, it is Dr. GRPO's advantage (Liu et al. 2025, section 3.2).
+        deviation: which one.
     """
     every = torch.ones_like(batch.outcome, dtype=torch.bool)
-    return spread_over(normalised(batch.outcome, batch.groups, every, scale=scale), batch.mask)
+    found = normalised(batch.outcome, batch.groups, every, scale=scale, deviation=deviation)
+    return spread_over(found, batch.mask)
 
 
 def rloo(batch: Batch) -> Tensor:

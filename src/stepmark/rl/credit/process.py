@@ -10,6 +10,7 @@ from torch import Tensor
 from stepmark.errors import UsageError
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.groups import (
+    Deviation,
     at_step_ends,
     group_mean,
     group_sum,
@@ -32,13 +33,18 @@ def rewards_of(batch: Batch) -> Tensor:
     return torch.where(batch.has_step, batch.step_rewards, 0.0)
 
 
-def grpo_process(batch: Batch, *, scale: bool = True) -> Tensor:
+def grpo_process(batch: Batch, *, scale: bool = True, deviation: Deviation = "sample") -> Tensor:
     """GRPO with process supervision (Shao et al. 2024, DeepSeekMath, section 4.1.3).
 
     All step rewards of a group are normalised together, `r~ = (r - mean) / std`; a token's advantage is the sum of `r~` over the steps that end at
     it or later. It is a sum and not a mean, so a solution of many good steps gains by their number: see `clip` and `delta`.
+
+    Args:
+        batch: with step rewards.
+        scale: divide by the standard deviation.
+        deviation: which one, of all N step rewards of a group. The paper does not say which; the default is the one that `outcome_grpo` has.
     """
-    step = normalised(rewards_of(batch), batch.groups, batch.has_step, scale=scale)
+    step = normalised(rewards_of(batch), batch.groups, batch.has_step, scale=scale, deviation=deviation)
     return torch.where(batch.mask, to_go(at_step_ends(step, batch.step_ends, batch.mask.shape[1])), 0.0)
 
 
