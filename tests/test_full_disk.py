@@ -66,7 +66,7 @@ def check_refused(capfd, code, disk, why="no space is left on this disk: make ro
         (GRADE, 60, "out.jsonl"),  # while the finished rows are copied
         (LABEL, 8, "out.jsonl.replies.sqlite"),  # where SQLite cannot even begin
         (LABEL, 64, "out.jsonl.replies.sqlite"),
-        ("label formulas rows.jsonl", 84, "out.jsonl.work.part"),
+        ("label formulas rows.jsonl", 84, "out.jsonl.part"),
         (SAMPLE, 40, "out.jsonl.replies.sqlite"),
         (SAMPLE, 64, "out.jsonl.replies.sqlite"),
         (SEARCH, 40, "out.jsonl.replies.sqlite"),
@@ -133,13 +133,13 @@ def test_standard_output_may_be_the_full_disk(files):
 
 
 @pytest.mark.parametrize(
-    ("kib", "file"),
+    ("kib", "is_saved"),
     [
-        (8, "prm.run"),  # while the state is saved
-        (100, "prm.run"),  # while the checkpoint is written
+        (8, False),  # while the state is saved
+        (100, True),  # while the checkpoint is written
     ],
 )
-def test_train(tmp_path, disk, capfd, kib, file):
+def test_train(tmp_path, disk, capfd, kib, is_saved):
     torch = pytest.importorskip("torch")
     pytest.importorskip("peft")
     from test_recipe import file_of, rated_rows, words
@@ -151,8 +151,8 @@ def test_train(tmp_path, disk, capfd, kib, file):
     out = disk.folder / "prm"
     disk.resize(kib)
     code = main(words(data, out, base, *adapter, epochs=2))
-    assert f"error: {disk.folder}/{file}" in check_refused(capfd, code, disk.folder)
-    assert not out.exists() and (disk.folder / "prm.run").is_dir()
+    assert f"error: {disk.folder}/prm.run" in check_refused(capfd, code, disk.folder)
+    assert not out.exists() and (disk.folder / "prm.run" / "state.pt").is_file() == is_saved
     disk.resize(ROOM)
     assert main(words(data, out, base, *adapter, epochs=2)) == 0
     (tmp_path / "apart").mkdir()

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 from stepmark.errors import InputError, UsageError
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, count_rows, read_lines
+from stepmark.store.reading import STDIO, count_rows, parse_row, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -93,7 +93,8 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
     remove_stale_drafts(target)
-    draft, handle = _new_draft(target)
+    with naming(path):
+        draft, handle = _new_draft(target)
     try:
         with naming(path), handle:
             yield handle
