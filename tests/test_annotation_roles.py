@@ -48,11 +48,20 @@ def filled(path: str) -> str:
     return path.replace("{id:path}", "one").replace("{item:path}", "one").replace("{name:path}", "base.css")
 
 
+def paths(routes):
+    """The path of every route; newer versions of FastAPI keep an included router whole, older ones copy its routes."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        yield from [route.path] if router is None else paths(router.routes)
+
+
 def test_no_route_is_left_out(tmp_path):
     async def story():
         async with serving(tmp_path / "x.sqlite") as world:
             assert needed(ROUTERS) == TABLE
-            assert len(world.app.routes) == len(ROUTERS) + 1, "these and the document, and no others"
+            assert sorted(paths(world.app.routes)) == sorted(
+                ["/api/openapi.json", *(path for _, path in TABLE)]
+            ), "these and the document, and no others"
             assert (await world.stranger().get("/api/openapi.json")).status_code == 401
 
     asyncio.run(story())

@@ -103,7 +103,7 @@ def inside(folder):
         # Names that are none.
         (
             ["grade", "good.jsonl", "--prm", ""],
-            "expected a PRM (default, a folder, a hub name, an address or",
+            "expected a PRM (default, a short name, a folder, a hub name, an address or",
         ),
         (["grade", "good.jsonl", "--prm", "defualt"], "Did you mean 'default'?"),
         (

@@ -136,6 +136,38 @@ def test_constraints_are_versions_and_in_order():
     assert names == sorted(names)
 
 
+# --- floors
+
+INSTALL = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+SPECIFIERS = {
+    canonicalize_name(requirement.name): requirement.specifier
+    for requirement in map(Requirement, [*CORE, *(line for wanted in EXTRAS.values() for line in wanted)])
+}
+
+
+def test_the_versions_beside_peers_are_allowed():
+    """The table of `make peers` in docs/install.md: what it showed to resolve, pyproject.toml still allows."""
+    head, rows = re.search(r"^\| beside \| resolved \| together \| (.+) \|\n\|[ |-]+\n((?:\|.+\n)+)", INSTALL, re.M).groups()  # fmt: skip
+    peers = {}
+    for line in rows.splitlines():
+        peer, _, together, *versions = line.strip("| ").split(" | ")
+        assert together == "yes", f"{peer} does not resolve beside stepmark"
+        peers[peer.split("[")[0].split(" ")[0]] = versions
+        for name, version in zip(head.split(" | "), versions, strict=True):
+            assert SPECIFIERS[name].contains(version), f"{peer} has {name} {version}, not {SPECIFIERS[name]}"
+    assert set(peers) == {"vllm", "sglang", "trl", "verl"}
+
+
+def test_the_page_names_the_floors():
+    table = INSTALL.partition("| package | from |")[2].partition("\n\n")[0]
+    cells = [cell.strip() for line in table.splitlines()[2:] for cell in line.strip("|").split("|")]
+    shown = dict(zip(cells[::2], cells[1::2], strict=True))
+    assert len(shown) == 16
+    for name, version in shown.items():
+        floors = [part.version for part in SPECIFIERS[name] if part.operator == ">="]
+        assert floors == [version], f"docs/install.md says {name} from {version}, pyproject.toml {floors}"
+
+
 # --- what is inside
 
 

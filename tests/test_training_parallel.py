@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from parallel_training import SCENARIOS, run
+from ports import lasting_port
 from tiny_base import write_base
 
 torch.set_num_threads(1)
@@ -36,7 +37,7 @@ def folder(tmp_path_factory):
         "--dynamo_backend",
         "no",
         "--main_process_port",
-        "0",
+        str(lasting_port()),  # torch 2.7 waits for ever on port 0
     ]
     done = subprocess.run(
         [*launch, str(Path(__file__).with_name("parallel_training.py")), str(base), str(folder / "two")],

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Protocol, TextIO, cast
 from stepmark.errors import InputError, UsageError
 from stepmark.store.disk import link_loop, naming
 from stepmark.store.json_rows import json_type, parse_row
-from stepmark.store.reading import STDIO, count_rows, parse_row, read_lines
+from stepmark.store.reading import STDIO, count_rows, read_lines
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
