@@ -68,7 +68,7 @@ def hub(zoo, monkeypatch):
             raise CheckpointError(f"{name!r} is not on the hub")
         return zoo["qwen-prm"].folder
 
-    monkeypatch.setattr("stepmark.models.checkpoint.find_checkpoint", fetch)
+    monkeypatch.setattr("stepmark.models.places.find_checkpoint", fetch)
     return asked
 
 
