@@ -9,6 +9,7 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
+from stepmark.models.published import full_name
 from stepmark.records import ScoredSolution
 from stepmark.scoring.run import grade
 from stepmark.store import is_stream
@@ -79,7 +80,7 @@ grade_command = command(
     grade,
     _run,
     file='solutions: JSON lines, CSV, TSV, Parquet or a JSON list, packed if the name ends in .gz; "-" for standard input',
-    models={"prm": Model(load=load_prm, check=check_arguments, drop=("outcome",))},
+    models={"prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome",))},
     methods={"cluster": Cluster},
     common=("prm", "out", "report", "threshold", "aggregate", "split", "columns", "keep_going"),
     drop=("progress", "on_result"),

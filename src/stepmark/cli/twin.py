@@ -59,6 +59,8 @@ class Model:
     """Arguments of `load` that are no flags here."""
     optional: bool = False
     """Whether the command runs without it; its name is then None by default."""
+    full_name: Callable[[str], str] = str
+    """The name that outputs say, of a short one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +170,7 @@ def command(
             if given is None:
                 loaded[name] = None
                 continue
-            loaded[name] = Lazy(model.load, given, arguments, check=model.check)
+            loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=model.check)
         _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
             values[name] = _made(kind, values, hidden)
