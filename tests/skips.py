@@ -13,7 +13,11 @@ _MISSING: tuple[tuple[str, str, str], ...] = (
     (r"PostgreSQL", "PostgreSQL", "apt-get install postgresql"),
     (r"\bnode\b|nodejs", "node", "apt-get install nodejs"),
     (r"STEPMARK_\w+_PYTHON", "environments of peers", "see benchmarks/peers"),
-    (r"STEPMARK_DATA|\bdata is not there|published runs|recorded searches", "data", "STEPMARK_DATA=FOLDER make test"),
+    (
+        r"STEPMARK_DATA|\bdata is not there|published runs|recorded searches",
+        "data",
+        "STEPMARK_DATA=FOLDER make test",
+    ),
     (r"the extra `(?P<extra>\w+)`", "the extra {extra}", "pip install 'stepmark[{extra}]'"),
     (r"could not import '(?P<name>[\w.]+)'", "{name}", "pip install {name}"),
 )
