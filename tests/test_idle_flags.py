@@ -128,7 +128,7 @@ def test_a_flag_of_the_outcome_model_beside_it(tmp_path, capfd):
     ("command", "policy", "found"),
     [
         (["search", "beam"], "search_models:policy", "the policy search_models:policy is made by that"),
-        (["search", "beam"], "http://127.0.0.1:9/v1#m", "computes on its server and the PRM search_models"),
+        (["search", "beam"], "http://127.0.0.1:9/v1#m", "computes on its server"),
         (["label", "rollout"], "http://127.0.0.1:9/v1#m", "http://127.0.0.1:9/v1#m computes on its server"),
         (["sample"], "label_policies:program", "the policy label_policies:program is made by that function"),
     ],

@@ -23,7 +23,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import test_families as truth
-from stepmark import aggregate, grade, load_prm
+from stepmark import aggregate, load_prm
+from stepmark.models.grading import grade
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder

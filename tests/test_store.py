@@ -429,7 +429,7 @@ def test_a_part_of_an_older_version_is_refused_by_its_name(tmp_path, line):
 def test_a_part_whose_manifest_cannot_be_read_is_refused(tmp_path, content):
     part_of(tmp_path, [{"a": 1}])
     (tmp_path / "out.part.manifest.json").write_text(content)
-    with pytest.raises(UsageError, match="nothing says what it was made with"):
+    with pytest.raises(UsageError, match="is damaged"):
         ResumableRows(tmp_path / "out", {})
 
 

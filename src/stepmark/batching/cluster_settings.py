@@ -39,7 +39,7 @@ class Cluster:
         if self.ray is None:
             if self != Cluster():
                 raise UsageError(
-                    "`ray_workers`, `ray_cpus` and `ray_gpus` are about a cluster: give `ray` too"
+                    "`ray_workers`, `ray_cpus` and `ray_gpus` are about a cluster: give `ray` ADDRESS too"
                 )
             return
         if device.startswith("cuda") and self.ray_gpus == 0:

@@ -76,7 +76,7 @@ def solution_of(
             f"expected {_EXPECTED}, found {_kind(solution)}{_dict_hint(solution)}", field="solution"
         )
     if not solution:
-        raise InputError(f"expected {_EXPECTED}, found an empty list", field="solution")
+        raise InputError("expected at least one step, found an empty list", field="steps")
     messages = [part for part in solution if isinstance(part, Mapping)]
     if len(messages) == len(solution):
         first, segmentation = read_messages(messages, how=split_by, marker=marker)
@@ -86,7 +86,7 @@ def solution_of(
             id=id,
             split=segmentation.how,
         )
-    return Solution(problem=_needed(problem), steps=tuple(map(_step, range(len(solution)), solution)), id=id)
+    return Solution(problem=_needed(problem), steps=tuple(_step(index, part, len(solution)) for index, part in enumerate(solution)), id=id)
 
 
 _EXPECTED = (
@@ -102,16 +102,15 @@ def _needed(problem: ProblemLike | None) -> Problem:
     return problem_of(problem)
 
 
-def _step(index: int, part: object) -> Step:
+def _step(index: int, part: object, count: int) -> Step:
     if isinstance(part, Step):
         return part
+    place = f"step {index + 1} of {count}"
     if not isinstance(part, str):
-        raise InputError(f"step {index + 1}: expected a text, found {_kind(part)}", field="solution")
+        raise InputError(f"{place}: expected a text, found {_kind(part)}", field=f"steps[{index}]")
     if not part.strip():
-        raise InputError(
-            f"step {index + 1}: expected a text, found {'only white space' if part else 'an empty text'}",
-            field="solution",
-        )
+        blank = "has only white space" if part else "is empty"
+        raise InputError(f"{place} {blank}: expected a text", field=f"steps[{index}]")
     return Step(text=part)
 
 
