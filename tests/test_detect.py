@@ -381,3 +381,20 @@ def test_remote_code_beside_the_weights_is_not_run(copy_of, tmp_path):
     edit_tokenizer.write_text(json.dumps(settings), encoding="utf-8")
     assert len(load(folder).score("p", ["a", "b"])) == 2
     assert not sign.exists()
+
+
+def test_a_spec_written_before_white_space_was_a_choice_strips_it(copy_of):
+    """As stepmark 0.2 wrote it: what was trained with stripped texts is scored with stripped texts."""
+    folder = copy_of("qwen-prm")
+    data = asdict(FAMILIES["qwen-prm"])
+    for name in ("step_space", "problem_space", "mark_is_text", "ending"):
+        del data["layout"][name]
+    (folder / "stepmark.json").write_text(json.dumps(data), encoding="utf-8")
+    prm = load_prm(str(folder), dtype="float32", device="cpu")
+    assert (prm.spec.layout.step_space, prm.spec.layout.problem_space) == ("strip", "strip")
+    spaced = prm.score(" How many?\n", ["  2 * 3 = 6. ", "\nSo 6.\n"])
+    assert spaced == prm.score("How many?", ["2 * 3 = 6.", "So 6."])
+    (folder / "stepmark.json").unlink()
+    assert spaced != load_prm(str(folder), dtype="float32", device="cpu").score(
+        " How many?\n", ["  2 * 3 = 6. ", "\nSo 6.\n"]
+    )

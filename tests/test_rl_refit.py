@@ -85,8 +85,8 @@ def opposite(name="opposite"):
 
 
 def longest(name="longest"):
-    """Likes long steps, whatever they say."""
-    return ScriptedPRM(lambda _p, steps: 1 - 1 / (1 + len(steps[-1])), name=name)
+    """Likes long steps, whatever they say; white space at their ends is not counted."""
+    return ScriptedPRM(lambda _p, steps: 1 - 1 / (1 + len(steps[-1].strip())), name=name)
 
 
 class Fits:
