@@ -132,7 +132,11 @@ def test_scripted_refuses_a_wrong_script(value, kind, found):
 
 @pytest.mark.parametrize(
     ("problem", "steps", "found"),
-    [("", ["a"], "problem"), ("p", [], "at least one step"), ("p", ["a", " "], r"step 2 of 2 has only white space")],
+    [
+        ("", ["a"], "problem"),
+        ("p", [], "at least one step"),
+        ("p", ["a", " "], r"step 2 of 2 has only white space"),
+    ],
 )
 def test_scripted_refuses_bad_input(problem, steps, found):
     with pytest.raises(InputError, match=found):

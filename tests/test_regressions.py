@@ -24,12 +24,11 @@ from safetensors.torch import load_file, save_file
 
 import test_families as truth
 from stepmark import aggregate, load_prm
-from stepmark.models.grading import grade
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
-from stepmark.models.grading import Grade
+from stepmark.models.grading import Grade, grade
 from stepmark.models.heads import build_head
 from stepmark.models.spec import PieceLayout
 from stepmark.records import Refusal, Solution

@@ -132,22 +132,15 @@ def checked_isolation(
     Raises:
         UsageError: an isolation that does not work on this machine, or for a verifier that runs no programs.
     """
-    from stepmark.problems.answers import isolation_of, load_verifier
+    from stepmark.problems.answers import isolation_note, isolation_of, load_verifier
 
     found = isolation_of(verifier, isolation)
     if found is not None:
         assert verifier is not None
         if here:
             load_verifier(verifier, isolation=found).close()
-        print(f"programs run in isolation {found!r}: {_KEPT_APART[found]}", file=sys.stderr)
+        print(isolation_note(found), file=sys.stderr)
     return found
-
-
-_KEPT_APART = {
-    "bubblewrap": "no network, no files of this machine, no sight of its processes",
-    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can read and change what your "
-    "user may",
-}
 
 
 def isolated(options: _Options, *, here: bool = True) -> _Options:

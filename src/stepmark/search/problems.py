@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
@@ -125,6 +126,8 @@ def search(
     with ExitStack() as stack:
         stack.enter_context(models)
         checker = stack.enter_context(open_verifier(verifier, percent=percent, isolation=isolation))
+        if judge["isolation"] is not None:
+            _note(isolation_note(judge["isolation"]), shown=progress)
         manifest = {
             "command": "search",
             "input": given.manifest,
@@ -343,7 +346,7 @@ class _Run:
         """
         tally = _Tally()
         if whole := self.models.built.facts.get("prm.whole_prefixes"):
-            tally_note(f"the PRM reads the whole prefix for every step: {whole}", shown=self.shown)
+            _note(f"the PRM reads the whole prefix for every step: {whole}", shown=self.shown)
         before = 0
         if self.writer is not None:
             for earlier in islice(self.lines(), self.writer.done):
@@ -417,10 +420,8 @@ class _Run:
         return (line for line in self.writer.results() if not isinstance(line, InputError))
 
 
-def tally_note(text: str, *, shown: bool) -> None:
+def _note(text: str, *, shown: bool) -> None:
     """Print a note of a run on standard error."""
-    import sys
-
     if shown:
         sys.stderr.write(f"{text}\n")
 

@@ -86,7 +86,11 @@ def solution_of(
             id=id,
             split=segmentation.how,
         )
-    return Solution(problem=_needed(problem), steps=tuple(_step(index, part, len(solution)) for index, part in enumerate(solution)), id=id)
+    return Solution(
+        problem=_needed(problem),
+        steps=tuple(_step(index, part, len(solution)) for index, part in enumerate(solution)),
+        id=id,
+    )
 
 
 _EXPECTED = (
