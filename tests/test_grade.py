@@ -135,7 +135,7 @@ def test_scripted_refuses_a_wrong_script(value, kind, found):
     [
         ("", ["a"], "problem"),
         ("p", [], "at least one step"),
-        ("p", ["a", " "], r"step 2 of 2 has only white space"),
+        ("p", ["a", " "], r"step 2 of 2 is empty or has only white space"),
     ],
 )
 def test_scripted_refuses_bad_input(problem, steps, found):

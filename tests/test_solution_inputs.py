@@ -53,7 +53,7 @@ def test_messages_and_solutions_say_their_own_problem():
         (PROBLEM, 5, "expected a solution as a text, .*found a int"),
         (PROBLEM, [], "expected at least one step, found an empty list"),
         (PROBLEM, ["a", 3], "step 2 of 2: expected a text, found a int"),
-        (PROBLEM, ["a", " "], "step 2 of 2 has only white space"),
+        (PROBLEM, ["a", " "], "step 2 of 2 is empty or has only white space"),
         (None, "x = 5", "expected a problem, found None"),
         (" ", "x = 5", "expected a problem, found a blank text"),
         (7, "x = 5", "expected a problem as a text or a Problem, found a int"),

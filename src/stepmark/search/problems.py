@@ -23,7 +23,7 @@ from stepmark.models.lazy import Lazy
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import PolicyLike, lazy_policy
 from stepmark.models.replies import MemoryReplies, ReplyFile
-from stepmark.problems.answers import VerifierLike, open_verifier
+from stepmark.problems.answers import VerifierLike, isolation_note, isolation_of, open_verifier
 from stepmark.problems.answers import answerers as of_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
@@ -107,8 +107,6 @@ def search(
         UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
         BackendError: the policy, the PRM or the verifier failed; what was done is kept beside `out`.
     """
-    if out is None and (trace is not None or report is not None) and not isinstance(problems, list | tuple):
-        problems = list(problems) if not isinstance(problems, str | Path) else problems
     for name, path in (("out", out), ("trace", trace), ("report", report)):
         if path is not None and is_stream(path):
             raise UsageError(f"`{name}` {path}: expected a file's name")
@@ -122,9 +120,9 @@ def search(
     judge: dict[str, Any] = {
         "verifier": verifier if isinstance(verifier, str) else verifier.name,
         "percent": percent,
+        "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str) else None,
     }
     with ExitStack() as stack:
-        stack.enter_context(models)
         checker = stack.enter_context(open_verifier(verifier, percent=percent, isolation=isolation))
         if judge["isolation"] is not None:
             _note(isolation_note(judge["isolation"]), shown=progress)
@@ -218,7 +216,7 @@ class _Tally:
 
 
 class _Models:
-    """The policy and the PRM of a run, in this process or on the workers of a cluster; a context that checks them before they are loaded."""
+    """The policy and the PRM of a run, in this process or on the workers of a cluster; checked when this is made, loaded by `load`."""
 
     def __init__(
         self,
@@ -247,12 +245,6 @@ class _Models:
         self.built = Built(answerers={})
         self.threshold: float | None = None
         self.prm_name: str | None = None
-
-    def __enter__(self) -> _Models:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def load(self, stack: ExitStack, *, most: int) -> None:
         """Load both, and what must be known of them."""

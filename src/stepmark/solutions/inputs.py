@@ -113,8 +113,9 @@ def _step(index: int, part: object, count: int) -> Step:
     if not isinstance(part, str):
         raise InputError(f"{place}: expected a text, found {_kind(part)}", field=f"steps[{index}]")
     if not part.strip():
-        blank = "has only white space" if part else "is empty"
-        raise InputError(f"{place} {blank}: expected a text", field=f"steps[{index}]")
+        raise InputError(
+            f"{place} is empty or has only white space: expected a text", field=f"steps[{index}]"
+        )
     return Step(text=part)
 
 
