@@ -18,10 +18,10 @@ from stepmark.evaluation.best_of_n import BestOfN, items, statistic
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.subsets import chosen_shares
+from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_value import true_values
-from stepmark.metrics.aggregate import aggregate
 from stepmark.show.plots import Bars, Lines, Series
 
 AGGREGATES = ("min", "product", "mean", "last", "max")
