@@ -37,12 +37,19 @@ def zoo(tmp_path_factory):
     return Zoo(tmp_path_factory.mktemp("zoo"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+_CLOSING = pytest.StashKey[str | None]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [
         report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         for report in skipped
     ]
-    line = closing_line(reasons)
-    if line is not None:
-        terminalreporter.write_line(line)
+    config.stash[_CLOSING] = closing_line(reasons)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # After pytest's own summary, so that it is the last line of the run.
+    if (line := config.stash.get(_CLOSING, None)) is not None:
+        print(line)

@@ -12,7 +12,10 @@ _MISSING: tuple[tuple[str, str, str], ...] = (
     (r"bubblewrap|bwrap|namespaces", "bubblewrap", "apt-get install bubblewrap"),
     (r"PostgreSQL", "PostgreSQL", "apt-get install postgresql"),
     (r"\bnode\b|nodejs", "node", "apt-get install nodejs"),
+    (r"needs nginx", "nginx", "apt-get install nginx"),
+    (r"needs caddy", "Caddy", "apt-get install caddy"),
     (r"STEPMARK_\w+_PYTHON", "environments of peers", "see benchmarks/peers"),
+    (r"no Python on this page", "pages without Python", ""),
     (
         r"STEPMARK_DATA|\bdata is not there|published runs|recorded searches",
         "data",
@@ -35,7 +38,7 @@ def closing_line(reasons: Iterable[str]) -> str | None:
     for reason in reasons:
         name, remedy = _lack(reason)
         counts[name] += 1
-        if remedy is not None:
+        if remedy:
             remedies[name] = remedy
     if not counts:
         return None
