@@ -10,6 +10,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.records import ScoredSolution
 from stepmark.scoring.run import grade, read_graded
+from stepmark.show.progress import Progress
 
 PRM = "scripted_prms:arithmetic"
 ROWS = [
@@ -137,3 +138,16 @@ def test_the_prm_grades_one_and_ranks_several():
         prm.rank("Add.", "2 + 2 = 4")
     with pytest.raises(InputError, match=r"solution 1 \(0-based\)"):
         prm.rank("Add.", ["2 + 2 = 4", ""])
+
+
+def test_a_file_is_counted_for_progress_though_nothing_is_written(file, monkeypatch):
+    totals = []
+
+    class Counting(Progress):
+        def __init__(self, total, **settings):
+            totals.append(total)
+            super().__init__(total, **settings)
+
+    monkeypatch.setattr("stepmark.scoring.run.Progress", Counting)
+    grade(file, PRM, progress=False)
+    assert totals == [3]

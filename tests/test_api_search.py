@@ -100,3 +100,10 @@ def test_a_row_without_a_problem_is_named():
 def test_methods_refuse_what_cannot_be():
     with pytest.raises(SettingError, match="width=0: expected 1 or more"):
         stepmark.search.BeamSearch(width=0)
+
+
+def test_a_typed_problem_is_printed_with_its_first_error(capsys):
+    """By hand: a beam of one takes "a" (0.9), after which "so 1" has 0.2, under the PRM's threshold of 0.5."""
+    words = ["--width", "1", "--expand", "2", "--prompt", "text", "--temperature", "1"]
+    assert main(["search", "beam", "--problem", "0?", *MODELS, *words]) == 0
+    assert "first error: step 2" in capsys.readouterr().out

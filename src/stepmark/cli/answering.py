@@ -122,7 +122,7 @@ _Options = TypeVar("_Options", bound=VerifierOptions)
 def checked_isolation(
     verifier: str | None, isolation: Isolation | None, *, here: bool = True
 ) -> Isolation | None:
-    """What keeps the programs of a run apart from this machine, which is said on standard error; None where no programs run.
+    """What keeps the programs of a run apart from this machine; None where no programs run. Prints it on standard error.
 
     Args:
         verifier: its name; None for none.

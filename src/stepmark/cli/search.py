@@ -69,16 +69,22 @@ def _run(call: Call) -> int:
     rows = file if file is not None else [{"problem": problem, "id": "typed"}]
     results = search(rows, policy, prm, method=method, progress=file is not None, **settings)
     if file is None:
-        _print_found(results[0])
+        _print_found(results[0], results.manifest["threshold"])
     else:
         report(results.summary)
     return 0
 
 
-def _print_found(found: Found) -> None:
-    """Print the chosen solution, its steps coloured by their scores, and what it cost."""
+def _print_found(found: Found, threshold: float | None) -> None:
+    """Print the chosen solution, its steps coloured by their scores, and what it cost.
+
+    Args:
+        found: the result.
+        threshold: the score under which a step is an error; None for no such point.
+    """
     from rich.console import Console
 
+    from stepmark.models.grading import first_error
     from stepmark.show.terminal import solution_lines
     from stepmark.show.text import number
 
@@ -96,9 +102,9 @@ def _print_found(found: Found) -> None:
                 solution.steps,
                 list(solution.scores),
                 kind=found.trace.kind,
-                first_error=None,
+                first_error=first_error(solution.scores, threshold),
                 headline=headline + ("" if solution.finished else ", unfinished"),
-                threshold=None,
+                threshold=threshold,
                 title=found.method,
             )
         )

@@ -302,7 +302,7 @@ def _trl(row: Row) -> Case:
 
 
 def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
-    """Name: the columns by which a row is told, and who reads such rows."""
+    """Name: the columns that identify a row of this kind, and the reader of such rows."""
     from stepmark.evaluation import rollouts  # which reads rows with this module
 
     return {

@@ -131,7 +131,7 @@ def identity_of(prm: PRM) -> str:
     """The identity of a PRM.
 
     Raises:
-        UsageError: a PRM of one's own that has none.
+        UsageError: a user's PRM without one.
     """
     identity = getattr(prm, "identity", None)
     if not isinstance(identity, str) or not identity:

@@ -176,7 +176,7 @@ class _Found(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Made:
-    """A PRM that costs nothing to load: on a server, or of one's own."""
+    """A PRM that costs nothing to load: on a server, or made by a user's function."""
 
     prm: PRM
 

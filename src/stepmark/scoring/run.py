@@ -92,7 +92,7 @@ def grade(
         CheckpointError: the PRM cannot be loaded.
         BackendError: a server failed; what was graded so far is kept beside `out`.
     """
-    source = run_input(rows, hashed=out is not None and not is_stream(out))
+    source = run_input(rows, hashed=(out is not None and not is_stream(out)) or _is_small(rows))
     grader = prm if not isinstance(prm, str) else lazy_prm(prm)
     grader, outcome = _with_outcome_model(grader, orm)
     _check(source, grader, outcome, {"out": out, "report": report}, aggregate, split, marker, cluster)
@@ -150,6 +150,16 @@ def grade(
         refused=run.tally.refused,
         manifest={**manifest, "models": models},
         summary=_summary(run, split, written),
+    )
+
+
+_COUNTED_UP_TO = 1 << 28
+"""Bytes of a file that are read beforehand only to know how many rows there are."""
+
+
+def _is_small(rows: Source) -> bool:
+    return (
+        isinstance(rows, str | Path) and Path(rows).is_file() and Path(rows).stat().st_size <= _COUNTED_UP_TO
     )
 
 

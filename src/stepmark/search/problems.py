@@ -181,7 +181,7 @@ def search(
         len(results) if out is None else tally.problems,
         out=None if out is None else Path(out),
         refused=tally.refused,
-        manifest=manifest,
+        manifest={**manifest, "models": models.identities(), "threshold": models.threshold},
         summary=summary,
     )
 
