@@ -236,6 +236,8 @@ def failing(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_each_failure_of_the_hub_says_what_to_do(failing, failure):
+    if failure == "a part is here" and not hasattr(hub, "IncompleteSnapshotError"):
+        pytest.skip("this huggingface_hub has no such error")
     make, message = FAILURES[failure]
     failing(make)
     with pytest.raises(CheckpointError, match=message) as caught:

