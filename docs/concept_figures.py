@@ -25,9 +25,8 @@ from concept_world import Found, percent
 from stepmark import Solution, load_prm
 from stepmark.cli import main as stepmark
 from stepmark.metrics.binary import auc
-from stepmark.show import colour
-from stepmark.show.plots import Bars, Plot, Series, svg
-from stepmark.show.vector import LINE, series_variables
+from stepmark.show.drawing import svg, theme_css
+from stepmark.show.plots import Bars, Plot, Series
 from stepmark.store import atomic_write, read_rows
 
 STATIC = Path(__file__).parent / "_static" / "concepts"
@@ -132,35 +131,32 @@ def _read(folder: str, rows: list[dict[str, object]]) -> tuple[float, float, flo
 
 
 def picture(plot: Plot) -> str:
-    """A plot as an SVG file that stands alone: on a card of its own, light or dark as the reader's system is."""
+    """A plot as an SVG file on a card with its title, light or dark as the reader's system is."""
     drawn = svg(plot)
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
-    if box is None:
+    opening = re.match(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', drawn)
+    if opening is None:
         raise ValueError("expected a picture with a viewBox from 0 0")
-    width, height = (float(number) for number in box.groups())
+    width, height = (float(number) for number in opening.groups())
     left, top = 14, 40
-    size = f'width="{width + 2 * left:g}" height="{height + top + left:g}"'
-    view = f'viewBox="{-left} {-top} {width + 2 * left:g} {height + top + left:g}"'
+    size = f"{width + 2 * left:g} {height + top + left:g}"
+    wide, tall = size.split()
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="{wide}" height="{tall}" '
+        f'viewBox="{-left} {-top} {size}">'
+    )
     card = (
-        f"<style>{card_style()}</style>"
         f'<rect x="{-left + 0.5}" y="{-top + 0.5}" width="{width + 2 * left - 1:g}" height="{height + top + left - 1:g}" '
         'rx="8" style="fill:var(--panel);stroke:var(--line)"/>'
-        f'<text x="4" y="-15" style="font-size:14.5px;font-weight:600;fill:var(--ink)">{plot.title}</text>'
+        '<text x="4" y="-15" style="font-family:system-ui,sans-serif;font-size:14.5px;font-weight:600;fill:var(--ink)">'
+        f"{plot.title}</text>"
     )
-    drawn = drawn.replace(box.group(), view, 1).replace('width="100%"', size, 1)
-    return re.sub(r"(<svg[^>]*>)", lambda found: found.group(1) + card, drawn, count=1) + "\n"
+    style, end, body = drawn[opening.end() :].partition("</style>")
+    return head + style + end + card + body
 
 
 def card_style() -> str:
     """The colours of a picture that stands alone, for both modes."""
-    return f"svg{{{_variables('light')}}}@media (prefers-color-scheme:dark){{svg{{{_variables('dark')}}}}}"
-
-
-def _variables(mode: colour.Mode) -> str:
-    plain = {"ink": colour.INK, "muted": colour.MUTED, "panel": colour.PAGE, "line": LINE}
-    return "".join(
-        f"--{name}:{colour.hexa(table[mode])};" for name, table in plain.items()
-    ) + series_variables(mode)
+    return f"svg{{{theme_css('light')}}}@media (prefers-color-scheme:dark){{svg{{{theme_css('dark')}}}}}"
 
 
 def main() -> int:

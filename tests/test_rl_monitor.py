@@ -23,8 +23,9 @@ from stepmark.rl.spans import StepSpans  # noqa: E402
 from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
 from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.rl.watching import watched  # noqa: E402
-from stepmark.show.plot_words import words as plot_words  # noqa: E402
-from stepmark.show.plots import Lines, Mark, Series, svg  # noqa: E402
+from stepmark.show.drawing import svg  # noqa: E402
+from stepmark.show.plots import Lines, Mark, Series  # noqa: E402
+from stepmark.show.plots import words as plot_words  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from chromium import Browser
 from html_tree import Element, Tree
 from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.show.compute import compute_plot
-from stepmark.show.plots import svg
+from stepmark.show.drawing import svg
 from stepmark.show.search import CandidateView, NodeView, SearchView, rounds
 from stepmark.show.search_page import SearchPage, search_html
 from stepmark.show.search_terminal import search_lines

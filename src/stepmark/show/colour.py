@@ -45,6 +45,33 @@ MUTED: dict[Mode, Rgb] = {"light": (75, 83, 93), "dark": (174, 184, 195)}
 PAGE: dict[Mode, Rgb] = {"light": (255, 255, 255), "dark": (22, 27, 34)}
 """What lies under cards and bars."""
 
+SERIES: dict[Mode, tuple[Rgb, ...]] = {
+    "light": (
+        (0, 90, 180),
+        (205, 85, 0),
+        (0, 140, 110),
+        (170, 60, 140),
+        (140, 102, 0),
+        (62, 134, 196),
+        (92, 102, 114),
+    ),
+    "dark": (
+        (70, 140, 235),
+        (255, 143, 84),
+        (120, 226, 170),
+        (236, 160, 226),
+        (222, 178, 64),
+        (150, 206, 250),
+        (160, 172, 184),
+    ),
+}
+"""The colours of the series of a plot, in order: blue, vermilion, green, purple, ochre, sky, grey. At least 3:1 against the page
+(WCAG 2.2, criterion 1.4.11); the first four are told apart with the common forms of colour blindness, and series
+differ by marker and dashes besides."""
+
+LINE: dict[Mode, Rgb] = {"light": (221, 225, 230), "dark": (48, 55, 64)}
+"""The colour of grid lines, as `--line` in the stylesheets."""
+
 CODE: dict[Mode, dict[str, Rgb]] = {
     "light": {
         "comment": (94, 103, 114),

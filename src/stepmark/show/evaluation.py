@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Literal
 
 from stepmark.show.card import problem_html
+from stepmark.show.drawing import picture_html
 from stepmark.show.frame import asset, foot, formula_scripts, head, settings_html
 from stepmark.show.html import esc
-from stepmark.show.plot_words import numbers
-from stepmark.show.plots import Plot, svg
+from stepmark.show.plots import Plot, numbers
 from stepmark.show.tables import Table, table_html
 from stepmark.show.text import one_line
 from stepmark.show.views import ProblemView
@@ -168,7 +168,7 @@ def _item(item: Item, numbered: _Numbered) -> str:
 def _picture(plot: Plot) -> str:
     note = f'<p class="remark">{esc(one_line(plot.note))}</p>' if plot.note.strip() else ""
     return (
-        f'<figure class="picture"><figcaption>{esc(one_line(plot.title))}</figcaption>{svg(plot)}{note}'
+        f'<figure class="picture"><figcaption>{esc(one_line(plot.title))}</figcaption>{picture_html(plot)}{note}'
         f'<details class="numbers"><summary>Numbers</summary>{table_html(numbers(plot))}</details></figure>\n'
     )
 

@@ -17,7 +17,6 @@ from stepmark.show import colour
 from stepmark.show.card import level_class
 from stepmark.show.html import CODE_NAMES, esc, has_formula
 from stepmark.show.text import one_line
-from stepmark.show.vector import series_variables
 
 
 def head(title: str, *, style: str, scripts: Sequence[str]) -> str:
@@ -84,7 +83,6 @@ def _variables(mode: colour.Mode) -> str:
             f"--{name}-tint:{colour.hexa(colour.shade(place, mode).tint)};"
             for name, place in ends.items()
         )
-        + series_variables(mode)
         + "".join(f"--hl-{name}:{colour.hexa(colour.CODE[mode][name])};" for name in CODE_NAMES)
     )
 
