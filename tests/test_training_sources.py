@@ -15,9 +15,9 @@ from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure
 from stepmark.training.monitor import History, TensorBoard, WandB, read_history, scalars
-from stepmark.training.recipe import Trained
 from stepmark.training.report import training_html
 from stepmark.training.sources import training_rows
+from stepmark.training.trained import Trained
 from stepmark.training.trainer import Progress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}

@@ -134,7 +134,7 @@ def check_base(base: Path, spec: ScoringSpec | None) -> None:
     if not isinstance(head, LinearHead) or kind not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
         raise UsageError(
             f"a {head.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be "
-            "written. Write the adapter alone (--adapter), which stepmark reads; or train target tokens (--objective "
+            "written. Write the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` "
             "target-tokens); or take another base"
         )
 

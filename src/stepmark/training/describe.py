@@ -31,12 +31,10 @@ def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[st
         "base_fingerprint": run["base_fingerprint"],
         "warm_start_fingerprint": run["warm_start_fingerprint"],
         "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        **({} if recipe.source is None else {"source": dict(recipe.source)}),
+        "family": recipe.family,
         "rules": asdict(recipe.rules),
-        "settings": asdict(recipe.train),
-        "mark": recipe.mark,
-        "layout": recipe.layout,
-        "adapter": recipe.adapter,
-        "tune_threshold": recipe.tune_threshold,
+        "settings": asdict(recipe.training),
     }
 
 
@@ -107,7 +105,7 @@ def card_of(
         found: figures on it, before calibration.
         first: first errors there, calibrated.
     """
-    settings = asdict(recipe.train)
+    settings = asdict(recipe.training)
     seed = settings.pop("seed")
     kept = sum(map(len, training)) + sum(map(len, measured_on))
     figures = []
@@ -124,7 +122,7 @@ def card_of(
         if first is not None:
             figures.append(
                 Figure(
-                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.tune_threshold else ''} "
+                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.training.tune_threshold else ''} "
                     "on the same problems",
                     on=f"{found.solutions:,} solutions of those problems",
                     value=first.f1,
@@ -140,7 +138,7 @@ def card_of(
         split=f"{len(measured_on):,} of {len(training) + len(measured_on):,} problems were held out, each with all of its solutions"
         if measured_on
         else "",
-        settings={**settings.pop("weights"), **settings, **asdict(recipe.rules)},
+        settings={**settings, **asdict(recipe.rules)},
         seeds={"held-out problems, order, borders, first weights": seed},
         measured=tuple(figures),
         made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},

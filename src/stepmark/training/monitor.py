@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from stepmark.errors import MissingExtraError
+from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import naming
 from stepmark.training.trainer import Progress
 
@@ -80,6 +82,52 @@ def read_history(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class Lines:
+    """A line for each measurement; between them one every ten seconds on a terminal, elsewhere also at most one a tenth of the run.
+
+    Args:
+        stream: that lines are written to.
+        clock: seconds, for tests.
+    """
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._last_line = clock()
+        self._tenth = 0
+        self._first: int | None = None
+        self._losses: list[tuple[float, float]] = []
+
+    def tell(self, progress: Progress) -> None:
+        """Its line, where one is due."""
+        self._losses.append((progress.loss * progress.labels, progress.labels))
+        del self._losses[:-50]
+        if self._first is None:
+            self._first = progress.step - 1
+            self._tenth = told_at(self._first / progress.steps)
+        tenth = told_at(progress.step / progress.steps)
+        due = self._clock() - self._last_line >= EVERY and (tenth > self._tenth or self._stream.isatty())
+        if progress.held_out is None and progress.step < progress.steps and not due:
+            return
+        self._last_line, self._tenth = self._clock(), tenth
+        loss = sum(loss for loss, _ in self._losses) / sum(labels for _, labels in self._losses)
+        parts = [
+            f"step {progress.step:,} of {progress.steps:,}",
+            f"loss {loss:.3f} (last {len(self._losses)})",
+            f"{progress.rows_per_second:,.1f} rows/s, {progress.tokens_per_second:,.0f} tokens/s",
+        ]
+        if can_estimate(progress.step - self._first, progress.steps - self._first):
+            parts.append(f"{clock_face(progress.seconds_left)} left")
+        measured = progress.held_out
+        if measured is not None:
+            parts.append(f"held out: {', '.join(measured.words())}")
+            if measured.first_error_f1 is not None:
+                parts.append(f"first-error F1 {measured.first_error_f1:.3f}")
+        print(", ".join(parts), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing: the stream stays open."""
+
+
 class TensorBoard:
     """Event files for TensorBoard.
 
@@ -94,7 +142,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MissingExtraError("--log tensorboard needs it: pip install tensorboard") from error
+            raise MissingExtraError("`log` tensorboard needs it: pip install tensorboard") from error
         self._writer: Any = SummaryWriter(str(folder))
 
     def tell(self, progress: Progress) -> None:
@@ -122,7 +170,7 @@ class WandB:
         try:
             import wandb
         except ImportError as error:
-            raise MissingExtraError("--log wandb needs it: pip install wandb") from error
+            raise MissingExtraError("`log` wandb needs it: pip install wandb") from error
         self._run: Any = wandb.init(name=name, config=dict(settings), resume="allow")
 
     def tell(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What `--data` names: files of labelled solutions in any format, or data sets on the hub."""
+"""What a PRM is trained on: files of labelled solutions in any format, data sets on the hub, or rows in Python."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
 from stepmark.solutions.interchange.conversion import first_row, items_of_rows
 from stepmark.solutions.interchange.formats import detect
-from stepmark.store import ENDINGS, Columns, Row, row_files
+from stepmark.store import ENDINGS, Columns, Row, Source, row_files
 
 _READING = Reading()
 
 
+Rows = Source | Sequence[str | Path]
+
+
 def training_rows(
-    names: Sequence[str],
+    rows: Rows,
     *,
     split: str = "train",
     columns: Columns | None = None,
     reading: Reading = _READING,
     losses: Losses | None = None,
 ) -> Iterator[LabelledRow]:
-    """Labelled rows of several sources, one after the other.
+    """Labelled rows of one or several sources, one after the other.
 
-    A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Train.limit_tokens`).
+    A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Training.limit_tokens`).
 
     Rows that a generative PRM has graded (`stepmark grade`) are read as what was graded, with its `critiques` under `meta`; its scores are
     no labels. Labels are those of the row or, beside a critique, of any other row.
 
     Args:
-        names: files in any format of `stepmark convert`, or "OWNER/NAME" of a data set on the hub.
+        rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
         reading: how to read.
@@ -42,16 +45,36 @@ def training_rows(
 
     Raises:
         InputError: with `FILE:LINE`: a row that is not of its format, a format that cannot be told.
-        UsageError: no such file, and no such data set.
+        UsageError: no rows, no such file, or no such data set.
     """
+    names = _names(rows)
+    if names is None:
+        yield from _read(rows, columns, reading, losses or Losses())
+        return
+    if not names:
+        raise UsageError("expected rows: files of labelled solutions, or data sets on the hub")
     for name in names:
         for file in _files(name, split):
             for row in _read(file, columns, reading, losses or Losses()):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
 
 
-def _read(file: str, columns: Columns | None, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
-    first, rows = first_row(file, columns)
+def names_of(rows: Rows) -> Sequence[str]:
+    """The names of the sources, for the card."""
+    names = _names(rows)
+    return ["rows"] if names is None else names
+
+
+def _names(rows: Rows) -> list[str] | None:
+    """The names of files or data sets; None for rows in Python."""
+    if isinstance(rows, str | Path):
+        return [str(rows)]
+    named = isinstance(rows, list | tuple) and all(isinstance(row, str | Path) for row in rows)
+    return [str(row) for row in rows] if named else None
+
+
+def _read(source: Source, columns: Columns | None, reading: Reading, losses: Losses) -> Iterator[LabelledRow]:
+    first, rows = first_row(source, columns)
     format = detect(_as_given(first))
     for item in items_of_rows(map(_as_given, rows), format, reading, losses):
         if isinstance(item, Refusal):
