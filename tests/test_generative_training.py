@@ -333,7 +333,7 @@ def test_critiques_of_the_whole_solution(base):
 def test_settings_that_cannot_work():
     with pytest.raises(UsageError, match="above"):
         Generative(above=1.0)
-    with pytest.raises(UsageError, match="weighting must be token or critique, found 'both'"):
+    with pytest.raises(UsageError, match="weighting='both': expected token or critique"):
         Generative(weighting="both")
 
 

@@ -74,7 +74,7 @@ class Plain:
             for name, parameter in own.items():
                 self.policy["lm_head.weight" if name == "output" else f"model.{name}"] = parameter
             return
-        scale = net.weights.alpha / net.weights.rank
+        scale = net.weights.alpha / net.weights.lora_rank
         for name in [n for n in own if ".lora_A." in n]:
             bare = name.removeprefix("base_model.model.").replace(".lora_A.default", "")
             up = own[name.replace(".lora_A.", ".lora_B.")]
@@ -217,7 +217,7 @@ def test_what_cannot_be_fitted_is_counted_and_named(base):
 
 def test_settings_that_cannot_work():
     for beta in (0.0, -1.0, math.inf):
-        with pytest.raises(UsageError, match="beta must be above 0"):
+        with pytest.raises(UsageError, match=r"beta=.*: expected "):
             ImplicitCrossEntropy(beta=beta)
     with pytest.raises(UsageError, match="not in the layout 'dialogue'"):
         ImplicitDPO().spec(DialogueLayout(), "base")

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from stepmark.cli.train import _Lines
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure
-from stepmark.training.monitor import History, TensorBoard, WandB, read_history, scalars
+from stepmark.training.monitor import History, Lines, TensorBoard, WandB, read_history, scalars
 from stepmark.training.report import training_html
 from stepmark.training.sources import training_rows
 from stepmark.training.trained import Trained
@@ -213,7 +212,7 @@ def test_the_page_of_a_run(tmp_path):
 def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
     """Where standard error is no terminal; the first steps are slow, so that their rate says nothing of the others."""
     now = [0.0]
-    lines = _Lines(clock=lambda: now[0])
+    lines = Lines(sys.stderr, clock=lambda: now[0])
     for step in range(1, 401):
         now[0] += 60.0
         found = MEASURED if step % 100 == 0 else None
@@ -225,7 +224,7 @@ def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
 
 
 def test_no_time_left_before_a_twentieth_of_the_steps(capsys):
-    lines = _Lines(clock=lambda: 0.0)
+    lines = Lines(sys.stderr, clock=lambda: 0.0)
     for step in range(1, 41):
         lines.tell(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
     shown = capsys.readouterr().err.splitlines()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.places import BUILT_IN_BASE
 from stepmark.settings import checked
-from stepmark.store import Source, atomic_write, is_stream, naming
+from stepmark.store import STDIO, Source, atomic_write, naming
 from stepmark.training.examples import LabelRules
 from stepmark.training.settings import Training
-from stepmark.training.sources import names_of, training_rows
+from stepmark.training.sources import check_sources, names_of, training_rows
 from stepmark.training.trained import Trained
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ def train(
         CheckpointError: the base cannot be trained, or the checkpoint is not read as it was trained.
         MissingExtraError: a package that training needs is not installed.
     """
-    if is_stream(out):
-        raise UsageError(f"`out` {out}: expected the name of a folder")
-    if not isinstance(out, str | Path):
-        raise UsageError(f"`out`: expected the name of a folder, found a {type(out).__name__}")
+    if not isinstance(out, str | Path) or str(out) == STDIO:
+        raise UsageError(f"`out`: expected the name of a folder, found {out!r}")
     if held_out_data is not None and training.held_out != Training().held_out:
         raise UsageError(
             "`held_out` is a share of the rows, and `held_out_data` names others instead: leave out one of the two"
@@ -90,6 +88,8 @@ def train(
     for name in ("mark", "layout"):
         if family is not None and getattr(training, name) != getattr(Training(), name):
             raise UsageError(f"`{name}`: the `family` {family} has its own; leave out one of the two")
+    for given in (rows, held_out_data):
+        check_sources(given)
     _check_installed(training, log)
     from stepmark.training.monitor import HISTORY_FILE, close_all, read_history
     from stepmark.training.objectives import load_objective

@@ -13,7 +13,7 @@ from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
 from stepmark.solutions.interchange.conversion import first_row, items_of_rows
 from stepmark.solutions.interchange.formats import detect
-from stepmark.store import ENDINGS, Columns, Row, Source, row_files
+from stepmark.store import ENDINGS, Columns, Row, Source, check_readable, row_files
 
 _READING = Reading()
 
@@ -45,18 +45,36 @@ def training_rows(
 
     Raises:
         InputError: with `FILE:LINE`: a row that is not of its format, a format that cannot be told.
-        UsageError: no rows, no such file, or no such data set.
+        UsageError: no such data set.
     """
     names = _names(rows)
     if names is None:
         yield from _read(rows, columns, reading, losses or Losses())
         return
-    if not names:
-        raise UsageError("expected rows: files of labelled solutions, or data sets on the hub")
     for name in names:
         for file in _files(name, split):
             for row in _read(file, columns, reading, losses or Losses()):
                 yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
+
+
+def check_sources(rows: Rows | None) -> None:
+    """Refuse, before anything is loaded, rows that cannot be read: no names, or files that are not there.
+
+    Raises:
+        InputError: there is no such file.
+        UsageError: no name at all.
+    """
+    names = None if rows is None else _names(rows)
+    if names == []:
+        raise UsageError("expected rows: files of labelled solutions, or data sets on the hub")
+    for name in names or ():
+        if _is_local(name) and not Path(name).expanduser().is_dir():
+            check_readable(Path(name).expanduser())
+
+
+def _is_local(name: str) -> bool:
+    """Whether a name is of a file or folder here, and not of a data set on the hub."""
+    return Path(name).expanduser().exists() or name.count("/") != 1 or name.endswith(ENDINGS)
 
 
 def names_of(rows: Rows) -> Sequence[str]:
@@ -107,7 +125,7 @@ def _files(name: str, split: str) -> list[str]:
     path = Path(name).expanduser()
     if path.is_dir():
         return row_files(path)
-    if path.exists() or name.count("/") != 1 or name.endswith(ENDINGS):
+    if _is_local(name):
         return [str(path)]
     return [str(f) for f in hub_files(name, split)]
 
