@@ -42,7 +42,7 @@ class Example:
     where: str = ""
     """Where it was read, for messages."""
     critiques: tuple[tuple[str, ...], ...] = ()
-    """What was written of each step, where somebody wrote critiques: one list a step. Those of the whole solution stand at its last."""
+    """What was written of each step, where there are critiques: one list a step. Those of the whole solution stand at its last."""
     asked: Literal["place", "steps"] | None = None
     """What a judge was asked for that wrote them (`labels.labelling.Critiques`); None: they are in a critic's own format."""
 

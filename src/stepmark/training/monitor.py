@@ -1,4 +1,4 @@
-"""Who listens to a run: a history on disk, TensorBoard, Weights & Biases."""
+"""Where the figures of a run go: standard error, a history on disk, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stepmark.training.trainer import Progress
 
 
 class Monitor(Protocol):
-    """Told of every optimizer step."""
+    """Records every optimizer step."""
 
-    def tell(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> None:
         """One step is done."""
 
     def close(self) -> None:
@@ -43,14 +43,14 @@ class History:
     def keep(self, last: int) -> None:
         """Drop the lines of steps after `last`, which the run did not come to save."""
         self.close()
-        kept = [row for row in read_history(self.file) if row["step"] <= last]
+        rows = [row for row in read_history(self.file) if row["step"] <= last]
         self.file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.file.with_suffix(".part")
         with naming(self.file):
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             temporary.replace(self.file)
 
-    def tell(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> None:
         """Write its line."""
         if self._lines is None:
             self.keep(progress.step - 1)
@@ -97,7 +97,7 @@ class Lines:
         self._first: int | None = None
         self._losses: list[tuple[float, float]] = []
 
-    def tell(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> None:
         """Its line, where one is due."""
         self._losses.append((progress.loss * progress.labels, progress.labels))
         del self._losses[:-50]
@@ -145,7 +145,7 @@ class TensorBoard:
             raise MissingExtraError("`log` tensorboard needs it: pip install tensorboard") from error
         self._writer: Any = SummaryWriter(str(folder))
 
-    def tell(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> None:
         """Its scalars."""
         for name, value in scalars(progress).items():
             self._writer.add_scalar(name, value, progress.step)
@@ -173,7 +173,7 @@ class WandB:
             raise MissingExtraError("`log` wandb needs it: pip install wandb") from error
         self._run: Any = wandb.init(name=name, config=dict(settings), resume="allow")
 
-    def tell(self, progress: Progress) -> None:
+    def record(self, progress: Progress) -> None:
         """Its scalars."""
         self._run.log(scalars(progress), step=progress.step)
 
@@ -184,7 +184,7 @@ class WandB:
 
 def scalars(progress: Progress) -> dict[str, float]:
     """What a step has to plot; what is not known is left out."""
-    found: dict[str, float | None] = {
+    figures: dict[str, float | None] = {
         "train/loss": progress.loss,
         "train/gradient": progress.gradient,
         "train/learning_rate": progress.learning_rate,
@@ -192,13 +192,13 @@ def scalars(progress: Progress) -> dict[str, float]:
         "speed/rows_per_second": progress.rows_per_second,
     }
     if progress.held_out is not None:
-        found |= {
+        figures |= {
             "held_out/loss": progress.held_out.loss,
             "held_out/accuracy": progress.held_out.accuracy,
             "held_out/auc": progress.held_out.auc,
             "held_out/first_error_f1": progress.held_out.first_error_f1,
         }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def close_all(monitors: Sequence[Monitor]) -> None:

@@ -127,11 +127,11 @@ class Net:
     @property
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """What is trained, by name; the head's begin with "head."."""
-        found = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        found |= {f"head.{name}": p for name, p in self.head.named_parameters() if p.requires_grad}
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        parameters |= {f"head.{name}": p for name, p in self.head.named_parameters() if p.requires_grad}
         if isinstance(self._output, torch.nn.Parameter) and self._output.requires_grad:
-            found["output"] = self._output
-        return found
+            parameters["output"] = self._output
+        return parameters
 
     def hidden(self, batch: Sequence[Item]) -> Tensor:
         """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""

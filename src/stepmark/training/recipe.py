@@ -146,19 +146,19 @@ def run_recipe(
         trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped, workers=workers, run=run)
         history = History(state / HISTORY_FILE)
 
-        def tell(progress: Progress) -> None:
-            history.tell(progress)
+        def record_step(progress: Progress) -> None:
+            history.record(progress)
             report(progress)
 
         try:
-            trainer.run(training, measured_on, report=tell)
+            trainer.run(training, measured_on, report=record_step)
         finally:
             history.close()
         graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
-        found = trainer.measure(graded, loss, labels) if graded else None
+        measured = trainer.measure(graded, loss, labels) if graded else None
         done = Trained(
             folder=out,
-            held_out=found,
+            held_out=measured,
             first_errors=None,
             examples=sum(map(len, training)),
             problems=len(training),
@@ -175,7 +175,7 @@ def run_recipe(
             made = state / CHECKPOINT
             for leftover in (made, *state.glob(f".{CHECKPOINT}-*")):
                 shutil.rmtree(leftover, ignore_errors=True)
-            notes = notes_of(record, data, training, measured_on, dropped, found)
+            notes = notes_of(record, data, training, measured_on, dropped, measured)
             written = write_trained(made, whole, adapter=settings.adapter, base_name=base_name, notes=notes)
             _check_reading(made, graded, net)
             if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
@@ -196,7 +196,7 @@ def run_recipe(
                     training=training,
                     measured_on=measured_on,
                     dropped=dropped,
-                    found=found,
+                    measured=measured,
                     first=done.first_errors,
                 )
             )

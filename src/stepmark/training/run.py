@@ -130,7 +130,7 @@ def train(
             if few is not None and figures.step == 1:
                 warn(f"warning: {few}")
         for monitor in monitors:
-            monitor.tell(figures)
+            monitor.record(figures)
 
     try:
         with naming(folder):

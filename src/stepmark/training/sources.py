@@ -44,7 +44,7 @@ def training_rows(
         losses: takes note of what is left out in reading.
 
     Raises:
-        InputError: with `FILE:LINE`: a row that is not of its format, a format that cannot be told.
+        InputError: with `FILE:LINE`: a row that is not of its format, an unknown format.
         UsageError: no such data set.
     """
     names = _names(rows)
@@ -105,14 +105,14 @@ def _as_given(row: Row) -> Row:
     data = row.data
     if not {"critiques", "scores", "prm"} <= data.keys():
         return row
-    kept = {key: value for key, value in data.items() if key not in GRADED_KEYS}
-    if "messages" in kept:
-        kept.pop("steps", None)  # as they were cut from the messages, which say more
-    elif "steps" in kept:
-        kept.pop("solution", None)  # it was cut into these steps
-    meta = kept.get("meta")
-    kept["meta"] = {**(meta if isinstance(meta, dict) else {}), "critiques": data["critiques"]}
-    return replace(row, data=kept)
+    fields = {key: value for key, value in data.items() if key not in GRADED_KEYS}
+    if "messages" in fields:
+        fields.pop("steps", None)  # as they were cut from the messages, which say more
+    elif "steps" in fields:
+        fields.pop("solution", None)  # it was cut into these steps
+    meta = fields.get("meta")
+    fields["meta"] = {**(meta if isinstance(meta, dict) else {}), "critiques": data["critiques"]}
+    return replace(row, data=fields)
 
 
 def _with_source(row: LabelledRow, source: str) -> LabelledRow:
@@ -142,8 +142,8 @@ def hub_files(name: str, split: str) -> list[Path]:
         MissingExtraError: huggingface_hub is not installed.
     """
     folder = fetch(name, [f"*{ending}" for ending in ENDINGS], kind="dataset")
-    found = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
-    chosen = [f for f in found if split in f.name] or found
+    files = sorted(f for f in folder.rglob("*") if f.name.endswith(ENDINGS) and f.is_file())
+    chosen = [f for f in files if split in f.name] or files
     if not chosen:
         raise UsageError(f"{name}: the data set holds no {', '.join(ENDINGS)}")
     return chosen

@@ -136,9 +136,9 @@ def save(
         with atomic_write(folder / _PARTS) as handle:
             json.dump({"done": state["done"], "processes": workers.size}, handle)
     workers.wait()
-    kept = _part(state["done"], workers)
+    current = _part(state["done"], workers)
     for old in folder.glob(f"state-*-{workers.rank}.pt"):
-        if old.name != kept:
+        if old.name != current:
             old.unlink()
 
 

@@ -43,7 +43,7 @@ __all__ = ["Progress", "Trainer", "Training", "schedule"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What is told after each optimizer step."""
+    """Figures of one optimizer step."""
 
     step: int
     steps: int
@@ -233,10 +233,10 @@ class Trainer:
             tokens += sum(len(item.tree) for part in step for item in part)
             rows += sum(len(item.rows) for part in step for item in part)
             seconds = time.monotonic() - began
-            found = None
+            measured = None
             if number in due:
-                found = self.measured(held_out)
-                self._watch(found.loss)
+                measured = self.measured(held_out)
+                self._watch(measured.loss)
                 began += time.monotonic() - began - seconds
             if self.workers.first:
                 report(
@@ -250,14 +250,14 @@ class Trainer:
                         tokens_per_second=tokens / seconds,
                         rows_per_second=rows / seconds,
                         seconds_left=self.pace.left((len(steps) - number) * seconds / (number - first)),
-                        held_out=found,
+                        held_out=measured,
                     )
                 )
             if number % self.settings.save_every == 0 or number in due or number == len(steps):
                 self._save(run)
         if self.settings.patience is not None and self.best is not None:
-            for master, kept in zip(self.masters, self.best[1], strict=True):
-                master.copy_(kept)
+            for master, best in zip(self.masters, self.best[1], strict=True):
+                master.copy_(best)
             self._publish()
 
     def _step(self, parts: Sequence[Sequence[Item]], rate: float) -> tuple[float, float, float]:

@@ -71,7 +71,7 @@ class Generative:
         return torch.nn.Identity()
 
     def wanted(self, example: Example) -> Example:
-        """The example as it is; which critiques are kept is told by `lessons`."""
+        """The example as it is; `lessons` chooses its critiques."""
         return example
 
     def items(
