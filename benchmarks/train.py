@@ -47,9 +47,10 @@ from stepmark.records import StepScores
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
 from stepmark.training.layouts import layout_for
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
 from stepmark.training.objectives.steps import CrossEntropy
-from stepmark.training.trainer import Progress, Train, Trainer, schedule
+from stepmark.training.settings import Training
+from stepmark.training.trainer import Progress, Trainer, schedule
 from stepmark.training.write import write_trained
 
 MICRO = 8
@@ -210,11 +211,10 @@ def compare(rows: Rows, arguments: argparse.Namespace, python: Path, folder: Pat
     """Train with both, turn about, and measure what came out."""
     base = find_checkpoint(arguments.base)
     objective = CrossEntropy()
-    weights = Weights(
-        rank=None, dtype="float32" if arguments.precision == "float32" else "bfloat16", device="cpu"
-    )
-    settings = Train(
-        weights=weights,
+    settings = Training(
+        full=True,
+        dtype="float32" if arguments.precision == "float32" else "bfloat16",
+        device="cpu",
         learning_rate=arguments.learning_rate,
         epochs=1,
         rows_per_step=rows.a_step,
@@ -227,7 +227,7 @@ def compare(rows: Rows, arguments: argparse.Namespace, python: Path, folder: Pat
     net = Net(
         base,
         objective.spec(layout_of(load_tokenizer(base)), ""),
-        weights,
+        settings,
         max_tokens=None,
         seed=arguments.seed,
     )

@@ -31,7 +31,8 @@ fi
 # the threshold are fitted on whole solutions of other problems, half of them people's ratings of a model's.
 if [ ! -e "$out/prm" ]; then
     stepmark train "$out/rows/gsm8k.jsonl" "$out/rows/svamp.jsonl" "$out/rows/prm800k.jsonl" --held-out-data "$out/rows/held_out.jsonl" \
-        --adapter --rank 32 --alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --language-weight 0.3 --language-tokens quantities \
+        --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --objective hard --set language_weight=0.3 \
+        --set language_tokens=quantities \
         --epochs 1 --token-budget 1024 --max-tokens 512 --evaluations 2 --tune-threshold \
         ${WARM:+--warm-start "$WARM"} ${MINUTES:+--minutes "$MINUTES"} --out "$out/prm"
 fi

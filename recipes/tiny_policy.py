@@ -22,8 +22,7 @@ HELD_OUT = 900
 def train(out: Path) -> None:
     """Train with the default settings."""
     import torch
-
-    from stepmark.training.tiny_policy import TinyPolicy, train_tiny_policy
+    from tiny_policy_training import TinyPolicy, train_tiny_policy
 
     torch.set_num_threads(1)
     train_tiny_policy(out, TinyPolicy(), report=lambda figures: print(json.dumps(figures), flush=True))

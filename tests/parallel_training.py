@@ -6,13 +6,14 @@ import json
 import os
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from stepmark.training.examples import by_problem
-from stepmark.training.objectives.steps import Soft
-from stepmark.training.settings import Train
+from stepmark.training.objectives.steps import SoftLabels
+from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from tiny_base import branching, counted, example, net_for
 
@@ -42,10 +43,10 @@ SCENARIOS = {
 def run(name, base, folder):
     """Train; what was told of each step and the weights after it."""
     settings, rows, held_out = SCENARIOS[name]
-    net = net_for(base, Soft())
+    net = net_for(base, SoftLabels())
     told = {}
-    train = Train(weights=net.weights, **({"learning_rate": 1e-2, "epochs": 2} | settings))
-    trainer = Trainer(net, Soft(), train, folder / name)
+    train = Training(**asdict(net.weights), **({"learning_rate": 1e-2, "epochs": 2} | settings))
+    trainer = Trainer(net, SoftLabels(), train, folder / name)
 
     def report(progress):
         told[progress.step] = {

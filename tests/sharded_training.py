@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,9 +15,9 @@ import torch
 from parallel_training import shares, single
 from stepmark.errors import UsageError
 from stepmark.training.examples import by_problem
-from stepmark.training.objectives.steps import Soft
+from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.parallel import Workers
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 from stepmark.training.sharding import gathered
 from stepmark.training.trainer import Trainer
 from stepmark.training.write import write_trained
@@ -52,9 +53,9 @@ class Stop(Exception):
 def trainer_for(name, base, folder, *, shard):
     """A trainer of a scenario."""
     weights, settings, _, _ = SCENARIOS[name]
-    net = net_for(base, Soft(), shard=shard, **weights)
-    train = Train(weights=net.weights, save_every=2, **({"epochs": 2} | settings))
-    return Trainer(net, Soft(), train, folder / name)
+    net = net_for(base, SoftLabels(), shard=shard, **weights)
+    train = Training(**asdict(net.weights), save_every=2, **({"epochs": 2} | settings))
+    return Trainer(net, SoftLabels(), train, folder / name)
 
 
 def run(name, base, folder, *, shard, stop=None):

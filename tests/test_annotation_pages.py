@@ -168,7 +168,7 @@ def test_a_tiny_model_trains_on_what_was_labelled(browser: Browser, folder: Path
         assert len(trained_on(site, folder, "trl")) == 6
     base = write_base(folder / "base")
     words = ["train", folder / "trl.jsonl", "--base", base, "--out", folder / "prm", "--dtype", "float32"]
-    assert main([*map(str, words), "--epochs", "1", "--rank", "2", "--held-out", "0"]) == 0
+    assert main([*map(str, words), "--epochs", "1", "--lora-rank", "2", "--held-out", "0"]) == 0
     assert (folder / "prm").is_dir()
 
 

@@ -17,8 +17,9 @@ from stepmark import load_prm
 from stepmark.evaluation.prmbench import CATEGORIES
 from stepmark.models.backbone import load_tokenizer
 from stepmark.training.layouts import layout_for
-from stepmark.training.net import Net, Weights
-from stepmark.training.objectives.steps import Hard
+from stepmark.training.net import Net
+from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.settings import Weights
 from stepmark.training.write import write_trained
 from tiny_base import write_base
 
@@ -135,10 +136,10 @@ def tiny(tmp_path_factory):
     """A base of two layers and an adapter with a head over it, both random: (base folder, PRM folder)."""
     base, out = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("out")
     write_base(base, context=1024)
-    spec = Hard().spec(layout_for(load_tokenizer(base)), str(base))
-    weights = Weights(rank=2, dtype="float32", device="cpu")
+    spec = HardLabels().spec(layout_for(load_tokenizer(base)), str(base))
+    weights = Weights(lora_rank=2, dtype="float32", device="cpu")
     net = Net(base, spec, weights, max_tokens=None, seed=0)
-    net.set_head(Hard().head(net))
+    net.set_head(HardLabels().head(net))
     with torch.no_grad():
         for parameter in net.named_parameters.values():
             parameter.copy_(0.1 * torch.randn(parameter.shape))

@@ -134,7 +134,7 @@ def test_the_script_and_its_commands_know_the_same_flags(recipe, monkeypatch, ca
     assert main(["train", "--help"]) == 0
     known = capsys.readouterr().out
     used = flags_of(script, "stepmark train")
-    assert {"--tune-threshold", "--warm-start", "--minutes", "--head-rate", "--language-tokens"} <= set(used)
+    assert {"--tune-threshold", "--warm-start", "--minutes", "--head-rate", "--set"} <= set(used)
     for flag in used:
         assert re.search(rf"{flag}\b", known), flag
     mine = RECIPE.read_text()

@@ -22,11 +22,11 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, read_labelled
 from stepmark.training.examples import Dropped, Example, coarsen, examples
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
 from stepmark.training.objectives.generative import Generative
-from stepmark.training.recipe import Recipe, train
-from stepmark.training.trainer import Train
-from tiny_base import example, tokenizer, write_base
+from stepmark.training.recipe import Recipe, run_recipe
+from stepmark.training.settings import Training
+from tiny_base import example, tokenizer, weights_of, write_base
 from tiny_language_model import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -210,8 +210,8 @@ def base(tmp_path_factory):
 
 
 def net_of(base, objective, **weights):
-    weights = {"rank": None, "dtype": "float32", "device": "cpu"} | weights
-    net = Net(base, objective.spec(None, ""), Weights(**weights), max_tokens=1500, seed=0)
+    weights = {"rank": None} | weights
+    net = Net(base, objective.spec(None, ""), weights_of(**weights), max_tokens=1500, seed=0)
     net.set_head(objective.head(net))
     return net
 
@@ -333,7 +333,7 @@ def test_critiques_of_the_whole_solution(base):
 def test_settings_that_cannot_work():
     with pytest.raises(UsageError, match="above"):
         Generative(above=1.0)
-    with pytest.raises(UsageError, match="weighting must be token or critique, found 'both'"):
+    with pytest.raises(UsageError, match="weighting='both': expected token or critique"):
         Generative(weighting="both")
 
 
@@ -428,14 +428,16 @@ def test_a_rule_is_learned_end_to_end(tmp_path):
         row([[critique_of(wrong)]], (-1 if wrong else 1,), problem, [step], where=f"planted:{i}")
         for i, (problem, step, wrong) in enumerate(planted(1, 6, 14))
     ]
-    done = train(
+    done = run_recipe(
         rows,
         tmp_path / "critic",
         Recipe(
             base=str(critic_base(tmp_path / "base", critic)),
             objective=Generative(critic=critic),
-            train=Train(
-                weights=Weights(rank=None, dtype="float32", device="cpu"),
+            training=Training(
+                full=True,
+                dtype="float32",
+                device="cpu",
                 learning_rate=1e-2,
                 epochs=7,
                 token_budget=400,
@@ -461,14 +463,15 @@ def test_a_rule_is_learned_end_to_end(tmp_path):
         assert critique == "<analyze>\nLet's analyze the Paragraph 1 step by step: " + critique_of(wrong)
     assert load_prm(str(done.folder), family="thinkprm").critic == ThinkPRM()
     with pytest.raises(UsageError, match="a generative PRM is written whole"):
-        train(
+        run_recipe(
             rows[:4],
             tmp_path / "adapter",
             Recipe(
                 base=str(tmp_path / "base"),
                 objective=Generative(critic=critic),
-                train=Train(weights=Weights(rank=2, dtype="float32", device="cpu"), epochs=1, held_out=0.0),
-                adapter=True,
+                training=Training(
+                    lora_rank=2, dtype="float32", device="cpu", epochs=1, held_out=0.0, adapter=True
+                ),
             ),
             report=lambda progress: None,
         )

@@ -19,11 +19,11 @@ from stepmark.records import LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Dropped, by_problem
 from stepmark.training.measure import Graded, measure
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO, LogRatios
-from stepmark.training.recipe import Recipe, train
-from stepmark.training.trainer import Train
-from tiny_base import branching, example, write_base
+from stepmark.training.recipe import Recipe, run_recipe
+from stepmark.training.settings import Training
+from tiny_base import branching, example, weights_of, write_base
 
 torch.set_num_threads(1)
 
@@ -39,8 +39,7 @@ def base(request, tmp_path_factory):
 
 
 def net_of(base, objective, **weights):
-    weights = {"rank": 4, "dtype": "float32", "device": "cpu"} | weights
-    net = Net(base, objective.spec(TEXT, str(base)), Weights(**weights), max_tokens=200, seed=0)
+    net = Net(base, objective.spec(TEXT, str(base)), weights_of(**weights), max_tokens=200, seed=0)
     net.set_head(objective.head(net))
     return net
 
@@ -71,11 +70,11 @@ class Plain:
         self.frozen = {name: weight.detach() for name, weight in self.model.named_parameters()}
         own = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters.items()}
         self.own, self.policy = own, dict(self.frozen)
-        if net.weights.rank is None:
+        if net.weights.full:
             for name, parameter in own.items():
                 self.policy["lm_head.weight" if name == "output" else f"model.{name}"] = parameter
             return
-        scale = net.weights.alpha / net.weights.rank
+        scale = net.weights.alpha / net.weights.lora_rank
         for name in [n for n in own if ".lora_A." in n]:
             bare = name.removeprefix("base_model.model.").replace(".lora_A.default", "")
             up = own[name.replace(".lora_A.", ".lora_B.")]
@@ -218,7 +217,7 @@ def test_what_cannot_be_fitted_is_counted_and_named(base):
 
 def test_settings_that_cannot_work():
     for beta in (0.0, -1.0, math.inf):
-        with pytest.raises(UsageError, match="beta must be above 0"):
+        with pytest.raises(UsageError, match=r"beta=.*: expected "):
             ImplicitCrossEntropy(beta=beta)
     with pytest.raises(UsageError, match="not in the layout 'dialogue'"):
         ImplicitDPO().spec(DialogueLayout(), "base")
@@ -268,18 +267,21 @@ def rows_of(solutions):
 @pytest.mark.parametrize("objective", [ImplicitCrossEntropy(), ImplicitDPO()], ids=lambda o: o.name)
 def test_outcomes_alone_find_the_wrong_step(tmp_path, objective):
     base = write_base(tmp_path / "base")
-    settings = Train(
-        weights=Weights(rank=None if objective.name.endswith("ce") else 8, dtype="float32", device="cpu"),
+    settings = Training(
+        **({"full": True} if objective.name.endswith("ce") else {"lora_rank": 8, "lora_alpha": 32.0}),
+        dtype="float32",
+        device="cpu",
+        layout="text",
         learning_rate=2e-3 if objective.name.endswith("ce") else 5e-3,
         epochs=8,
         token_budget=1500,
         held_out=0.2,
         evaluations=1,
     )
-    done = train(
+    done = run_recipe(
         rows_of(planted(1)),
         tmp_path / "prm",
-        Recipe(base=str(base), objective=objective, train=settings, layout="text"),
+        Recipe(base=str(base), objective=objective, training=settings),
         report=lambda progress: None,
     )
     assert done.held_out is not None

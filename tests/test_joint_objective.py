@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from stepmark.errors import UsageError
 from stepmark.training.examples import Dropped
 from stepmark.training.items import items_of
-from stepmark.training.objectives.joint import Joint, right_tokens
+from stepmark.training.objectives.language import right_tokens
 from stepmark.training.objectives.outcome import Outcome
-from stepmark.training.objectives.steps import Hard
+from stepmark.training.objectives.steps import HardLabels
 from tiny_base import example, net_for, write_base
 
 torch.set_num_threads(1)
@@ -41,7 +41,7 @@ def trees(net, budget=1000):
 
 
 def test_which_tokens_are_right(base):
-    net = net_for(base, Hard())
+    net = net_for(base, HardLabels())
     found = {}
     for item in trees(net):
         for row in item.rows:
@@ -57,7 +57,7 @@ def test_which_tokens_are_right(base):
 @pytest.mark.parametrize("tokens", ["all", "quantities", "arithmetic"])
 @pytest.mark.parametrize("rank", [4, None])
 def test_loss_and_gradient_equal_those_of_separate_rows(base, tokens, rank):
-    objective = Joint(objective=Hard(), weight=0.7, tokens=tokens)
+    objective = HardLabels(language_weight=0.7, language_tokens=tokens)
     net = net_for(base, objective, rank=rank, dtype="float32")
     net.set_head(objective.head(net))
     generator = torch.Generator().manual_seed(1)
@@ -112,17 +112,19 @@ def test_loss_and_gradient_equal_those_of_separate_rows(base, tokens, rank):
 
 
 def test_held_out_figures_are_the_objectives_own(base):
-    objective = Joint(objective=Hard(), weight=5.0)
+    objective = HardLabels(language_weight=5.0)
     net = net_for(base, objective, dtype="float32")
     net.set_head(objective.head(net))
     net.train(False)
     batch = trees(net)
     with torch.inference_mode():
-        assert float(objective.fit(net, batch).loss) == pytest.approx(float(Hard().fit(net, batch).loss))
+        assert float(objective.fit(net, batch).loss) == pytest.approx(
+            float(HardLabels().fit(net, batch).loss)
+        )
 
 
 def test_what_it_does_not_go_with():
-    with pytest.raises(UsageError, match="above 0"):
-        Joint(objective=Hard(), weight=0.0)
+    with pytest.raises(UsageError, match="language_weight adds, and that is 0"):
+        HardLabels(language_tokens="all")
     with pytest.raises(UsageError, match="outcomes alone"):
-        Joint(objective=Outcome(), weight=0.5)
+        Outcome(language_weight=0.5)

@@ -236,12 +236,21 @@ def learn(data, out, base, critic):
         out,
         "--base",
         base,
-        "--objective",
-        "generative",
-        "--critic",
+        "--family",
         critic,
     ]
-    words += ["--rank", 2, "--dtype", "float32", "--epochs", 1, "--max-tokens", 1500, "--token-budget", 4000]
+    words += [
+        "--lora-rank",
+        2,
+        "--dtype",
+        "float32",
+        "--epochs",
+        1,
+        "--max-tokens",
+        1500,
+        "--token-budget",
+        4000,
+    ]
     assert main([*map(str, words), "--held-out", "0.2", "--evaluations", "1"]) == 0
     return json.loads((out / "train.json").read_text())
 

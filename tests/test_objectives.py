@@ -19,8 +19,8 @@ from stepmark.training.objectives.outcome import Outcome
 from stepmark.training.objectives.steps import (
     BetaBinomial,
     CrossEntropy,
-    Hard,
-    Soft,
+    HardLabels,
+    SoftLabels,
     SquaredError,
     TargetTokens,
     ThreeClass,
@@ -52,11 +52,11 @@ def test_hard_by_hand():
     """Logit ln 3 is P = 3/4."""
     ln3 = math.log(3)
     targets = [Target(value=v) for v in (1.0, 0.0, 0.25, 0.0)]
-    found = losses(Hard(), [[ln3], [ln3], [ln3], [-ln3]], targets)
+    found = losses(HardLabels(), [[ln3], [ln3], [ln3], [-ln3]], targets)
     assert found == pytest.approx([-math.log(3 / 4), -math.log(1 / 4), -math.log(3 / 4), -math.log(3 / 4)])
     # One success in four is right at `above` 0 and wrong at 0.25, which it is not above.
-    assert losses(Hard(above=0.25), [[ln3]], targets[2:3]) == pytest.approx([-math.log(1 / 4)])
-    assert Hard().score_of(torch.tensor([[ln3]])).tolist() == pytest.approx([0.75])
+    assert losses(HardLabels(above=0.25), [[ln3]], targets[2:3]) == pytest.approx([-math.log(1 / 4)])
+    assert HardLabels().score_of(torch.tensor([[ln3]])).tolist() == pytest.approx([0.75])
 
 
 def test_soft_and_squared_error_by_hand():
@@ -64,9 +64,9 @@ def test_soft_and_squared_error_by_hand():
     targets = [Target(value=v) for v in (0.0, 0.25, 0.75, 1.0)]
     logits = [[ln3]] * 4
     cross = [-(v * math.log(3 / 4) + (1 - v) * math.log(1 / 4)) for v in (0, 0.25, 0.75, 1)]
-    assert losses(Soft(), logits, targets) == pytest.approx(cross)
+    assert losses(SoftLabels(), logits, targets) == pytest.approx(cross)
     assert losses(SquaredError(), logits, targets) == pytest.approx([0.5625, 0.25, 0.0, 0.0625], abs=1e-6)
-    assert Soft().score_of(torch.tensor(logits)).tolist() == pytest.approx([0.75] * 4)
+    assert SoftLabels().score_of(torch.tensor(logits)).tolist() == pytest.approx([0.75] * 4)
 
 
 def test_cross_entropy_by_hand():
@@ -166,10 +166,10 @@ def ratings(dice):
 
 
 CASES = {
-    "hard": (Hard(), shares),
+    "hard": (HardLabels(), shares),
     "ce": (CrossEntropy(), shares),
     "ce-mlp": (CrossEntropy(kind="mlp"), shares),
-    "soft": (Soft(), shares),
+    "soft": (SoftLabels(), shares),
     "mse": (SquaredError(), shares),
     "beta-binomial": (BetaBinomial(), shares),
     "three-class": (ThreeClass(), ratings),
@@ -320,7 +320,7 @@ def test_a_tied_head_is_trained_through_both_of_its_uses(base):
 
 def test_masked_steps_weigh_nothing(base):
     """The loss of a row with masked steps is that of its labelled ones alone."""
-    objective = Soft()
+    objective = SoftLabels()
     net = net_for(base, objective)
     net.set_head(objective.head(net))
     scramble(net)
@@ -336,7 +336,7 @@ def test_masked_steps_weigh_nothing(base):
 
 
 def test_scores_of_a_pass_are_the_heads_at_each_read(base):
-    objective = Hard()
+    objective = HardLabels()
     net = net_for(base, objective)
     net.set_head(objective.head(net))
     scramble(net)
@@ -362,10 +362,10 @@ def test_scores_of_a_pass_are_the_heads_at_each_read(base):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Hard(above=1.0), "above must be from 0 to under 1, found 1"),
-        (lambda: Soft(above=-0.1), "above must be"),
-        (lambda: CrossEntropy(above=math.nan), "above must be"),
-        (lambda: CrossEntropy(kind="deep"), "kind must be linear or mlp, found 'deep'"),
+        (lambda: HardLabels(above=1.0), r"above=1.0: expected a number in \[0, 1\)"),
+        (lambda: SoftLabels(above=-0.1), "above="),
+        (lambda: CrossEntropy(above=math.nan), "above="),
+        (lambda: CrossEntropy(kind="deep"), "kind='deep': expected linear or mlp"),
         (lambda: TargetTokens(candidates=("+",)), "two or three different tokens"),
         (lambda: TargetTokens(candidates=("+", "+")), "two or three different tokens"),
         (lambda: TargetTokens(candidates=("a", "b", "c", "d")), "two or three different tokens"),

@@ -28,6 +28,7 @@ PUBLIC = [
     "load_verifier",
     "search",
     "split",
+    "train",
 ]
 
 
@@ -42,6 +43,9 @@ def test_each_resolves_and_is_documented(name):
     assert value.__doc__
     if name == "search":  # a package that can be called
         assert value is importlib.import_module("stepmark.search")
+        return
+    if name == "train":  # an object that can be called
+        assert value is importlib.import_module("stepmark.training.public").train
         return
     assert value.__name__ == name
     assert getattr(importlib.import_module(value.__module__), name) is value

@@ -531,7 +531,7 @@ def test_what_cannot_be_written_is_known_before_training(tmp_path, kind, head, f
         check_base(tmp_path, how)
     else:
         with pytest.raises(
-            UsageError, match=f"a {head.kind} head over a {kind} base is in no layout.*--adapter"
+            UsageError, match=f"a {head.kind} head over a {kind} base is in no layout.*`adapter`"
         ):
             check_base(tmp_path, how)
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -19,26 +19,24 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from stepmark import load_prm
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.models.detect import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training import recipe
 from stepmark.training.calibrate import calibrate
 from stepmark.training.examples import by_problem
-from stepmark.training.net import Weights
 from stepmark.training.objectives.outcome import Outcome
 from stepmark.training.objectives.steps import (
     BetaBinomial,
     CrossEntropy,
-    Hard,
-    Soft,
+    HardLabels,
+    SoftLabels,
     SquaredError,
     TargetTokens,
     ThreeClass,
 )
-from stepmark.training.recipe import Recipe, train
-from stepmark.training.settings import Train
+from stepmark.training.recipe import Recipe, run_recipe
+from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from stepmark.training.write import write_trained
 from tiny_base import branching, counted, net_for, rated, write_base
@@ -111,7 +109,7 @@ def data(tmp_path_factory):
 def words(data, out, base, *flags, **options):
     """The words of a command that takes about 60 steps."""
     settings = {
-        "rank": 2,
+        "lora-rank": 2,
         "frozen-layers": 1,
         "learning-rate": 0.002,
         "epochs": 6,
@@ -144,7 +142,7 @@ def test_the_checkpoint_and_nothing_else_is_there(whole, base):
     assert names(whole) == sorted([*BYTES, "README.md", "history.jsonl", "report.html"])
     noted = json.loads((whole / "train.json").read_text())
     assert noted["settings"]["epochs"] == 6
-    assert noted["settings"]["weights"]["rank"] == 2
+    assert noted["settings"]["lora_rank"] == 2
     adapter = json.loads((whole / "adapter_config.json").read_text())
     assert (adapter["peft_type"], adapter["r"], adapter["lora_alpha"]) == ("LORA", 2, 4.0)
     assert adapter["base_model_name_or_path"] == str(base)
@@ -206,7 +204,7 @@ def test_what_the_command_says(base, data, tmp_path, capsys, monkeypatch):
 def trained_net(base, folder, objective, rows, **weights):
     """A trainer after some steps, and held-out rows graded by the network itself."""
     net = net_for(base, objective, **weights)
-    chosen = Train(weights=net.weights, epochs=8, token_budget=300, learning_rate=2e-2)
+    chosen = Training(**asdict(net.weights), epochs=8, token_budget=300, learning_rate=2e-2)
     trainer = Trainer(net, objective, chosen, folder)
     trainer.run(by_problem(rows), report=lambda progress: None)
     return trainer, trainer.graded(by_problem(rows))[0]
@@ -226,11 +224,11 @@ UNTIED = "untied"
 @pytest.mark.parametrize(
     ("objective", "make", "rank", "more"),
     [
-        (Hard(), shares, 4, "adapter"),
-        (Hard(), shares, 4, ""),
+        (HardLabels(), shares, 4, "adapter"),
+        (HardLabels(), shares, 4, ""),
         (CrossEntropy(), shares, None, ""),
         (CrossEntropy(kind="mlp"), shares, 4, "adapter"),
-        (Soft(), shares, None, ""),
+        (SoftLabels(), shares, None, ""),
         (SquaredError(), shares, 4, ""),
         (BetaBinomial(), shares, 4, "adapter"),
         (ThreeClass(), ratings, 4, ""),
@@ -261,7 +259,7 @@ def test_grading_gives_the_scores_of_training(tmp_path, objective, make, rank, m
 
 
 def test_the_calibration_by_hand(base, tmp_path):
-    trainer, graded = trained_net(base, tmp_path / "run", Soft(), branching(12, make=shares))
+    trainer, graded = trained_net(base, tmp_path / "run", SoftLabels(), branching(12, make=shares))
     folder = tmp_path / "prm"
     written = write_trained(folder, trainer.net, adapter=False, base_name=str(base), notes={})
     found = calibrate(folder, written.spec, graded, name="a test")
@@ -339,14 +337,16 @@ def planted(problems, seed):
 def test_a_planted_rule_is_learnt_end_to_end(tmp_path):
     """Rows in, checkpoint out, graded by `load_prm` as a user would: right steps high, wrong ones low."""
     base = write_base(tmp_path / "base", hidden=48)
-    weights = replace(net_for(base, Hard()).weights, rank=8)
+    weights = replace(net_for(base, HardLabels()).weights, lora_rank=8)
     told = []
-    done = train(
+    done = run_recipe(
         planted(80, seed=0),
         tmp_path / "prm",
         Recipe(
             base=str(base),
-            train=Train(weights=weights, learning_rate=1e-2, epochs=6, token_budget=512, held_out=0.2),
+            training=Training(
+                **asdict(weights), learning_rate=1e-2, epochs=6, token_budget=512, held_out=0.2
+            ),
         ),
         report=told.append,
     )
@@ -476,8 +476,8 @@ def test_rows_of_no_known_layout_are_named(base, data, tmp_path, capsys, rows, l
         (rated_rows, {"frozen_layers": 2}, "none is left to train"),
         (rated_rows, {"objective": "beta"}, "beta-binomial"),
         (rollout_rows, {"objective": "three-class"}, "needs ratings"),
-        (rated_rows, {"epochs": 0}, "epochs must be at least 1"),
-        (rated_rows, {"rank": 0}, "rank must be at least 1"),
+        (rated_rows, {"epochs": 0}, "--epochs 0: expected 1 or more"),
+        (rated_rows, {"lora_rank": 0}, "--lora-rank 0: expected 1 or more"),
         (rated_rows, {"held_out": 0.0, "patience": 2}, "patience watches held-out problems"),
         (rated_rows, {"max_tokens": 9}, "nothing to train on"),
     ],
@@ -503,14 +503,16 @@ def test_soft_labels_on_one_side_of_one_half_are_split_and_calibrated(base, tmp_
         for number in range(24)
         for odd in (0, 1)
     ]
-    done = train(
+    done = run_recipe(
         rows,
         tmp_path / "prm",
         Recipe(
             base=str(base),
-            objective=Soft(),
-            train=Train(
-                weights=Weights(rank=2, dtype="float32", device="cpu"),
+            objective=SoftLabels(),
+            training=Training(
+                lora_rank=2,
+                dtype="float32",
+                device="cpu",
                 learning_rate=1e-2,
                 token_budget=300,
                 held_out=0.25,
@@ -538,19 +540,8 @@ def test_files_and_base_must_be_there(base, data, tmp_path, capsys):
     assert main(words(data, tmp_path / "prm", tmp_path / "no-base")) == 2
     assert "no-base" in capsys.readouterr().err
     assert main(words([], tmp_path / "prm", base)) == 2
-    assert "expected data" in capsys.readouterr().err
+    assert "expected rows" in capsys.readouterr().err
     assert "prm" not in names(tmp_path)
-
-
-def test_an_adapter_of_all_weights_is_refused(base, tmp_path):
-    weights = replace(net_for(base, Hard()).weights, rank=None)
-    with pytest.raises(UsageError, match="--adapter writes an adapter, and --full trains all weights"):
-        train(
-            planted(4, 0),
-            tmp_path / "prm",
-            Recipe(base=str(base), train=Train(weights=weights), adapter=True),
-            report=print,
-        )
 
 
 def test_a_question_as_mark_is_trained_and_read_at_its_last_token(tmp_path, data, base):

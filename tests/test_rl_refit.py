@@ -27,8 +27,8 @@ from stepmark.rl.trainer import Trainer, Update  # noqa: E402
 from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.solutions.interchange import LabelledRow  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
-from stepmark.training.objectives.steps import CrossEntropy, Hard, TargetTokens  # noqa: E402
-from stepmark.training.recipe import train  # noqa: E402
+from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402
+from stepmark.training.recipe import run_recipe  # noqa: E402
 from stepmark.training.write import write_trained  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
@@ -392,7 +392,9 @@ def further(folder, out, **changes):
         "device": "cpu",
         "seed": 0,
     }
-    train(TRAINING, out, recipe_of(str(folder), **(usual | changes)), held_out=HELD, report=lambda _: None)
+    run_recipe(
+        TRAINING, out, recipe_of(str(folder), **(usual | changes)), held_out=HELD, report=lambda _: None
+    )
     return load_prm(str(out), dtype="float32", device="cpu")
 
 
@@ -408,9 +410,9 @@ def logits(prm):
 @pytest.mark.parametrize(
     ("objective", "adapter", "rank"),
     [
-        (Hard(), False, None),
-        (Hard(), False, 4),
-        (Hard(), True, 16),
+        (HardLabels(), False, None),
+        (HardLabels(), False, 4),
+        (HardLabels(), True, 16),
         (CrossEntropy(), False, None),
         (CrossEntropy(), True, None),
     ],
@@ -470,7 +472,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(tmp_pat
 def test_the_command_refits_a_checkpoint(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("stepmark.rl.report.rl_html", lambda *_arguments, **_more: iter(("",)))
-    folder = prm_folder(tmp_path, Hard(), adapter=False)
+    folder = prm_folder(tmp_path, HardLabels(), adapter=False)
     policy = tmp_path / "policy"
     tiny_model(TOKENIZER).save_pretrained(policy)
     TOKENIZER.save_pretrained(policy)

@@ -22,7 +22,7 @@ from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import RL  # noqa: E402
 from stepmark.rl.trainer import Trainer  # noqa: E402
 from stepmark.solutions.segmentation import split  # noqa: E402
-from stepmark.training.objectives.steps import Hard  # noqa: E402
+from stepmark.training.objectives.steps import HardLabels  # noqa: E402
 from stepmark.training.write import write_trained  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
@@ -485,7 +485,7 @@ def test_a_prm_with_another_tokenizer_rewards_the_policys_own_tokens(tmp_path) -
     words = tiny_tokenizer(metaspace=True)
     words.add_special_tokens({"additional_special_tokens": ["<file_sep>"]})
     base = write_base(tmp_path / "base", words=words)
-    net, objective = net_for(base, Hard()), Hard()
+    net, objective = net_for(base, HardLabels()), HardLabels()
     torch.manual_seed(1)
     head = objective.head(net)
     for parameter in head.parameters():

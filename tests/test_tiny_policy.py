@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +36,10 @@ from stepmark.models.backbone import load_tokenizer  # noqa: E402
 from stepmark.models.encoding import Encoder  # noqa: E402
 from stepmark.models.places import ARITHMETIC, find_checkpoint  # noqa: E402
 from stepmark.training.layouts import layout_for  # noqa: E402
-from stepmark.training.tiny_policy import (  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))
+pytest.importorskip("tiny_policy_training", reason="recipes are not here (an installed package)")
+from tiny_policy_training import (  # noqa: E402
     SPECIAL,
     Progress,
     TinyPolicy,

@@ -198,7 +198,7 @@ def test_a_base_that_changes_while_it_is_trained_on_gives_no_checkpoint(runs, pl
 
 @pytest.mark.parametrize("flags", [(), ("--log", "tensorboard")])
 def test_a_run_that_is_refused_leaves_nothing(place, out, capsys, monkeypatch, flags):
-    monkeypatch.setattr("stepmark.cli.train.find_spec", lambda name: name)
+    monkeypatch.setattr("stepmark.training.run.find_spec", lambda name: name)
     few = file_of(place / "few.jsonl", rated_rows(1))
     for rows in (few, place / "nowhere.jsonl"):
         assert main([*words([rows], out / "deep" / "prm", place / "base"), *flags]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -14,13 +15,12 @@ from stepmark.cli import main
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.training import trainer as trainers
 from stepmark.training.examples import by_problem
-from stepmark.training.net import Weights
-from stepmark.training.objectives.steps import CrossEntropy, Hard
+from stepmark.training.objectives.steps import CrossEntropy, HardLabels
 from stepmark.training.pace import Pace, few_steps, rate_groups, schedule
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from stepmark.training.write import write_trained
-from tiny_base import branching, net_for, write_base
+from tiny_base import branching, example, net_for, write_base
 
 torch.set_num_threads(1)
 
@@ -36,12 +36,11 @@ def base(tmp_path_factory):
 
 
 def trainer_of(base, folder, *, rank=2, alpha=4.0, objective=None, dtype="float32", **settings):
-    objective = objective or Hard()
+    objective = objective or HardLabels()
     frozen = settings.pop("frozen_layers", 0)
-    net = net_for(base, objective, rank=rank, alpha=alpha, dtype=dtype, frozen_layers=frozen)
-    weights = Weights(rank=rank, alpha=alpha, dtype=dtype, device="cpu", frozen_layers=frozen)
+    net = net_for(base, objective, rank=rank, lora_alpha=alpha, dtype=dtype, frozen_layers=frozen)
     settings = {"epochs": 1, "token_budget": 150, "learning_rate": 1e-2} | settings
-    return Trainer(net, objective, Train(weights=weights, **settings), folder)
+    return Trainer(net, objective, Training(**asdict(net.weights), **settings), folder)
 
 
 def scores(trainer):
@@ -90,9 +89,9 @@ def test_bfloat16_starts_there_too(base, adapter, tmp_path):
 def test_an_adapter_that_does_not_fit_is_refused(base, adapter, tmp_path):
     folder, _ = adapter
     run = tmp_path / "run"
-    with pytest.raises(CheckpointError, match="the rank here must be at least 2"):
+    with pytest.raises(CheckpointError, match="`lora_rank` must be at least 2"):
         trainer_of(base, run, rank=1, warm_start=str(folder))
-    with pytest.raises(CheckpointError, match=r"layers\.0\..*is not trained here; lower --frozen-layers"):
+    with pytest.raises(CheckpointError, match=r"layers\.0\..*is not trained here; lower `frozen_layers`"):
         trainer_of(base, run, frozen_layers=1, warm_start=str(folder))
     with pytest.raises(
         CheckpointError, match=r"its head's .* has the shape \(1, 32\), and this objective's \(2, 32\)"
@@ -104,7 +103,7 @@ def test_an_adapter_that_does_not_fit_is_refused(base, adapter, tmp_path):
     with pytest.raises(CheckpointError, match="no folder"):
         trainer_of(base, run, warm_start=str(tmp_path / "none"))
     with pytest.raises(UsageError, match="with all weights"):
-        Train(weights=Weights(rank=None), warm_start=str(folder))
+        Training(full=True, warm_start=str(folder))
     spec = json.loads((folder / "stepmark.json").read_text())
     spec["layout"]["mark"] = "\n\n"
     copy = tmp_path / "copy"
@@ -149,8 +148,8 @@ def test_the_head_has_a_rate_of_its_own(base, tmp_path):
         {"params": [a, c], "share": 1.0},
         {"params": [b], "share": 0.5},
     ]
-    with pytest.raises(UsageError, match=r"--head-rate \(head_rate\) must be above 0"):
-        Train(head_rate=0.0)
+    with pytest.raises(UsageError, match="head_rate=0"):
+        Training(head_rate=0.0)
 
 
 # --- the clock --------------------------------------------------------------------------------------------------------
@@ -184,8 +183,8 @@ def test_a_time_limit_ends_the_run_with_the_rate_of_an_end(base, tmp_path, monke
     assert told[-1].learning_rate == pytest.approx(1e-2 * far)
     assert told[-1].seconds_left == 0.0
     assert steps[4].learning_rate > told[4].learning_rate
-    with pytest.raises(UsageError, match="--minutes must be above 0"):
-        Train(minutes=0.0)
+    with pytest.raises(UsageError, match="minutes=0"):
+        Training(minutes=0.0)
 
 
 def test_time_before_an_interruption_counts(base, tmp_path, monkeypatch):
@@ -236,9 +235,18 @@ def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
     from stepmark.models.detect import read_spec
 
     data = rows_of(tmp_path / "rows.jsonl")
-    words = ["train", data, "--base", base, "--dtype", "float32", "--rank", 2, "--epochs", 2]
+    words = ["train", data, "--base", base, "--dtype", "float32", "--lora-rank", 2, "--epochs", 2]
     words += ["--learning-rate", "0.005", "--held-out", "0.5", "--evaluations", 1]
-    words += ["--language-weight", 0.1, "--language-tokens", "all", "--alpha", 3]
+    words += [
+        "--objective",
+        "hard",
+        "--set",
+        "language_weight=0.1",
+        "--set",
+        "language_tokens=all",
+        "--lora-alpha",
+        3,
+    ]
     for name, more in (("plain", []), ("tuned", ["--tune-threshold"])):
         assert main([*map(str, words), "--out", str(tmp_path / name), *more]) == 0
     fitted = {
@@ -249,7 +257,7 @@ def test_a_threshold_is_chosen_on_held_out_solutions_when_asked(base, tmp_path):
     assert read_spec(tmp_path / "tuned" / "stepmark.json").threshold == best["threshold"] != 0.5
     assert fitted["tuned"]["first_errors"]["f1"] == best["f1"] > fitted["plain"]["first_errors"]["f1"]
     assert (fitted["plain"]["threshold_tuned"], fitted["tuned"]["threshold_tuned"]) == (False, True)
-    assert json.loads((tmp_path / "tuned" / "train.json").read_text())["settings"]["weights"]["alpha"] == 3.0
+    assert json.loads((tmp_path / "tuned" / "train.json").read_text())["settings"]["lora_alpha"] == 3.0
     assert "the threshold chosen" in (tmp_path / "tuned" / "README.md").read_text()
 
 
@@ -258,10 +266,10 @@ def test_what_a_threshold_cannot_be_chosen_on(base, tmp_path, capsys):
     words = ["train", data, "--base", base, "--out", tmp_path / "out", "--tune-threshold"]
     assert main([*map(str, words), "--objective", "implicit-ce"]) == 2
     assert main([*map(str, words), "--held-out", "0"]) == 2
-    assert main([*map(str, words[:-1]), "--language-tokens", "all"]) == 2
+    assert main([*map(str, words[:-1]), "--objective", "hard", "--set", "language_tokens=all"]) == 2
     told = capsys.readouterr().err
     assert told.count("a threshold is tuned on held-out solutions") >= 1
-    assert "--language-tokens is of the loss that --language-weight adds" in told
+    assert "language_tokens is of the loss that language_weight adds" in told
 
 
 def test_processes_go_by_the_clock_of_the_first():
@@ -273,7 +281,7 @@ def test_processes_go_by_the_clock_of_the_first():
         def sum(self, *numbers):
             return tuple(number + 20.0 for number in numbers)
 
-    limited, free = Pace(Train(minutes=1.0), Second()), Pace(Train(), Second())
+    limited, free = Pace(Training(minutes=1.0), Second()), Pace(Training(), Second())
     for pace in (limited, free):
         pace.spend(3.0)
     assert (limited.seconds, limited.share) == (20.0, pytest.approx(1 / 3))
@@ -284,10 +292,11 @@ def test_processes_go_by_the_clock_of_the_first():
 @pytest.mark.parametrize(
     ("steps", "settings", "words"),
     [
-        (59, Train(epochs=2), "29.5 optimizer steps an epoch are few to learn from: lower --token-budget (token_budget) from 2,048 to about 2,013"),
-        (4, Train(epochs=2), "2 optimizer steps an epoch are few to learn from: lower --token-budget (token_budget) from 2,048 to about 136 for 30"),
-        (9, Train(epochs=3, rows_per_step=64), "lower --rows-per-step (rows_per_step) from 64 to about 6 for 30, raise --epochs, or label more rows"),
-        (1, Train(epochs=1, rows_per_step=1), "1 optimizer steps an epoch are few to learn from: raise --epochs, or label more rows"),
+        (59, Training(epochs=2, token_budget=2048), "29.5 optimizer steps an epoch are few to learn from: lower `token_budget` from 2,048 to about 2,013"),
+        (4, Training(epochs=2, token_budget=2048), "2 optimizer steps an epoch are few to learn from: lower `token_budget` from 2,048 to about 136 for 30"),
+        (9, Training(epochs=3, rows_per_step=64), "lower `rows_per_step` from 64 to about 6 for 30, raise `epochs`, or label more rows"),
+        (1, Training(epochs=1, rows_per_step=1), "1 optimizer steps an epoch are few to learn from: raise `epochs`, or label more rows"),
+        (8, Training(epochs=2), "4 optimizer steps an epoch are few to learn from: raise `epochs`, or label more rows"),
     ],
 )  # fmt: skip
 def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, words):
@@ -295,8 +304,26 @@ def test_too_few_steps_are_named_with_the_setting_to_change(steps, settings, wor
 
 
 def test_enough_steps_are_enough():
-    assert few_steps(60, Train(epochs=2)) is None
-    assert few_steps(30, Train(epochs=1, rows_per_step=8)) is None
+    assert few_steps(60, Training(epochs=2)) is None
+    assert few_steps(30, Training(epochs=1, rows_per_step=8)) is None
+
+
+@pytest.mark.parametrize(("problems", "expected"), [(120, range(30, 62)), (30, [30]), (12, [12])])
+def test_a_small_set_makes_thirty_steps_an_epoch(base, tmp_path, problems, expected):
+    """All of these rows fit one forward pass of 2,048 tokens, or three."""
+    rows = [
+        example(f"{number} + 1?", [f"{number} + 1 = {number}"], [number % 2]) for number in range(problems)
+    ]
+    groups = by_problem(rows)
+    for epoch in (0, 1):
+        steps = trainer_of(base, tmp_path / "run", token_budget=None).epoch(groups, epoch)
+        assert len(steps) in expected
+        assert sorted(
+            row.example.where for step in steps for part in step for item in part for row in item.rows
+        ) == sorted(row.where for row in rows)
+    # A budget or a number of rows that the user names is kept.
+    assert len(trainer_of(base, tmp_path / "run", token_budget=2048).epoch(groups, 0)) <= 3
+    assert len(trainer_of(base, tmp_path / "run", token_budget=None, rows_per_step=60).epoch(groups, 0)) <= 3
 
 
 def test_the_command_warns_of_few_steps_and_its_advice_gives_enough(base, tmp_path, capsys):
@@ -305,14 +332,16 @@ def test_the_command_warns_of_few_steps_and_its_advice_gives_enough(base, tmp_pa
         for number, (a, b) in enumerate((a, b) for a in range(10) for b in range(12))
     ]  # fmt: skip
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["train", str(tmp_path / "rows.jsonl"), "--base", str(base), "--rank", "2", "--max-tokens", "200", "--adapter", "--epochs", "1", "--held-out", "0.3"]  # fmt: skip
-    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    words = ["train", str(tmp_path / "rows.jsonl"), "--base", str(base), "--lora-rank", "2", "--max-tokens", "200", "--adapter", "--epochs", "1", "--held-out", "0.3"]  # fmt: skip
+    assert main([*words, "--out", str(tmp_path / "one"), "--token-budget", "2048"]) == 0
     err = capsys.readouterr().err
     (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
     steps, budget = re.search(
-        r"warning: (\d+) optimizer steps .* from 2,048 to about (\d+) for 30", warning
+        r"warning: (\d+) optimizer steps .* lower --token-budget from 2,048 to about (\d+) for 30", warning
     ).groups()
     assert int(steps) < 10 and f"step {steps} of {steps}" in err
-    assert main([*words, "--out", str(tmp_path / "two"), "--token-budget", budget]) == 0
-    err = capsys.readouterr().err
-    assert int(re.findall(r"^step \d+ of (\d+)", err, re.MULTILINE)[-1]) >= 25
+    for name, more in (("two", ["--token-budget", budget]), ("three", [])):
+        assert main([*words, "--out", str(tmp_path / name), *more]) == 0
+        err = capsys.readouterr().err
+        assert int(re.findall(r"^step \d+ of (\d+)", err, re.MULTILINE)[-1]) >= (25 if more else 30)
+    assert "warning" not in err

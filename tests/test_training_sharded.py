@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sharded_training import SCENARIOS, run
 from stepmark.errors import UsageError
 from stepmark.models.load import load_prm
 from stepmark.training.decoder import fits
-from stepmark.training.objectives.steps import Soft
+from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.parallel import Workers
 from test_recipe import rated_rows
 from tiny_base import net_for, write_base
@@ -77,8 +78,8 @@ def test_two_processes_with_a_part_of_the_weights_each_train_as_one(folder, base
 @pytest.mark.slow
 def test_each_process_holds_half(folder, base):
     held = [json.loads((folder / "two" / f"held.{rank}.json").read_text()) for rank in (0, 1)]
-    net = net_for(base, Soft(), rank=None)
-    net.set_head(Soft().head(net))
+    net = net_for(base, SoftLabels(), rank=None)
+    net.set_head(SoftLabels().head(net))
     head = sum(p.numel() for p in net.head.parameters())
     parts = [one["held"] - head for one in held]
     assert sum(parts) == sum(p.numel() for p in net.backbone.parameters())
@@ -118,12 +119,12 @@ def test_the_checkpoint_is_whole_and_reads_as_it_was_trained(folder):
 
 
 def test_one_process_is_refused_and_so_is_what_reads_the_language_model_head(base, tmp_path):
-    from stepmark.training.settings import Train
+    from stepmark.training.settings import Training
     from stepmark.training.trainer import Trainer
 
-    net = net_for(base, Soft(), rank=None, shard=True)
+    net = net_for(base, SoftLabels(), rank=None, shard=True)
     with pytest.raises(UsageError, match="this is one: start them with `torchrun"):
-        Trainer(net, Soft(), Train(weights=net.weights), tmp_path / "run", workers=Workers(0, 1))
+        Trainer(net, SoftLabels(), Training(**asdict(net.weights)), tmp_path / "run", workers=Workers(0, 1))
     with pytest.raises(UsageError, match="reads the language-model head"):
         net.output()
     assert fits(net.backbone)

@@ -9,15 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from stepmark.cli.train import _Lines
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure
-from stepmark.training.monitor import History, TensorBoard, WandB, read_history, scalars
-from stepmark.training.recipe import Trained
+from stepmark.training.monitor import History, Lines, TensorBoard, WandB, read_history, scalars
 from stepmark.training.report import training_html
 from stepmark.training.sources import training_rows
+from stepmark.training.trained import Trained
 from stepmark.training.trainer import Progress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}
@@ -117,7 +116,7 @@ def test_a_history_goes_on_where_a_run_was_cut(tmp_path):
     file = tmp_path / "run" / "history.jsonl"
     first = History(file)
     for step in (1, 2, 3):
-        first.tell(progress(step, held_out=MEASURED if step == 2 else None))
+        first.record(progress(step, held_out=MEASURED if step == 2 else None))
     first.close()
     with file.open("a") as handle:
         handle.write('{"step": 4, "lo')  # killed in the middle of a line
@@ -125,7 +124,7 @@ def test_a_history_goes_on_where_a_run_was_cut(tmp_path):
     # The state was saved after step 2: step 3 is done again and stands once.
     second = History(file)
     for step in (3, 4):
-        second.tell(progress(step))
+        second.record(progress(step))
     second.close()
     rows = read_history(file)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -167,8 +166,8 @@ def test_wandb_is_told_every_step(monkeypatch):
     wandb.init = lambda **settings: told.append(settings) or Run()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     run = WandB("mine", {"rank": 4})
-    run.tell(progress(1))
-    run.tell(progress(2))
+    run.record(progress(1))
+    run.record(progress(2))
     run.close()
     assert told == [
         {"name": "mine", "config": {"rank": 4}, "resume": "allow"},
@@ -213,11 +212,11 @@ def test_the_page_of_a_run(tmp_path):
 def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
     """Where standard error is no terminal; the first steps are slow, so that their rate says nothing of the others."""
     now = [0.0]
-    lines = _Lines(clock=lambda: now[0])
+    lines = Lines(sys.stderr, clock=lambda: now[0])
     for step in range(1, 401):
         now[0] += 60.0
         found = MEASURED if step % 100 == 0 else None
-        lines.tell(replace(progress(step), steps=400, seconds_left=60.0 * (400 - step), held_out=found))
+        lines.record(replace(progress(step), steps=400, seconds_left=60.0 * (400 - step), held_out=found))
     shown = capsys.readouterr().err.splitlines()
     steps = [40, 80, 100, 120, 160, 200, 240, 280, 300, 320, 360, 400]
     assert [line.partition(" of")[0] for line in shown] == [f"step {step}" for step in steps]
@@ -225,8 +224,8 @@ def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
 
 
 def test_no_time_left_before_a_twentieth_of_the_steps(capsys):
-    lines = _Lines(clock=lambda: 0.0)
+    lines = Lines(sys.stderr, clock=lambda: 0.0)
     for step in range(1, 41):
-        lines.tell(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
+        lines.record(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
     shown = capsys.readouterr().err.splitlines()
     assert [" left" in line for line in shown] == [False] * 19 + [True] * 21

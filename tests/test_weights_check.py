@@ -18,7 +18,8 @@ from stepmark.models.backbone import load_backbone
 from stepmark.models.families import FAMILIES
 from stepmark.models.policies.local import LocalPolicy, load_language_model
 from stepmark.models.spec import LinearHead, MlpHead, Readout, VocabHead
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
+from stepmark.training.settings import Weights
 from tiny_language_model import tiny_tokenizer
 
 torch.set_num_threads(1)

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from stepmark.models.spec import TextLayout
 from stepmark.records import Problem, Solution, Step
 from stepmark.training.examples import Example, Target
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
+from stepmark.training.settings import Weights
 from tiny_language_model import tiny_tokenizer
 
 LAYOUT = TextLayout(opening="{problem}\n", mark="\n<file_sep>", special_tokens=False)
@@ -44,11 +45,16 @@ def write_base(folder, *, tied=True, hidden=32, layers=2, context=256, words=Non
     return folder
 
 
+def weights_of(*, rank=4, **weights):
+    """A LoRA adapter of a rank, or with None all weights; in float32 unless said otherwise."""
+    lora = {"full": True} if rank is None else {"lora_rank": rank, "lora_alpha": 32.0}
+    return Weights(**({"dtype": "float32", "device": "cpu"} | lora | weights))
+
+
 def net_for(base, objective, *, max_tokens=200, **weights):
     """A network in training as `objective` reads it, in float32 unless said otherwise."""
-    weights = {"rank": 4, "dtype": "float32", "device": "cpu"} | weights
     spec = objective.spec(LAYOUT, str(base))
-    return Net(base, spec, Weights(**weights), max_tokens=max_tokens, seed=0)
+    return Net(base, spec, weights_of(**weights), max_tokens=max_tokens, seed=0)
 
 
 def target(value):

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from stepmark.search.public import SearchAPI
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
+    from stepmark.training.public import TrainAPI
 
     search: SearchAPI
+    train: TrainAPI
 
 __version__ = "0.2.0"
 
@@ -65,6 +67,7 @@ _HOME = {
     "load_verifier": "stepmark.problems.answers",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
+    "train": "stepmark.training.public",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604

@@ -329,6 +329,8 @@ def _read(type_: Any) -> list[Any] | None:
 
 def _value(text: str, type_: Any, whole: str) -> Any:
     order = _read(type_)
+    if get_origin(type_) is tuple and get_args(type_) == (str, ...):
+        return tuple(text.split(","))
     if order is None:
         raise UsageError(
             f"{whole}: a setting of the type {_name(type_)} is not read from the command line, which reads whole numbers, numbers, "

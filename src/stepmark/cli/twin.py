@@ -88,6 +88,7 @@ def command(
     many: bool = False,
     required: bool = True,
     also: Callable[..., Any] | None = None,
+    panels: Mapping[str, Group] | None = None,
 ) -> Callable[..., int]:
     """The command of a function.
 
@@ -103,13 +104,14 @@ def command(
         many: whether several files may be given.
         required: whether a file must be given.
         also: a function whose keyword-only arguments are flags of the command alone, which `run` finds in `Call.settings`.
+        panels: in which panel of the help a setting, or the settings of a method, stand, where it is another than usual.
     """
-    models, methods = models or {}, methods or {}
+    models, methods, panels = models or {}, methods or {}, panels or {}
     parameters: dict[str, inspect.Parameter] = {}
     taken: dict[str, list[str]] = {}  # model: the flags that it is loaded with
 
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
-        group = COMMON if name in common else (panel or _PANELS.get(name, METHOD))
+        group = COMMON if name in common else panels.get(name, panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
         if name in _NAMES:
             options["name"] = _NAMES[name]
@@ -137,7 +139,7 @@ def command(
             if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
                 continue
             if name in methods:
-                add_fields(methods[name], _PANELS.get(name, METHOD))
+                add_fields(methods[name], panels.get(name, _PANELS.get(name, METHOD)))
                 continue
             add(name, hints[name], parameter.default, texts.get(name, ""))
     for name, model in models.items():
@@ -270,7 +272,7 @@ def _field_texts(kind: type) -> dict[str, str]:
     texts: dict[str, str] = {}
     for one in reversed(kind.__mro__[:-1]):
         texts |= {
-            param.arg_name: (param.description or "").replace("\n", " ")
+            param.arg_name: " ".join((param.description or "").split())
             for param in parse_from_object(one).params
         }
     return texts

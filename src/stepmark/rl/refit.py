@@ -40,7 +40,7 @@ from stepmark.rl.trainer import Evaluation, Update
 from stepmark.sampling import Sampling, prompt_of
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Example, LabelRules, examples
-from stepmark.training.recipe import Recipe, train
+from stepmark.training.recipe import Recipe, run_recipe
 
 __all__ = ["Refit", "Refitted", "RefittedPRM", "Refitting", "saved_updates"]
 
@@ -246,7 +246,7 @@ class Refit:
     ) -> PRM:
         # The network in training is a second one in memory; its gradients want autograd, whatever the caller does.
         with torch.enable_grad():
-            train(
+            run_recipe(
                 training,
                 out,
                 self._recipe(place),

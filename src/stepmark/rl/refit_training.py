@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,10 @@ from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
 from stepmark.training.calibrate import takes_a_map
 from stepmark.training.examples import Target
-from stepmark.training.net import Net, Weights
+from stepmark.training.net import Net
 from stepmark.training.objectives.base import StepObjective
 from stepmark.training.recipe import Recipe
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Further(StepObjective):
     folder: Path
     """Where its head is; of an adapter, `training.warm_start` puts the head in its place."""
     adapter: bool
-    name: str = "further"
+    name: ClassVar[str] = "further"
 
     @property
     def marked(self) -> bool:
@@ -130,11 +131,11 @@ def recipe_of(
         place: "default", a checkpoint's folder, or a hub name.
         family: how it is read; None tells it from the checkpoint.
         rank: of LoRA over a whole checkpoint; None trains all weights. Of an adapter it is the adapter's, whatever is said here.
-        learning_rate: None: `Train`'s.
+        learning_rate: None: `Training`'s.
         epochs: over the rows.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
-        dtype: as `Weights.dtype`.
-        device: as `Weights.device`.
+        dtype: as `Training.dtype`.
+        device: as `Training.device`.
         seed: of the order.
 
     Raises:
@@ -151,20 +152,24 @@ def recipe_of(
         if config.get("use_rslora"):
             assert rank is not None
             scale *= rank**0.5
+    lora = {} if rank is None else {"lora_rank": rank, "lora_alpha": scale}
     return Recipe(
         base=base,
         objective=Further(there=spec, folder=folder, adapter=adapter),
-        # The plainest layout, which every tokenizer has: the objective takes the checkpoint's own.
-        layout="text",
-        adapter=adapter,
-        train=Train(
-            weights=Weights(rank=rank, alpha=scale, dtype=dtype, device=device),  # type: ignore[arg-type]
+        training=Training(
+            full=rank is None,
+            **lora,  # type: ignore[arg-type]
+            dtype=dtype,  # type: ignore[arg-type]
+            device=device,
             warm_start=str(folder) if adapter else None,
             learning_rate=learning_rate,
             epochs=epochs,
             token_budget=token_budget,
             max_tokens=token_budget,
             evaluations=1,
+            # The plainest layout, which every tokenizer has: the objective takes the checkpoint's own.
+            layout="text",
+            adapter=adapter,
             seed=seed,
         ),
     )

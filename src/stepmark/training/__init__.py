@@ -1,1 +1,1 @@
-"""Station 4: labelled steps become a grader."""
+"""Training of process reward models on labelled steps."""

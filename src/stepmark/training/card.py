@@ -1,6 +1,6 @@
 """The model card of a trained checkpoint: a pure function from a record to the Markdown of its README.md.
 
-Only what is in the record is said; what is not known is left out, and where a reader would look for it the card says that it is
+It holds only what is in the record; what is not known is left out, and where a reader would look for it the card says that it is
 not there. The front matter is what the Hugging Face hub reads.
 """
 
@@ -174,9 +174,9 @@ def _reading(spec: ScoringSpec | None) -> list[str]:
     if spec is None:
         return []
     layout, readout = spec.layout, spec.readout
-    said = ["## How steps are marked"]
+    paragraphs = ["## How steps are marked"]
     if isinstance(layout, TextLayout):
-        said.append(
+        paragraphs.append(
             _fenced(
                 layout.opening + f"{layout.prefix}STEP{layout.mark}{layout.between}", "problem and first step"
             )
@@ -190,21 +190,21 @@ def _reading(spec: ScoringSpec | None) -> list[str]:
             if layout.closing
             else f"after each step {_code(_shown(layout.mark))}"
         )
-        said.append(
+        paragraphs.append(
             f"The checkpoint's chat template, {system}; the steps are one assistant turn, read {mark}."
         )
     elif isinstance(layout, DialogueLayout):
-        said.append(
+        paragraphs.append(
             f"The checkpoint's chat template; each step is a user turn, answered by a verdict such as {_code(layout.verdict)}, and is "
             "read before the verdict."
         )
     elif isinstance(layout, PieceLayout):
         mark = f"read at {_code(_shown(layout.mark))} after it" if layout.mark else "read at its last token"
-        said.append(
+        paragraphs.append(
             f"The problem ({_code(_shown(layout.opening))}), then each step, tokenised alone and {mark}."
         )
     ends = {"keep": "kept", "strip": "taken off", "rstrip": "taken off at its end only"}
-    said.append(
+    paragraphs.append(
         f"White space around a step is {ends[layout.step_space]}, around the problem {ends[layout.problem_space]}."
     )
     meaning = {
@@ -218,16 +218,16 @@ def _reading(spec: ScoringSpec | None) -> list[str]:
         if spec.threshold is not None
         else "No threshold is set. "
     )
-    said.append(
+    paragraphs.append(
         f"A score is {meaning}. {point}One number of a whole solution: {_code(spec.aggregate)} over its steps. All of this stands in "
         "`stepmark.json`."
     )
     if (readout.scale, readout.shift) != (1.0, 0.0):
-        said.append(
+        paragraphs.append(
             f"Calibrated: a score is sigmoid({readout.scale:.4g} × logit {'-' if readout.shift < 0 else '+'} {abs(readout.shift):.4g}). stepmark applies that; logits from "
             "other readers are without it."
         )
-    return said
+    return paragraphs
 
 
 def _data(record: Card) -> list[str]:
@@ -242,19 +242,21 @@ def _data(record: Card) -> list[str]:
 
 
 def _settings(record: Card) -> list[str]:
-    said = []
+    paragraphs = []
     if record.settings:
         lines = [
             f"| {_cell(_code(name))} | {_cell(_value(value))} |" for name, value in record.settings.items()
         ]
-        said.append("\n".join(["| setting | value |", "| --- | --- |", *lines]))
+        paragraphs.append("\n".join(["| setting | value |", "| --- | --- |", *lines]))
     if record.seeds:
-        said.append("Seeds: " + ", ".join(f"{name} {seed}" for name, seed in record.seeds.items()) + ".")
+        paragraphs.append(
+            "Seeds: " + ", ".join(f"{name} {seed}" for name, seed in record.seeds.items()) + "."
+        )
     if record.made_with:
-        said.append(
+        paragraphs.append(
             "Made with " + ", ".join(f"{name} {version}" for name, version in record.made_with.items()) + "."
         )
-    return said
+    return paragraphs
 
 
 def _measured(record: Card) -> str:
@@ -272,8 +274,8 @@ def _licence(record: Card) -> str:
     if record.licence is not None:
         return f"{_code(record.licence)}. The base and the data have licences of their own."
     return (
-        "Not stated here: what this checkpoint may be used for depends on the licences of its base and of its data. Whoever publishes "
-        "it has to look at both, and puts `license:` into the head of this file."
+        "Not stated here: what this checkpoint may be used for depends on the licences of its base and of its data. Look at both "
+        "before publishing it, and put `license:` into the head of this file."
     )
 
 

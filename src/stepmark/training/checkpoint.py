@@ -76,7 +76,7 @@ def write_merged(
         base: the folder of the model that training began with: its config, tokenizer and generation settings.
         dtype: of the backbone on disk.
         layout: auto takes the one that vLLM and transformers serve: `qwen2-prm` for heads of one or two labels on Qwen2 bases,
-            `token-classification` for others, `causal-lm` where there is no head of its own.
+            `token-classification` for others, `causal-lm` where the head is of the language model.
         notes: goes to `train.json`.
         tokenizer: where training has changed it; None takes the base's files as they are.
 
@@ -134,7 +134,7 @@ def check_base(base: Path, spec: ScoringSpec | None) -> None:
     if not isinstance(head, LinearHead) or kind not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES:
         raise UsageError(
             f"a {head.kind} head over a {kind} base is in no layout that transformers or vLLM read, so no whole checkpoint can be "
-            "written. Write the adapter alone (--adapter), which stepmark reads; or train target tokens (--objective "
+            "written. Write the adapter alone (`adapter`), which stepmark reads; or train target tokens (`objective` "
             "target-tokens); or take another base"
         )
 

@@ -31,12 +31,10 @@ def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[st
         "base_fingerprint": run["base_fingerprint"],
         "warm_start_fingerprint": run["warm_start_fingerprint"],
         "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        **({} if recipe.source is None else {"source": dict(recipe.source)}),
+        "family": recipe.family,
         "rules": asdict(recipe.rules),
-        "settings": asdict(recipe.train),
-        "mark": recipe.mark,
-        "layout": recipe.layout,
-        "adapter": recipe.adapter,
-        "tune_threshold": recipe.tune_threshold,
+        "settings": asdict(recipe.training),
     }
 
 
@@ -61,7 +59,7 @@ def notes_of(
     training: Sequence[Sequence[Example]],
     measured_on: Sequence[Sequence[Example]],
     dropped: Dropped,
-    found: Measure | None,
+    measured: Measure | None,
 ) -> dict[str, Any]:
     """Everything that a reader of the checkpoint may ask for, as plain data: `train.json`."""
     return {
@@ -72,7 +70,7 @@ def notes_of(
         "examples": sum(map(len, training)),
         "held_out_problems": len(measured_on),
         "dropped": dict(dropped.counts),
-        "held_out": None if found is None else asdict(found),
+        "held_out": None if measured is None else asdict(measured),
     }
 
 
@@ -88,7 +86,7 @@ def card_of(
     training: Sequence[Sequence[Example]],
     measured_on: Sequence[Sequence[Example]],
     dropped: Dropped,
-    found: Measure | None,
+    measured: Measure | None,
     first: FirstErrors | None,
 ) -> Card:
     """The model card of a run: what was done and measured, and nothing else.
@@ -104,29 +102,29 @@ def card_of(
         training: what was trained on.
         measured_on: what was held out.
         dropped: what was left out.
-        found: figures on it, before calibration.
+        measured: figures on it, before calibration.
         first: first errors there, calibrated.
     """
-    settings = asdict(recipe.train)
+    settings = asdict(recipe.training)
     seed = settings.pop("seed")
-    kept = sum(map(len, training)) + sum(map(len, measured_on))
+    count = sum(map(len, training)) + sum(map(len, measured_on))
     figures = []
-    if found is not None:
-        labels = f"{found.labels:,} labels on {len(measured_on):,} held-out problems"
+    if measured is not None:
+        labels = f"{measured.labels:,} labels on {len(measured_on):,} held-out problems"
         threshold = 0.5 if written.spec is None else written.spec.threshold
         scores = "last scores against outcomes" if recipe.objective.outcomes else "step scores"
         named = (
-            ("loss a label", found.loss),
-            (f"accuracy of {scores} at {threshold:g}, not calibrated", found.accuracy),
-            (f"AUC of {scores}", found.auc),
+            ("loss a label", measured.loss),
+            (f"accuracy of {scores} at {threshold:g}, not calibrated", measured.accuracy),
+            (f"AUC of {scores}", measured.auc),
         )
         figures = [Figure(what=what, on=labels, value=value) for what, value in named if value is not None]
         if first is not None:
             figures.append(
                 Figure(
-                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.tune_threshold else ''} "
+                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.training.tune_threshold else ''} "
                     "on the same problems",
-                    on=f"{found.solutions:,} solutions of those problems",
+                    on=f"{measured.solutions:,} solutions of those problems",
                     value=first.f1,
                 )
             )
@@ -136,11 +134,13 @@ def card_of(
         base_fingerprint=base_fingerprint,
         written=written,
         objective=f"{recipe.objective.name} (`{recipe.objective!r}`)",
-        data=(Data(name=", ".join(data) or "not named", rows=rows, kept=kept, dropped=dict(dropped.counts)),),
+        data=(
+            Data(name=", ".join(data) or "not named", rows=rows, kept=count, dropped=dict(dropped.counts)),
+        ),
         split=f"{len(measured_on):,} of {len(training) + len(measured_on):,} problems were held out, each with all of its solutions"
         if measured_on
         else "",
-        settings={**settings.pop("weights"), **settings, **asdict(recipe.rules)},
+        settings={**settings, **asdict(recipe.rules)},
         seeds={"held-out problems, order, borders, first weights": seed},
         measured=tuple(figures),
         made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},

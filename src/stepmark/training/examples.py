@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stepmark.errors import InputError, UsageError, said
+from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Solution, Step
+from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.solutions.interchange.one_label import WRITTEN
 
@@ -41,40 +42,29 @@ class Example:
     where: str = ""
     """Where it was read, for messages."""
     critiques: tuple[tuple[str, ...], ...] = ()
-    """What was written of each step, where somebody wrote critiques: one list a step. Those of the whole solution stand at its last."""
+    """What was written of each step, where there are critiques: one list a step. Those of the whole solution stand at its last."""
     asked: Literal["place", "steps"] | None = None
     """What a judge was asked for that wrote them (`labels.labelling.Critiques`); None: they are in a critic's own format."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class LabelRules:
-    """Which judgements become targets."""
+    """Which judgements of steps are trained on, and what they count as."""
 
     labels: Literal["auto", "correctness", "value"] = "auto"
-    """`correctness`: ratings of people, judges, exact rules. `value`: shares of rollouts. `auto`: ratings where a row has
-    any, else values."""
+    """Which labels: ratings of people, judges and exact rules (correctness), shares of rollouts (value), or ratings where a row has any
+    and shares elsewhere (auto)."""
     neutral: Literal["positive", "negative", "drop", "keep"] = "positive"
-    """What a neutral rating counts as. Positive as in Lightman et al. 2023 (section 2.6) and Qwen2.5-Math-7B-PRM800K. `keep`: a class
+    """What a neutral rating counts as. Positive as in Lightman et al. 2023 (section 2.6) and Qwen2.5-Math-7B-PRM800K. keep: a class
     of its own, which objectives of three classes always take; where right and wrong are measured it counts as right."""
     judge: str | None = None
-    """Only judgements of this judge ("human" takes "human:ann" too)."""
+    """Only labels of this judge; "human" takes "human:ann" too."""
     after_error: Literal["mask", "keep"] = "mask"
     """Steps after the first wrong one (rated -1, or no rollout succeeded): masked, because what follows an error has no
-    clear label (Uesato et al. 2022; Lightman et al. 2023), or kept as labelled."""
+    clear label (Uesato et al. 2022; Lightman et al. 2023), or trained as labelled."""
     written: Literal["drop", "keep"] = "drop"
-    """Steps that a labeller of PRM800K wrote and nobody rated: no model's, so a grader of models is not trained on them; or
-    kept as right. Steps before and after them are trained on either way."""
-
-    def __post_init__(self) -> None:
-        choices = {
-            "labels": ("auto", "correctness", "value"),
-            "neutral": ("positive", "negative", "drop", "keep"),
-            "after_error": ("mask", "keep"),
-            "written": ("drop", "keep"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise UsageError(f"{said(name)}: expected {', '.join(known)}, found {getattr(self, name)!r}")
+    """Steps that a labeller of PRM800K wrote and nobody rated: left out, since a PRM grades what models write, or kept as right. Steps
+    before and after them are trained on either way."""
 
 
 @dataclass(kw_only=True)
@@ -151,7 +141,7 @@ def _by(judgement: Judgement, judge: str | None) -> bool:
 
 def examples(
     rows: Iterable[LabelledRow],
-    rules: LabelRules = LabelRules(),
+    rules: LabelRules = LabelRules(),  # noqa: B008 - frozen
     *,
     dropped: Dropped | None = None,
     critiques: bool = True,

@@ -39,7 +39,7 @@ def workplace(state: Path) -> Iterator[None]:
         others = sorted(one.name for one in state.iterdir() if not _IN_PROGRESS.fullmatch(one.name))
         if others:
             raise UsageError(
-                f"{state} is where the run would keep its state, and holds {others[0]}, which no run wrote; move it, or choose another --out"
+                f"{state} is where the run would keep its state, and holds {others[0]}, which no run wrote; move it, or choose another `out`"
             )
         try:
             yield
@@ -56,7 +56,7 @@ def finished_notes(out: Path) -> dict[str, Any]:
     Raises:
         UsageError: it is something else.
     """
-    foreign = UsageError(f"{out} exists; delete it or choose another --out")
+    foreign = UsageError(f"{out} exists; delete it or choose another `out`")
     try:
         notes = json.loads((out / TRAIN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ def refuse_another(out: Path, notes: Mapping[str, Any], record: Mapping[str, Any
     changed = differences({name: notes.get(name) for name in record}, json.loads(json.dumps(record)))
     if changed:
         raise UsageError(
-            f"{out} exists and was trained otherwise: {'; '.join(changed)}. Delete it or choose another --out"
+            f"{out} exists and was trained otherwise: {'; '.join(changed)}. Delete it or choose another `out`"
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from stepmark.errors import UsageError
 from stepmark.models.spec import ChatLayout, Layout, TextLayout
+from stepmark.training.settings import LayoutName
 
 MARKS = (
     "<extra_0>",  # Qwen2.5-Math-PRM's own
@@ -18,8 +19,6 @@ MARKS = (
     "[control_8]",  # Mistral
 )
 """Tokens of known vocabularies that no mathematics uses, in the order in which they are looked for."""
-
-LayoutName = Literal["auto", "chatml", "chat", "text"]
 
 
 def layout_for(
@@ -52,7 +51,7 @@ def layout_for(
     if layout == "chatml":
         if not chatml:
             raise UsageError(
-                "--layout chatml: this tokenizer has no <|im_start|> and <|im_end|>; take chat or text"
+                "`layout` chatml: this tokenizer has no <|im_start|> and <|im_end|>; take chat or text"
             )
         return TextLayout(
             opening="<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n",
@@ -62,7 +61,7 @@ def layout_for(
         )
     if layout == "chat":
         if not tokenizer.chat_template:
-            raise UsageError("--layout chat: this tokenizer has no chat template; take text")
+            raise UsageError("`layout` chat: this tokenizer has no chat template; take text")
         return ChatLayout(mark=mark, mark_is_text=is_text)
     return TextLayout(opening="{problem}\n\n", mark=mark, mark_is_text=is_text)
 
@@ -71,7 +70,7 @@ def _mark(tokenizer: Any, mark: str | None) -> str:
     if mark is not None:
         if not _is_token(tokenizer, mark):
             raise UsageError(
-                f"--mark {mark!r} is not one token of this base but "
+                f"`mark` {mark!r} is not one token of this base but "
                 f"{tokenizer.tokenize(mark)}; name a token that no solution holds, or a question of several words"
             )
         return mark
@@ -79,7 +78,7 @@ def _mark(tokenizer: Any, mark: str | None) -> str:
         if _is_token(tokenizer, known):
             return known
     raise UsageError(
-        f"none of the known marks ({', '.join(MARKS)}) is a token of this base; name one with --mark: a token of its vocabulary "
+        f"none of the known marks ({', '.join(MARKS)}) is a token of this base; name one as `mark`: a token of its vocabulary "
         "that no solution holds"
     )
 

@@ -30,6 +30,11 @@ class Measure:
     solutions: int
     """How many those are."""
 
+    def words(self) -> list[str]:
+        """Loss, accuracy and AUC for people, as far as they are known."""
+        named = (("loss", self.loss), ("accuracy", self.accuracy), ("AUC", self.auc))
+        return [f"{name} {value:.3f}" for name, value in named if value is not None]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graded:

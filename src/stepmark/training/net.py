@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, UsageError, said
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
-from stepmark.models.backbone import compute_device, load_backbone, load_tokenizer, token_limit
+from stepmark.models.backbone import load_backbone, load_tokenizer, token_limit
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.generative import CriticSpec
@@ -24,55 +21,7 @@ from stepmark.models.heads import output_rows
 from stepmark.models.spec import ScoringSpec
 from stepmark.training.decoder import fits, hidden_rows
 from stepmark.training.items import Item, packed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """Which weights are trained, and in what precision."""
-
-    rank: int | None = 16
-    """LoRA rank on every linear layer (Hu et al. 2021); None trains all weights of the backbone."""
-    alpha: float = 32.0
-    """LoRA scale is alpha / rank."""
-    frozen_layers: int = 0
-    """The lowest layers that are not trained: no gradient runs through them. With all weights, the embedding is frozen too."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What is computed in. Updates are made in float32 copies either way. auto: bfloat16 where the device has it."""
-    device: str = "auto"
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: a third more time, far less memory."""
-    shard: bool = False
-    """Share the weights out among the processes of the run (`training.sharding`), for models that do not fit one device."""
-
-    def __post_init__(self) -> None:
-        if self.rank is not None and self.rank < 1:
-            raise UsageError(f"--rank must be at least 1, found {self.rank}")
-        if not 0 < self.alpha < math.inf:
-            raise UsageError(f"--alpha must be above 0, found {self.alpha}")
-        if self.frozen_layers < 0:
-            raise UsageError(f"{said('frozen_layers')} must be at least 0, found {self.frozen_layers}")
-        if self.dtype not in ("auto", "float32", "bfloat16"):
-            raise UsageError(f"--dtype must be auto, float32 or bfloat16, found {self.dtype!r}")
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """`dtype` on `device`."""
-        if self.dtype != "auto":
-            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
-        native = (
-            torch.cuda.is_bf16_supported()
-            if self.place.startswith("cuda")
-            else torch.cpu._is_avx512_bf16_supported()
-        )
-        return torch.bfloat16 if native else torch.float32
-
-    @property
-    def place(self) -> str:
-        """The device itself."""
-        place = compute_device(self.device)
-        # Processes launched together have a device each.
-        each = self.device == "auto" and place == "cuda" and "LOCAL_RANK" in os.environ
-        return f"cuda:{os.environ['LOCAL_RANK']}" if each else place
+from stepmark.training.settings import Weights
 
 
 def hidden_states(backbone: Any, batch: Sequence[Item], device: str) -> Tensor:
@@ -141,10 +90,10 @@ class Net:
         if weights.frozen_layers >= layers:
             # peft takes an empty list of layers for all of them.
             raise UsageError(
-                f"{said('frozen_layers')} is {weights.frozen_layers}, and the base has {layers} layers: none is left to train"
+                f"`frozen_layers` is {weights.frozen_layers}, and the base has {layers} layers: none is left to train"
             )
-        self.model: Any = self._with_adapter(layers) if weights.rank is not None else self.backbone
-        if weights.rank is None:
+        self.model: Any = self.backbone if weights.full else self._with_adapter(layers)
+        if weights.full:
             self._freeze()
         if weights.gradient_checkpointing:
             with warnings.catch_warnings():
@@ -178,11 +127,11 @@ class Net:
     @property
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """What is trained, by name; the head's begin with "head."."""
-        found = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        found |= {f"head.{name}": p for name, p in self.head.named_parameters() if p.requires_grad}
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        parameters |= {f"head.{name}": p for name, p in self.head.named_parameters() if p.requires_grad}
         if isinstance(self._output, torch.nn.Parameter) and self._output.requires_grad:
-            found["output"] = self._output
-        return found
+            parameters["output"] = self._output
+        return parameters
 
     def hidden(self, batch: Sequence[Item]) -> Tensor:
         """Hidden states of trees laid one after the other: [tokens, hidden]. Gradients flow."""
@@ -217,16 +166,15 @@ class Net:
         """
         if self.weights.shard:
             raise UsageError(
-                "--shard: what is trained here reads the language-model head, which is not shared out; train a head of its own (hard, ce, "
-                "soft, mse, beta-binomial, three-class, outcome), or leave --shard out"
+                "`shard`: this objective reads the language-model head, which is not shared out; take one with a head of its own (hard, ce, "
+                "soft, mse, beta-binomial, three-class, outcome), or leave `shard` out"
             )
         if self._output is None:
             if self.tied:
                 tied: Tensor = self.backbone.get_input_embeddings().weight
                 return tied
             rows = output_rows(Tensors(self.base), self.backbone).to(self.device, self.dtype)
-            trained = self.weights.rank is None
-            self._output = torch.nn.Parameter(rows.clone(), requires_grad=trained)
+            self._output = torch.nn.Parameter(rows.clone(), requires_grad=self.weights.full)
         return self._output
 
     def train(self, on: bool) -> None:
@@ -254,7 +202,7 @@ class Net:
         )
         if not linear:
             raise UsageError(
-                f"{self.base}: {type(self.backbone).__name__} has no linear layer for LoRA; train all weights (--full)"
+                f"{self.base}: {type(self.backbone).__name__} has no linear layer for LoRA; train all weights (`full`)"
             )
         with warnings.catch_warnings():
             # peft 0.21 asks transformers a question that transformers means to rename.
@@ -262,7 +210,7 @@ class Net:
             model: Any = get_peft_model(
                 self.backbone,
                 LoraConfig(
-                    r=self.weights.rank,
+                    r=self.weights.lora_rank,
                     lora_alpha=self.weights.alpha,
                     target_modules=linear,
                     layers_to_transform=list(range(self.weights.frozen_layers, layers)),

@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stepmark.errors import said
 from stepmark.training.parallel import Workers
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 
 ENOUGH = 30
 """Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
@@ -24,7 +23,7 @@ class Pace:
         workers: with a time limit all go by the clock of the first, or they would stop at different steps.
     """
 
-    def __init__(self, settings: Train, workers: Workers) -> None:
+    def __init__(self, settings: Training, workers: Workers) -> None:
         self.settings, self._workers = settings, workers
         self.seconds = 0.0
         """Spent on optimizer steps, before an interruption too; measurements are not counted."""
@@ -80,7 +79,7 @@ def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> flo
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * far))
 
 
-def few_steps(steps: int, settings: Train) -> str | None:
+def few_steps(steps: int, settings: Training) -> str | None:
     """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough.
 
     Args:
@@ -90,8 +89,10 @@ def few_steps(steps: int, settings: Train) -> str | None:
     each = steps / settings.epochs
     if each >= ENOUGH:
         return None
-    name = "token_budget" if settings.rows_per_step is None else "rows_per_step"
-    now: int = getattr(settings, name)
-    fewer = max(1, int(now * each / ENOUGH))
-    lower = f"lower {said(name)} from {now:,} to about {fewer:,} for {ENOUGH}, " if fewer < now else ""
-    return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise {said('epochs')}, or label more rows"
+    lower = ""
+    for name, value in (("rows_per_step", settings.rows_per_step), ("token_budget", settings.token_budget)):
+        fewer = 1 if value is None else max(1, int(value * each / ENOUGH))
+        if value is not None and fewer < value:
+            lower = f"lower `{name}` from {value:,} to about {fewer:,} for {ENOUGH}, "
+            break
+    return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise `epochs`, or label more rows"

@@ -38,17 +38,19 @@ from stepmark.training.folders import (
     refuse_another,
     workplace,
 )
-from stepmark.training.layouts import LayoutName, layout_for
+from stepmark.training.layouts import layout_for
 from stepmark.training.measure import Graded, Measure, solutions_of
 from stepmark.training.monitor import HISTORY_FILE, History
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import Objective
-from stepmark.training.objectives.joint import Joint
-from stepmark.training.objectives.steps import Hard, keeps_neutral
+from stepmark.training.objectives.base import Objective, StepObjective
+from stepmark.training.objectives.families import family_layout
+from stepmark.training.objectives.steps import HardLabels, keeps_neutral
 from stepmark.training.parallel import Workers
+from stepmark.training.settings import Training
 from stepmark.training.sharding import check_processes
 from stepmark.training.state import check_run, run_of
-from stepmark.training.trainer import Progress, Train, Trainer
+from stepmark.training.trained import Trained
+from stepmark.training.trainer import Progress, Trainer
 from stepmark.training.write import write_trained
 
 
@@ -58,38 +60,16 @@ class Recipe:
 
     base: str = BUILT_IN_BASE
     """A folder, a hub name, or a built-in one."""
-    objective: Objective = field(default_factory=Hard)
+    objective: Objective = field(default_factory=HardLabels)
+    source: Mapping[str, Any] | None = None
+    """Of an objective of the caller's own: its name and the hashes of its modules."""
     rules: LabelRules = field(default_factory=LabelRules)
-    train: Train = field(default_factory=Train)
-    mark: str | None = None
-    """What ends a step: a token, or a question of several words (`layouts.layout_for`). None: the first known token that the base has
-    (`layouts.MARKS`)."""
-    layout: LayoutName = "auto"
-    adapter: bool = False
-    """Write the LoRA adapter alone, to be read over its base; else the whole checkpoint."""
-    tune_threshold: bool = False
-    """Take the threshold with the best first-error F1 on the held-out solutions, calibrated; else the spec's, 0.5."""
+    training: Training = field(default_factory=Training)
+    family: str | None = None
+    """The published family in whose layout solutions become text; None: a layout of our own, by `mark` and `layout`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What a run gave."""
-
-    folder: Path
-    held_out: Measure | None
-    """On problems that were not trained on, before calibration; None where none were held out."""
-    first_errors: FirstErrors | None
-    """On the solutions of those problems, calibrated, at the spec's threshold."""
-    examples: int
-    problems: int
-    dropped: Dropped
-    first: bool
-    """Whether this is the process that writes and talks; of one process it is."""
-    new: bool = True
-    """Whether it was trained now; False where an earlier run of the same recipe on the same rows had finished it."""
-
-
-def train(
+def run_recipe(
     rows: Iterable[LabelledRow],
     out: Path,
     recipe: Recipe,
@@ -121,30 +101,28 @@ def train(
         CheckpointError: the base cannot be trained or changed meanwhile, or what was written is not read as it was trained.
     """
     before = finished_notes(out) if out.exists() or out.is_symlink() else None
-    if recipe.adapter and recipe.train.weights.rank is None:
-        raise UsageError(
-            "--adapter writes an adapter, and --full trains all weights: leave out one of the two"
-        )
+    settings = recipe.training
     base = find_checkpoint(recipe.base)
-    layout = layout_for(
-        load_tokenizer(base), mark=recipe.mark, layout=recipe.layout, marked=recipe.objective.marked
-    )
+    layout = None if recipe.family is None else family_layout(recipe.family)
+    if layout is None:
+        layout = layout_for(
+            load_tokenizer(base), mark=settings.mark, layout=settings.layout, marked=recipe.objective.marked
+        )
     folder = local_folder(recipe.base)
     base_name = recipe.base if folder is None else str(folder.resolve())
     spec = recipe.objective.spec(layout, base_name)
-    settings = recipe.train
-    if recipe.adapter and not isinstance(spec, ScoringSpec):
+    if settings.adapter and not isinstance(spec, ScoringSpec):
         raise UsageError(
-            "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
+            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
         )
-    if not recipe.adapter and isinstance(spec, ScoringSpec):
+    if not settings.adapter and isinstance(spec, ScoringSpec):
         # Known now, and not after hours of training.
         check_base(base, spec)
-    if settings.weights.shard:
+    if settings.shard:
         _check_shard(recipe, spec)
-    run = run_of(settings, recipe.objective, base)
+    run = run_of(settings, recipe.objective, base, source=recipe.source)
     record = record_of(recipe, base_name, run)
-    workers = Workers.joined(settings.weights.place)
+    workers = Workers.joined(settings.place)
     state = out.with_name(f"{out.name}.run")
     with workplace(state) if workers.first else nullcontext():
         if before is None and not out.exists():
@@ -164,23 +142,23 @@ def train(
                 if complete is not None:
                     complete(done, out)
             return done
-        net = Net(base, spec, settings.weights, max_tokens=settings.max_tokens, seed=settings.seed)
+        net = Net(base, spec, settings, max_tokens=settings.max_tokens, seed=settings.seed)
         trainer = Trainer(net, recipe.objective, settings, state, dropped=dropped, workers=workers, run=run)
         history = History(state / HISTORY_FILE)
 
-        def tell(progress: Progress) -> None:
-            history.tell(progress)
+        def record_step(progress: Progress) -> None:
+            history.record(progress)
             report(progress)
 
         try:
-            trainer.run(training, measured_on, report=tell)
+            trainer.run(training, measured_on, report=record_step)
         finally:
             history.close()
         graded, loss, labels = trainer.graded(measured_on) if measured_on else ([], 0.0, 0.0)
-        found = trainer.measure(graded, loss, labels) if graded else None
+        measured = trainer.measure(graded, loss, labels) if graded else None
         done = Trained(
             folder=out,
-            held_out=found,
+            held_out=measured,
             first_errors=None,
             examples=sum(map(len, training)),
             problems=len(training),
@@ -197,12 +175,12 @@ def train(
             made = state / CHECKPOINT
             for leftover in (made, *state.glob(f".{CHECKPOINT}-*")):
                 shutil.rmtree(leftover, ignore_errors=True)
-            notes = notes_of(record, data, training, measured_on, dropped, found)
-            written = write_trained(made, whole, adapter=recipe.adapter, base_name=base_name, notes=notes)
+            notes = notes_of(record, data, training, measured_on, dropped, measured)
+            written = write_trained(made, whole, adapter=settings.adapter, base_name=base_name, notes=notes)
             _check_reading(made, graded, net)
             if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
                 assert written.spec is not None
-                first = calibrate(made, written.spec, graded, tune=recipe.tune_threshold)
+                first = calibrate(made, written.spec, graded, tune=settings.tune_threshold)
                 done = replace(done, first_errors=first)
             write_card(
                 card_of(
@@ -218,7 +196,7 @@ def train(
                     training=training,
                     measured_on=measured_on,
                     dropped=dropped,
-                    found=found,
+                    measured=measured,
                     first=done.first_errors,
                 )
             )
@@ -267,10 +245,11 @@ def _check_shard(recipe: Recipe, spec: ScoringSpec | CriticSpec) -> None:
     """
     check_processes(int(os.environ.get("WORLD_SIZE", "1")))
     own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
-    if not own_head or isinstance(recipe.objective, Joint):
+    beside = isinstance(recipe.objective, StepObjective) and recipe.objective.language_weight > 0
+    if not own_head or beside:
         raise UsageError(
-            f"--shard: {recipe.objective.name} reads the language-model head, which is not shared out; take an objective with a head of its "
-            "own and no --language-weight, or leave --shard out"
+            f"`shard`: {recipe.objective.name} reads the language-model head, which is not shared out; take an objective with a head of its "
+            "own and no language_weight, or leave `shard` out"
         )
 
 
@@ -293,7 +272,7 @@ def _split(
     dropped: Dropped,
     calibrated: bool,
 ) -> tuple[list[list[Example]], list[list[Example]]]:
-    settings, objective = recipe.train, recipe.objective
+    settings, objective = recipe.training, recipe.objective
     rules = replace(recipe.rules, neutral="keep") if keeps_neutral(objective) else recipe.rules
     # Rows of a judge hold critiques; who reads neither step ends nor outcomes reads those.
     critiques = not (objective.marked or objective.outcomes)
@@ -316,8 +295,8 @@ def _split(
         )
     if settings.held_out > 0 and held_out is None and not measured_on:
         raise UsageError(
-            f"{len(training)} problems are too few to hold out {settings.held_out:.0%} of them; label more, name --held-out-data, "
-            "or train without measuring (--held-out 0)"
+            f"{len(training)} problems are too few to hold out {settings.held_out:.0%} of them; label more, name `held_out_data`, "
+            "or train without measuring (`held_out` 0)"
         )
     fitted = [
         target.value
@@ -326,10 +305,10 @@ def _split(
         for target in objective.wanted(example).targets
         if target is not None
     ]
-    if recipe.tune_threshold and not (calibrated and _both_kinds(measured_on)):
+    if settings.tune_threshold and not (calibrated and _both_kinds(measured_on)):
         raise UsageError(
             "a threshold is tuned on held-out solutions of which some are right and some have a first error, for objectives of one logit or two; "
-            "hold out others, or leave --tune-threshold out"
+            "hold out others, or leave `tune_threshold` out"
         )
     if calibrated and measured_on and not can_calibrate(fitted):
         # Known now, and not after hours of training, when calibration would need them.

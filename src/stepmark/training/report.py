@@ -7,7 +7,7 @@ from typing import Any
 
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
-from stepmark.training.recipe import Trained
+from stepmark.training.trained import Trained
 
 _POINTS = 200
 

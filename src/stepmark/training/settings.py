@@ -1,92 +1,147 @@
-"""Settings of a training run, refused before anything is loaded where they cannot be."""
+"""Settings of a training run: which weights are trained, for how long, on what share of the rows, and what is written."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+import os
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from stepmark.errors import UsageError, said
-from stepmark.training.net import Weights
+from pydantic import Field
 
-_NO_FLAGS = ("warmup", "clip", "save_every")
+from stepmark.errors import UsageError
+from stepmark.models.named import check_device
+from stepmark.settings import settings
+
+if TYPE_CHECKING:
+    import torch
+
+LayoutName = Literal["auto", "chatml", "chat", "text"]
+TOKEN_BUDGET = 2048
+"""Distinct tokens a forward pass, where the user names none."""
+_RANK = 16
 
 
-def _said(field: str) -> str:
-    return field if field in _NO_FLAGS else said(field)
+@settings
+class Weights:
+    """Which weights are trained, in what precision, and where."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """Settings of a training run; written beside its result."""
-
-    weights: Weights = field(default_factory=Weights)
-    learning_rate: float | None = None
-    """Peak of a linear warm-up and a cosine decay to a tenth. None: 2e-4 with LoRA, 1e-5 with all weights (`docs/training.md` names the
-    sources)."""
-    head_rate: float = 1.0
-    """The head's learning rate, as a multiple of that of the other weights."""
-    warm_start: str | None = None
-    """Folder of a LoRA adapter with its head, over the same base, from which training starts; its rank is at most that of `weights`."""
-    warmup: float = 0.05
-    """Share of the steps."""
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    """The gradient's norm at most."""
-    minutes: float | None = None
-    """Stop after this long, not counting measurements; the learning rate decays by the clock where that is ahead of the steps. Two such
-    runs are not the same."""
-    epochs: int = 2
-    token_budget: int = 2048
-    """Distinct tokens a forward pass: bounds memory."""
-    rows_per_step: int | None = None
-    """Rows an optimizer step, at least (gradient accumulation over forward passes). None: one forward pass a step."""
-    limit_tokens: int | None = None
-    """Distinct tokens an epoch, the same number from each source; None takes everything."""
-    max_tokens: int | None = 1024
-    """Longer rows are left out and counted."""
-    coarsen: float = 0.0
-    """Share of step borders joined away (`training.examples.coarsen`), drawn anew each epoch."""
-    held_out: float = 0.06
-    """Share of problems kept for measuring."""
-    evaluations: int = 4
-    """How often, evenly over the run, the held-out problems are measured; the last time at its end."""
-    patience: int | None = None
-    """Stop after as many evaluations without a better held-out loss, and keep the best weights. None: run to the end, keep the last."""
-    save_every: int = 50
-    """Optimizer steps between saved states."""
-    seed: int = 0
+    full: bool = False
+    """Train all weights instead of a LoRA adapter."""
+    lora_rank: Annotated[int, Field(ge=1)] = _RANK
+    """Rank of the LoRA adapter (Hu et al. 2021), which is on every linear layer."""
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The adapter is scaled by lora_alpha / lora_rank. Default: 2 * lora_rank."""
+    frozen_layers: Annotated[int, Field(ge=0)] = 0
+    """The lowest layers that are not trained: no gradient runs through them. With all weights, the embedding is frozen too."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the computation; auto is bfloat16 where the device has it. Updates are made in float32 copies either way."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:NUMBER."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time, far less memory."""
+    shard: bool = False
+    """Share the weights out among the processes that torchrun started (FSDP2), for bases that do not fit one device."""
 
     def __post_init__(self) -> None:
-        least = {
-            "epochs": 1,
-            "token_budget": 1,
-            "rows_per_step": 1,
-            "limit_tokens": 1,
-            "max_tokens": 1,
-            "evaluations": 1,
-            "patience": 1,
-            "save_every": 1,
-            "seed": 0,
-        }
-        for name, number in least.items():
-            found = getattr(self, name)
-            if found is not None and found < number:
-                raise UsageError(f"{_said(name)} must be at least {number}, found {found}")
-        for name, fits, expected in (
-            ("learning_rate", 0 < self.peak < math.inf, "above 0"),
-            ("head_rate", 0 < self.head_rate < math.inf, "above 0"),
-            ("minutes", self.minutes is None or 0 < self.minutes < math.inf, "above 0"),
-            ("warmup", 0 <= self.warmup <= 1, "from 0 to 1"),
-            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
-            ("clip", self.clip > 0, "above 0"),
-            ("coarsen", 0 <= self.coarsen <= 1, "from 0 to 1"),
-            ("held_out", 0 <= self.held_out < 1, "from 0 to under 1"),
+        check_device(self.device)
+        for name, given in (
+            ("lora_rank", self.lora_rank != _RANK),
+            ("lora_alpha", self.lora_alpha is not None),
         ):
-            if not fits:
-                raise UsageError(f"{_said(name)} must be {expected}, found {getattr(self, name)}")
-        if self.warm_start is not None and self.weights.rank is None:
+            if self.full and given:
+                raise UsageError(
+                    f"`{name}` is of a LoRA adapter, and `full` trains all weights: leave out one of the two"
+                )
+
+    @property
+    def alpha(self) -> float:
+        """`lora_alpha`, or its default."""
+        return 2.0 * self.lora_rank if self.lora_alpha is None else self.lora_alpha
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """`dtype` on `device`."""
+        import torch
+
+        if self.dtype != "auto":
+            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+        native = (
+            torch.cuda.is_bf16_supported()
+            if self.place.startswith("cuda")
+            else torch.cpu._is_avx512_bf16_supported()
+        )
+        return torch.bfloat16 if native else torch.float32
+
+    @property
+    def place(self) -> str:
+        """The device itself."""
+        from stepmark.models.backbone import compute_device
+
+        place = compute_device(self.device)
+        # Processes launched together have a device each.
+        each = self.device == "auto" and place == "cuda" and "LOCAL_RANK" in os.environ
+        return f"cuda:{os.environ['LOCAL_RANK']}" if each else place
+
+
+@settings
+class Training(Weights):
+    """Settings of a training run; they are written beside its result."""
+
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Peak of a linear warm-up and a cosine decay to a tenth. Default: 2e-4 with LoRA, 1e-5 with all weights."""
+    head_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The head's learning rate, as a multiple of that of the other weights."""
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Weight decay of AdamW."""
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """The largest norm of the gradient."""
+    epochs: Annotated[int, Field(ge=1)] = 2
+    """Passes over the rows."""
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Stop after this many minutes, measurements not counted; the learning rate decays by the clock where that is ahead of the steps. Two
+    such runs give different weights."""
+    token_budget: Annotated[int, Field(ge=1)] | None = None
+    """Distinct tokens a forward pass; bounds memory. Default: 2,048, and fewer where an epoch would have under 30 optimizer steps."""
+    rows_per_step: Annotated[int, Field(ge=1)] | None = None
+    """Rows an optimizer step, at least, over as many forward passes as they need. Default: one forward pass a step."""
+    limit_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Distinct tokens an epoch, the same number from each source. Default: all."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = 1024
+    """Rows of more tokens are left out and counted."""
+    coarsen: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the borders between steps that are taken away, drawn anew each epoch, so that steps of many lengths are seen."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.06
+    """Share of the problems on which the PRM is measured and calibrated, and not trained."""
+    tune_threshold: bool = False
+    """Set the threshold to the one with the best first-error F1 on the held-out solutions, instead of 0.5."""
+    evaluations: Annotated[int, Field(ge=1)] = 4
+    """How often the held-out problems are measured, evenly over the run; the last time at its end."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Stop after this many measurements without a better held-out loss, and take the best weights. Default: run to the end."""
+    save_every: Annotated[int, Field(ge=1)] = 50
+    """Optimizer steps between saved states."""
+    warm_start: str | None = None
+    """Start from this LoRA adapter over the same base, and its head: a folder, a hub name, or "default"; of lora_rank or a lower rank."""
+    mark: str | None = None
+    """What ends a step and is read: one token of the base, or a question of several words. Default: the first known token that the base
+    has."""
+    layout: LayoutName = "auto"
+    """How problem and steps become text: in ChatML, by the base's chat template, or as plain text; auto: the first of them that the base has."""
+    adapter: bool = False
+    """Write the LoRA adapter alone, to be read over its base, instead of the whole checkpoint."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the held-out problems, the order, the borders and the first weights."""
+
+    def __post_init__(self) -> None:
+        Weights.__post_init__(self)
+        if self.full and self.warm_start is not None:
             raise UsageError(
-                f"{said('warm_start')} is of an adapter; with all weights (--full), name the checkpoint itself as the --base"
+                "`warm_start` is of a LoRA adapter; with all weights (`full`), name the checkpoint itself as the `base`"
+            )
+        if self.full and self.adapter:
+            raise UsageError(
+                "`adapter` writes a LoRA adapter, and `full` trains all weights: leave out one of the two"
             )
 
     @property
@@ -94,4 +149,9 @@ class Train:
         """The learning rate at its peak."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return 1e-5 if self.weights.rank is None else 2e-4
+        return 1e-5 if self.full else 2e-4
+
+    @property
+    def pass_tokens(self) -> int:
+        """Distinct tokens a forward pass, at most: `token_budget`, or its default, in which the longest row has room."""
+        return self.token_budget or max(TOKEN_BUDGET, self.max_tokens or 0)

@@ -35,8 +35,8 @@ def check_processes(size: int) -> None:
     """
     if size == 1:
         raise UsageError(
-            "--shard shares the weights out among several processes, and this is one: start them with `torchrun --nproc_per_node N -m "
-            "stepmark.cli train …`, or leave --shard out"
+            "`shard` shares the weights out among several processes, and this is one: start them with `torchrun --nproc_per_node N -m "
+            "stepmark.cli train …`, or leave `shard` out"
         )
 
 

@@ -23,7 +23,7 @@ from stepmark.training.examples import Example
 from stepmark.training.items import Item
 from stepmark.training.objectives.base import Objective
 from stepmark.training.parallel import Workers
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 
 RUN_FILE = "run.json"
 _WHOLE = "state.pt"
@@ -31,12 +31,15 @@ _PARTS = "parts.json"
 """Written when the parts of all processes are there; names the step that they are of."""
 
 
-def run_of(settings: Train, objective: Objective, base: Path) -> dict[str, Any]:
+def run_of(
+    settings: Training, objective: Objective, base: Path, *, source: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What a run is before its rows are read: settings, objective, and the models that it starts from, by their files.
 
     Args:
         settings, objective: of the run.
         base: its folder.
+        source: of an objective of the caller's own: the hashes of its modules.
     """
     return {
         "base": str(base),
@@ -45,6 +48,7 @@ def run_of(settings: Train, objective: Objective, base: Path) -> dict[str, Any]:
         if settings.warm_start is None
         else checkpoint_fingerprint(folder_of(settings.warm_start)),
         "objective": repr(objective),
+        **({} if source is None else {"source": dict(source)}),
         "settings": asdict(settings),
     }
 
@@ -93,7 +97,7 @@ def check_run(folder: Path, run: Mapping[str, Any]) -> None:
     """
     if not is_saved(folder):
         return
-    remedy = f"Delete {folder} to start again, or choose another --out"
+    remedy = f"Delete {folder} to start again, or choose another `out`"
     if not (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} holds the state of a run, and nothing says of which. {remedy}")
     old = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
@@ -132,9 +136,9 @@ def save(
         with atomic_write(folder / _PARTS) as handle:
             json.dump({"done": state["done"], "processes": workers.size}, handle)
     workers.wait()
-    kept = _part(state["done"], workers)
+    current = _part(state["done"], workers)
     for old in folder.glob(f"state-*-{workers.rank}.pt"):
-        if old.name != kept:
+        if old.name != current:
             old.unlink()
 
 
@@ -158,7 +162,7 @@ def load(
         saved = json.loads((folder / _PARTS).read_text(encoding="utf-8"))
         if saved["processes"] != workers.size:
             raise UsageError(
-                f"{folder} holds the state of a run of {saved['processes']} processes, and these are {workers.size}: with --shard each "
+                f"{folder} holds the state of a run of {saved['processes']} processes, and these are {workers.size}: with `shard` each "
                 f"goes on with its own part. Start {saved['processes']}, or delete the folder to start again"
             )
         file = folder / _part(saved["done"], workers)

@@ -23,9 +23,9 @@ from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.memory import keep_freed_memory
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
-from stepmark.training.pace import Pace, rate_groups, schedule
+from stepmark.training.pace import ENOUGH, Pace, rate_groups, schedule
 from stepmark.training.parallel import Workers
-from stepmark.training.settings import Train
+from stepmark.training.settings import Training
 from stepmark.training.sharding import (
     check_processes,
     gathered,
@@ -38,12 +38,12 @@ from stepmark.training.sharding import (
 from stepmark.training.state import load, rows_of, run_of, save
 from stepmark.training.warm_start import warm_start
 
-__all__ = ["Progress", "Train", "Trainer", "schedule"]
+__all__ = ["Progress", "Trainer", "Training", "schedule"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What is told after each optimizer step."""
+    """Figures of one optimizer step."""
 
     step: int
     steps: int
@@ -67,7 +67,7 @@ class Trainer:
     Args:
         net: the network; its head is set here.
         objective: what is fitted.
-        settings: see `Train`.
+        settings: see `Training`.
         state: folder for the state while running.
         dropped: takes note of rows that cannot be read.
         workers: this process among its like; None: as launched.
@@ -78,7 +78,7 @@ class Trainer:
         self,
         net: Net,
         objective: Objective,
-        settings: Train,
+        settings: Training,
         state: Path,
         *,
         dropped: Dropped | None = None,
@@ -151,7 +151,19 @@ class Trainer:
                     break
                 items.append(item)
                 size += len(item.tree)
-        return batches(items, budget=settings.token_budget, rng=rng, rows=settings.rows_per_step)
+        return self._steps(items, rng)
+
+    def _steps(self, items: Sequence[Item], rng: random.Random) -> list[list[list[Item]]]:
+        """Optimizer steps, at least `ENOUGH` of a small set where no setting says how large they are: forward passes of fewer trees."""
+        settings = self.settings
+        budget, state = settings.pass_tokens, rng.getstate()
+        while True:
+            rng.setstate(state)
+            steps = batches(items, budget=budget, rng=rng, rows=settings.rows_per_step)
+            chosen = settings.token_budget is not None or settings.rows_per_step is not None
+            if chosen or len(steps) >= min(ENOUGH, len(items)):
+                return steps
+            budget = budget * len(steps) // (ENOUGH + 1)
 
     def _items(
         self, groups: Sequence[Sequence[Example]], seed: int, dropped: Dropped, *, every_step: bool
@@ -163,7 +175,7 @@ class Trainer:
             yield from self.objective.items(
                 list(coarse),
                 self.net,
-                budget=self.settings.token_budget,
+                budget=self.settings.pass_tokens,
                 dropped=dropped,
                 every_step=every_step,
             )
@@ -175,7 +187,7 @@ class Trainer:
         *,
         report: Callable[[Progress], None],
     ) -> None:
-        """Train, resuming from the saved state of an interrupted run if there is one.
+        """Training, resuming from the saved state of an interrupted run if there is one.
 
         Args:
             groups: examples by problem.
@@ -221,10 +233,10 @@ class Trainer:
             tokens += sum(len(item.tree) for part in step for item in part)
             rows += sum(len(item.rows) for part in step for item in part)
             seconds = time.monotonic() - began
-            found = None
+            measured = None
             if number in due:
-                found = self.measured(held_out)
-                self._watch(found.loss)
+                measured = self.measured(held_out)
+                self._watch(measured.loss)
                 began += time.monotonic() - began - seconds
             if self.workers.first:
                 report(
@@ -238,14 +250,14 @@ class Trainer:
                         tokens_per_second=tokens / seconds,
                         rows_per_second=rows / seconds,
                         seconds_left=self.pace.left((len(steps) - number) * seconds / (number - first)),
-                        held_out=found,
+                        held_out=measured,
                     )
                 )
             if number % self.settings.save_every == 0 or number in due or number == len(steps):
                 self._save(run)
         if self.settings.patience is not None and self.best is not None:
-            for master, kept in zip(self.masters, self.best[1], strict=True):
-                master.copy_(kept)
+            for master, best in zip(self.masters, self.best[1], strict=True):
+                master.copy_(best)
             self._publish()
 
     def _step(self, parts: Sequence[Sequence[Item]], rate: float) -> tuple[float, float, float]:
@@ -279,12 +291,12 @@ class Trainer:
         loss, labels = self.workers.sum(loss, labels)
         if not math.isfinite(loss):
             raise CheckpointError(
-                f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (--dtype float32)"
+                f"the loss of step {self.done + 1} is {loss}; lower the learning rate, or compute in float32 (`dtype` float32)"
             )
         norm = norm_of(gradients, self._parts, self.workers) / max(labels, 1e-12)
         if not math.isfinite(norm):
             raise CheckpointError(
-                f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (--dtype float32)"
+                f"the gradient of step {self.done + 1} is {norm}; lower the learning rate, or compute in float32 (`dtype` float32)"
             )
         # One pass over them divides by the labels and clips.
         clipped = min(1.0, self.settings.clip / (norm + 1e-6)) / max(labels, 1e-12)
@@ -318,9 +330,7 @@ class Trainer:
         dropped = Dropped() if self._measured else self.dropped
         self._measured = True
         items = list(self._items(groups, self.settings.seed * 1000 - 1, dropped, every_step=True))
-        parts = [
-            p for s in batches(items, budget=self.settings.token_budget, rng=random.Random(0)) for p in s
-        ]
+        parts = [p for s in batches(items, budget=self.settings.pass_tokens, rng=random.Random(0)) for p in s]
         own: list[Graded] = []
         loss, labels = 0.0, 0.0
         sharded = self.net.weights.shard

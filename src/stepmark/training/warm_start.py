@@ -47,13 +47,12 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
         spec = read_spec(folder / SPEC_FILE)
         if spec.layout != net.spec.layout:
             raise UsageError(
-                f"--warm-start {name}: it reads solutions otherwise than this run would ({spec.layout!r} and {net.spec.layout!r}); "
-                "take the same --mark and --layout"
+                f"`warm_start` {name}: it reads solutions otherwise than this run would ({spec.layout!r} and {net.spec.layout!r}); "
+                "take the same `mark` and `layout`"
             )
     rank = int(config["r"])
     theirs = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    assert net.weights.rank is not None, "refused by the settings"
-    ours = net.weights.alpha / net.weights.rank
+    ours = net.weights.alpha / net.weights.lora_rank
     places = {found[1]: tensor for key, tensor in masters.items() if (found := _NAME.fullmatch(key))}
     tensors = Tensors(folder)
     filled = 0
@@ -66,7 +65,7 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
             up = named[1].endswith("B")
             if place is None:
                 raise CheckpointError(
-                    f"{folder}: the adapter changes {named[1]}, which is not trained here; lower --frozen-layers"
+                    f"{folder}: the adapter changes {named[1]}, which is not trained here; lower `frozen_layers`"
                 )
             if given.dim() != 2 or given.shape[1 if up else 0] != rank:
                 raise CheckpointError(
@@ -75,7 +74,7 @@ def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
             wide = rank if up else given.shape[1]
             if wide > place.shape[1] or given.shape[0] > place.shape[0]:
                 raise CheckpointError(
-                    f"{folder}: {named[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; the rank here "
+                    f"{folder}: {named[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
                     f"must be at least {rank}, and the base the same"
                 )
             if up:

@@ -43,7 +43,7 @@ def adapter_tensors(net: Net) -> dict[str, Tensor]:
 
 def merged_backbone(net: Net) -> torch.nn.Module:
     """The backbone as a plain one, the adapter added to its weights in float32. The network is spent by it."""
-    if net.weights.rank is None:
+    if net.weights.full:
         plain: torch.nn.Module = net.backbone
         return plain
     merged: torch.nn.Module = net.model.float().merge_and_unload()
@@ -63,24 +63,23 @@ def write_trained(
         notes: settings, counts and figures, for train.json and the card.
 
     Raises:
-        UsageError: an adapter is wanted and there is none, or a generative PRM is to be written as one.
+        UsageError: an adapter of all weights, or of a generative PRM.
     """
     spec = net.spec if isinstance(net.spec, ScoringSpec) else None
+    if adapter and net.weights.full:
+        raise UsageError("`adapter`: all weights were trained, there is no adapter; leave it out")
     if adapter and spec is None:
         raise UsageError(
-            "--adapter: a generative PRM is written whole, so that any server runs it; leave it out"
+            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
         )
     if adapter:
-        rank = net.weights.rank
-        if rank is None:
-            raise UsageError("--adapter: all weights were trained, there is no adapter; leave it out")
         return write_adapter(
             folder,
             adapter=adapter_tensors(net),
             head=head_tensors(net),
             spec=spec,
             base_name=base_name,
-            rank=rank,
+            rank=net.weights.lora_rank,
             alpha=net.weights.alpha,
             dtype=net.dtype,
             notes=notes,

@@ -5,16 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from stepmark.errors import UsageError
 from stepmark.models.generative import CriticSpec
 from stepmark.models.spec import Layout, ScoringSpec
+from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, Target
 from stepmark.training.items import Item, items_of
 from stepmark.training.net import Net
+from stepmark.training.objectives.language import Tokens, language_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class Objective(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in `--objective`."""
+        """Its name, as `train` takes it."""
 
     @property
     def outcomes(self) -> bool:
@@ -82,8 +86,27 @@ class Objective(Protocol):
         """Forward pass and loss of one batch."""
 
 
+@settings
 class StepObjective(ABC):
-    """Objectives that read a head at step ends. Abstract: `loss_of` and `score_of`."""
+    """Objectives that read a head at step ends. Abstract: `spec`, `head`, `loss_of` and `score_of`.
+
+    Raises:
+        UsageError: a setting out of its range, or a language-modelling loss beside an objective of outcomes.
+    """
+
+    name: ClassVar[str]
+    """Its name, with which results are marked."""
+    language_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Weight of a language-modelling loss on right steps beside the objective's own (Cobbe et al. 2021, section 4.2); 0 for none."""
+    language_tokens: Tokens = "arithmetic"
+    """Which tokens that loss fits: `arithmetic`, those with a digit or a sign; `quantities`, those and words of quantity ("times",
+    "more", "half"); `all`."""
+
+    def __post_init__(self) -> None:
+        if self.outcomes and self.language_weight:
+            raise UsageError("language_weight goes with labels of steps, not with outcomes alone")
+        if not self.language_weight and self.language_tokens != "arithmetic":
+            raise UsageError("language_tokens is of the loss that language_weight adds, and that is 0")
 
     @property
     def outcomes(self) -> bool:
@@ -94,6 +117,14 @@ class StepObjective(ABC):
     def marked(self) -> bool:
         """A token that ends a step is read."""
         return True
+
+    @abstractmethod
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """See `Objective.spec`."""
+
+    @abstractmethod
+    def head(self, net: Net) -> torch.nn.Module:
+        """See `Objective.head`."""
 
     @abstractmethod
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
@@ -131,8 +162,16 @@ class StepObjective(ABC):
         )
 
     def fit(self, net: Net, batch: Sequence[Item]) -> Fitted:
-        """Forward pass and loss."""
-        return self.fit_logits(net.read(batch), batch)
+        """Forward pass and loss; held-out figures are without the language-modelling loss."""
+        if not (self.language_weight and net.model.training):
+            return self.fit_logits(net.read(batch), batch)
+        hidden = net.hidden(batch)
+        fitted = self.fit_logits(net.read_hidden(hidden, batch), batch)
+        beside = language_loss(net, hidden, batch, self.language_tokens)
+        if beside is None:
+            return fitted
+        # A mean over tokens, as much as so many labels.
+        return replace(fitted, loss=fitted.loss + self.language_weight * beside * fitted.labels)
 
     def fit_logits(self, logits: Tensor, batch: Sequence[Item]) -> Fitted:
         """The loss of a batch's logits, [reads, classes]."""

@@ -8,14 +8,15 @@ as ThinkPRM (Khalifa et al. 2025, arXiv:2504.16828) and GenPRM (Zhao et al. 2025
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.models.critics import Lesson, refuse_markers
 from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
@@ -23,6 +24,7 @@ from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
+from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
 from stepmark.training.items import Item, Row, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
@@ -31,28 +33,22 @@ from stepmark.training.objectives.base import Fitted
 from stepmark.training.objectives.judged import in_format_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Generative:
     """Cross-entropy of the tokens of critiques; each is a label.
 
     Measured is the loss alone: how well such a PRM grades is only known when it writes its own critiques (`stepmark evaluate`).
     """
 
-    name: str = "generative"
+    name: ClassVar[str] = "generative"
     critic: Settings = field(default_factory=ThinkPRM)
     """Whose format, with the settings that the checkpoint is to grade with."""
     keep_all: bool = False
     """Train on critiques that contradict the labels, or are of steps without one, too."""
     weighting: Literal["token", "critique"] = "token"
     """`token`: every token weighs the same, as in ordinary fine-tuning; `critique`: every critique does, be it long or short."""
-    above: float = 0.0
+    above: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """A share of successful rollouts above this is right."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.above < 1:
-            raise UsageError(f"above must be from 0 to under 1, found {self.above}")
-        if self.weighting not in ("token", "critique"):
-            raise UsageError(f"weighting must be token or critique, found {self.weighting!r}")
 
     @property
     def outcomes(self) -> bool:
@@ -75,7 +71,7 @@ class Generative:
         return torch.nn.Identity()
 
     def wanted(self, example: Example) -> Example:
-        """The example as it is; which critiques are kept is told by `lessons`."""
+        """The example as it is; `lessons` chooses its critiques."""
         return example
 
     def items(

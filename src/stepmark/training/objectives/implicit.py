@@ -11,16 +11,15 @@ log-probabilities do not change, so they are computed once for each tree and kep
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from stepmark.errors import UsageError
@@ -28,6 +27,7 @@ from stepmark.models.backbone import load_backbone
 from stepmark.models.checkpoint import Tensors
 from stepmark.models.heads import output_rows
 from stepmark.models.spec import ChatLayout, Layout, LogRatioHead, Readout, ScoringSpec, TextLayout
+from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
 from stepmark.training.items import Item, items_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
@@ -37,16 +37,13 @@ from stepmark.training.objectives.base import Fitted
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class _Implicit(ABC):
     """What both forms share. Abstract: `_loss`."""
 
-    beta: float = 0.05
+    name: ClassVar[str]
+    beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     """Scale of the log-ratio, in training and when the checkpoint is read. EurusPRM was trained with 0.05."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.beta < math.inf:
-            raise UsageError(f"beta must be above 0, found {self.beta}")
 
     @property
     def outcomes(self) -> bool:
@@ -151,18 +148,18 @@ class _Implicit(ABC):
         return ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ImplicitCrossEntropy(_Implicit):
     """Binary cross-entropy of the whole answer's log-ratio against its outcome: one label a solution, and no pairs needed; the form
     that Yuan et al. 2024 found to need the least data."""
 
-    name: str = "implicit-ce"
+    name: ClassVar[str] = "implicit-ce"
 
     def _loss(self, right: Tensor, wrong: Tensor) -> tuple[Tensor, float]:
         return F.softplus(-right).sum() + F.softplus(wrong).sum(), float(len(right) + len(wrong))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ImplicitDPO(_Implicit):
     """A right solution's log-ratio above a wrong one's of the same problem (Rafailov et al. 2023, equation 7, on outcomes as in Yuan et
     al. 2024).
@@ -172,7 +169,7 @@ class ImplicitDPO(_Implicit):
     many as could be made with each solution in one pair only. A problem with many samples does not outweigh the others by their product.
     """
 
-    name: str = "implicit-dpo"
+    name: ClassVar[str] = "implicit-dpo"
 
     def _loss(self, right: Tensor, wrong: Tensor) -> tuple[Tensor, float]:
         if not (len(right) and len(wrong)):
@@ -202,7 +199,7 @@ class LogRatios(torch.nn.Module):
         self._frozen: list[tuple[Any, Tensor]] = []
         self._kept: dict[bytes, Floats] = {}
         net.output()
-        if net.weights.rank is None:
+        if net.weights.full:
             self._frozen.append(_frozen_copy(net))
 
     def forward(self, batch: Sequence[Item]) -> Tensor:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec
+from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import StepObjective
 from stepmark.training.objectives.steps import linear_head, marker_spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Outcome(StepObjective):
     """Is the final answer right: binary cross-entropy of one logit at the last step (Cobbe et al. 2021; the ORM of Lightman et al. 2023,
     without their loss on every token).
@@ -24,7 +26,7 @@ class Outcome(StepObjective):
     Rows need an outcome (a verified final answer); step labels are not looked at.
     """
 
-    name: str = "outcome"
+    name: ClassVar[str] = "outcome"
 
     @property
     def outcomes(self) -> bool:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.spec import Layout, LinearHead, MlpHead, Readout, ScoringSpec, VocabHead
+from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import StepObjective
 
 HeadKind = Literal["linear", "mlp"]
+Above = Annotated[float, Field(ge=0, lt=1)]
 _TRAINED = "trained by `stepmark train`"
 _AGGREGATE = "the grader is trained up to the first error only; the minimum asks for the worst step"
 
@@ -53,28 +56,21 @@ def marker_spec(layout: Layout, readout: Readout, **more: object) -> ScoringSpec
     return replace(spec, **more)  # type: ignore[arg-type]
 
 
-def _check_above(above: float) -> None:
-    if not 0 <= above < 1:
-        raise UsageError(f"above must be from 0 to under 1, found {above}")
-
-
 def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
     return torch.tensor([t.value for t in targets], dtype=like.dtype, device=like.device)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hard(StepObjective):
+@settings
+class HardLabels(StepObjective):
     """Right or wrong: binary cross-entropy of one logit.
 
     A share of rollouts becomes right where it is above `above`: with 0, where any rollout succeeded, as in Wang et al. 2024
     (Math-Shepherd, equation 3) and as Zhang et al. 2025 found best ("The Lessons of Developing PRMs", section 3.1.4).
     """
 
-    name: str = "hard"
-    above: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_above(self.above)
+    name: ClassVar[str] = "hard"
+    above: Above = 0.0
+    """A share of successful rollouts above this is right."""
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """One logit, through a sigmoid."""
@@ -97,19 +93,16 @@ class Hard(StepObjective):
         return torch.sigmoid(logits[:, 0])
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CrossEntropy(StepObjective):
     """Right or wrong: cross-entropy over two classes, class 1 right: the head of token classification (TRL's layout) or,
     with `kind="mlp"`, of `Qwen2ForProcessRewardModel`."""
 
-    name: str = "ce"
-    above: float = 0.0
+    name: ClassVar[str] = "ce"
+    above: Above = 0.0
+    """A share of successful rollouts above this is right."""
     kind: HeadKind = "linear"
-
-    def __post_init__(self) -> None:
-        _check_above(self.above)
-        if self.kind not in ("linear", "mlp"):
-            raise UsageError(f"kind must be linear or mlp, found {self.kind!r}")
+    """`linear`, one layer; `mlp`, two layers with a ReLU between them."""
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """Two logits, through a softmax."""
@@ -129,29 +122,29 @@ class CrossEntropy(StepObjective):
         return torch.softmax(logits, -1)[:, 1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Soft(Hard):
+@settings
+class SoftLabels(HardLabels):
     """The share itself: binary cross-entropy against it, never rounded (Wang et al. 2024, equation 4)."""
 
-    name: str = "soft"
+    name: ClassVar[str] = "soft"
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Binary cross-entropy against the share."""
         return F.binary_cross_entropy_with_logits(logits[:, 0], _values(targets, logits), reduction="none")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SquaredError(Hard):
+@settings
+class SquaredError(HardLabels):
     """The share itself: squared error of the probability (Zhang et al. 2025, section 2.2, soft labels)."""
 
-    name: str = "mse"
+    name: ClassVar[str] = "mse"
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """(P(right) - share)²."""
         return (torch.sigmoid(logits[:, 0]) - _values(targets, logits)) ** 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BetaBinomial(StepObjective):
     """(successes, trials) as they were counted: the likelihood under a Beta distribution of the success rate.
 
@@ -160,7 +153,7 @@ class BetaBinomial(StepObjective):
     parameter moves, is left out.
     """
 
-    name: str = "beta-binomial"
+    name: ClassVar[str] = "beta-binomial"
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """Two logits, log b and log a, through a softmax."""
@@ -175,7 +168,7 @@ class BetaBinomial(StepObjective):
         if target.trials is None and target.value not in (0.0, 1.0):
             raise InputError(
                 f"the objective beta-binomial needs (successes, trials) and found only the share {target.value:g}; "
-                "take --objective soft",
+                "take the `objective` soft",
                 where=example.where,
             )
         return True
@@ -201,14 +194,14 @@ class BetaBinomial(StepObjective):
         return torch.softmax(logits, -1)[:, 1]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ThreeClass(StepObjective):
     """Negative, neutral, positive, as people rate: cross-entropy over three classes (Xia et al. 2024, ReasonEval).
 
     Whether neutral counts as right is decided when grading (`--neutral`), not here.
     """
 
-    name: str = "three-class"
+    name: ClassVar[str] = "three-class"
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
         """Three logits, through a softmax."""
@@ -231,7 +224,7 @@ class ThreeClass(StepObjective):
         """Ratings only."""
         if target.rating is None:
             raise InputError(
-                "the objective three-class needs ratings (-1, 0, 1) and found rollouts; take --objective soft or hard",
+                "the objective three-class needs ratings (-1, 0, 1) and found rollouts; take the `objective` soft or hard",
                 where=example.where,
             )
         return True
@@ -246,7 +239,7 @@ class ThreeClass(StepObjective):
         return torch.softmax(logits, -1)[:, 1:].sum(-1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TargetTokens(StepObjective):
     """Tokens of the language-model head: cross-entropy between the candidates' logits, and no others.
 
@@ -254,16 +247,17 @@ class TargetTokens(StepObjective):
     No logit of any other token is computed.
     """
 
-    name: str = "target-tokens"
+    name: ClassVar[str] = "target-tokens"
     candidates: tuple[str, ...] = ("-", "+")
     """From wrong to right: two or three texts that are one token each."""
-    above: float = 0.0
+    above: Above = 0.0
+    """A share of successful rollouts above this is right."""
 
     def __post_init__(self) -> None:
-        _check_above(self.above)
+        StepObjective.__post_init__(self)
         if len(self.candidates) not in (2, 3) or len(set(self.candidates)) != len(self.candidates):
             raise UsageError(
-                f"--candidates: expected two or three different tokens, found {', '.join(self.candidates) or 'none'}"
+                f"candidates: expected two or three different tokens, found {', '.join(self.candidates) or 'none'}"
             )
 
     def spec(self, layout: Layout, base: str) -> ScoringSpec:
@@ -282,13 +276,13 @@ class TargetTokens(StepObjective):
 
     def head(self, net: Net) -> torch.nn.Module:
         """The candidates' rows, as they are in the base; they are trained with it or stay."""
-        return _VocabRows(net, self.candidates)
+        return VocabRows(net, self.candidates)
 
     def fits(self, target: Target, example: Example) -> bool:
         """With three candidates ratings only."""
         if len(self.candidates) == 3 and target.rating is None:
             raise InputError(
-                "three target tokens need ratings (-1, 0, 1) and found rollouts; take two candidates, or --objective soft",
+                "three target tokens need ratings (-1, 0, 1) and found rollouts; take two candidates, or the `objective` soft",
                 where=example.where,
             )
         return True
@@ -308,24 +302,36 @@ class TargetTokens(StepObjective):
 
 def keeps_neutral(objective: object) -> bool:
     """Whether an objective has a class for neutral steps."""
-    return isinstance(objective, ThreeClass) or (
-        isinstance(objective, TargetTokens) and len(objective.candidates) == 3
-    )
+    inner = getattr(objective, "objective", objective)  # of an objective in the format of a family
+    return isinstance(inner, ThreeClass) or (isinstance(inner, TargetTokens) and len(inner.candidates) == 3)
 
 
-class _VocabRows(torch.nn.Module):
-    """Some rows of the language-model head. It owns no parameters: the rows are the network's."""
+class VocabRows(torch.nn.Module):
+    """Some rows of the language-model head. It owns no parameters: the rows are the network's.
 
-    def __init__(self, net: Net, candidates: tuple[str, ...]) -> None:
+    Args:
+        net: whose rows they are.
+        candidates: texts, each of which names the row of its last token.
+        whole: refuse texts of several tokens.
+
+    Raises:
+        CheckpointError: the tokenizer does not have them as tokens, or two of them are the same.
+    """
+
+    def __init__(self, net: Net, candidates: tuple[str, ...], *, whole: bool = True) -> None:
         super().__init__()
         ids = []
         for text in candidates:
             tokens = net.tokenizer.encode(text, add_special_tokens=False)
-            if len(tokens) != 1 or tokens[0] == net.tokenizer.unk_token_id:
+            if not tokens or (whole and len(tokens) > 1) or tokens[-1] == net.tokenizer.unk_token_id:
                 raise CheckpointError(
-                    f"the target {text!r} is not one token of this base but {tokens}; choose others with --candidates"
+                    f"the target {text!r} is not one token of this base but {tokens}; take others"
                 )
-            ids.append(tokens[0])
+            ids.append(tokens[-1])
+        if len(set(ids)) < len(ids):
+            raise CheckpointError(
+                f"the targets {candidates} end in the same token of this base; take another base"
+            )
         # In a list, so that torch does not take the network's own rows for parameters of the head.
         self._net = [net]
         self.ids = torch.tensor(ids, device=net.device)
@@ -333,4 +339,5 @@ class _VocabRows(torch.nn.Module):
         net.output()
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Logits of the candidates, [rows, candidates]."""
         return F.linear(rows, self._net[0].output()[self.ids].float())

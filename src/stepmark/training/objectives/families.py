@@ -1,0 +1,190 @@
+"""Objectives in the format of a published PRM family: its layout, its head and its order of classes, with the loss of a step objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from stepmark.catalog import unknown_name
+from stepmark.errors import UsageError
+from stepmark.models.families import FAMILIES
+from stepmark.models.generative import GENERATIVE
+from stepmark.models.spec import EnsembleHead, Layout, LinearHead, LogRatioHead, MlpHead, Readout, ScoringSpec
+from stepmark.settings import settings
+from stepmark.training.examples import Example, Target
+from stepmark.training.net import Net
+from stepmark.training.objectives.base import Objective, StepObjective
+from stepmark.training.objectives.generative import Generative
+from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO
+from stepmark.training.objectives.outcome import Outcome
+from stepmark.training.objectives.steps import HardLabels, ThreeClass, VocabRows, mlp_head
+
+
+def trainable(family: str) -> bool:
+    """Whether `train` can write checkpoints of a family: no ensembles, and no shares of a log-ratio, which have no objective here."""
+    if family in GENERATIVE:
+        return True
+    head = FAMILIES[family].readout.head
+    return not isinstance(head, EnsembleHead) and not (isinstance(head, LogRatioHead) and head.per_step)
+
+
+@settings
+class InFamily(StepObjective):
+    """A step objective on the head of a published family, read in the family's layout.
+
+    The objective sees the logits as those of its own head: in its order of classes, and where it fits one logit and the family has two,
+    the logit of right above the other's, whose sigmoid is the softmax of the two.
+    """
+
+    name: ClassVar[str] = "in-family"
+    objective: StepObjective
+    family: str
+    """A name of `models.families.FAMILIES`."""
+
+    def __post_init__(self) -> None:
+        expected, classes = self._expected.classes, self._readout.classes
+        if expected != classes and (expected, classes) != (1, 2):
+            raise UsageError(
+                f"`objective` {self.objective.name} fits {expected} logits, and the head of the family {self.family} has {classes}: leave "
+                "`objective` out, or take another `family`"
+            )
+        if self.objective.outcomes != FAMILIES[self.family].outcome_only:
+            reads = "the last step only" if FAMILIES[self.family].outcome_only else "every step"
+            raise UsageError(
+                f"`objective` {self.objective.name}: the family {self.family} reads {reads}; leave `objective` out"
+            )
+
+    @property
+    def outcomes(self) -> bool:
+        """As the objective has it."""
+        return self.objective.outcomes
+
+    @property
+    def _readout(self) -> Readout:
+        return FAMILIES[self.family].readout
+
+    @property
+    def _expected(self) -> Readout:
+        """The readout of the objective's own head."""
+        return self.objective.spec(FAMILIES[self.family].layout, "").readout
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """The family's, with nothing that finds a checkpoint of its authors."""
+        return replace(
+            FAMILIES[self.family],
+            layout=layout,
+            source=f"trained by `stepmark train` in the format of {self.family}",
+            architectures=(),
+            settings=(),
+            tensors=(),
+            checkpoints=(),
+        )
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """A new head of the family's form, which begins at zero; or rows of the language model."""
+        form = self._readout.head
+        if isinstance(form, MlpHead):
+            return mlp_head(net)
+        if isinstance(form, LinearHead):
+            layer = torch.nn.Linear(net.hidden_size, self._readout.classes or 1, bias=form.bias is not None)
+            for parameter in layer.parameters():
+                torch.nn.init.zeros_(parameter)
+            return layer
+        assert not isinstance(form, EnsembleHead | LogRatioHead), "refused by `in_family`"
+        return VocabRows(net, form.candidates, whole=False)
+
+    def fits(self, target: Target, example: Example) -> bool:
+        """As the objective has it."""
+        return self.objective.fits(target, example)
+
+    def wanted(self, example: Example) -> Example:
+        """As the objective has it."""
+        return self.objective.wanted(example)
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """The objective's."""
+        return self.objective.loss_of(self._ordered(logits), targets)
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """The objective's, as the family's activation gives it."""
+        score = self.objective.score_of(self._ordered(logits))
+        return 2 * score - 1 if self._readout.activation == "margin" else score
+
+    def _ordered(self, logits: Tensor) -> Tensor:
+        """The family's logits as those of the objective's own head."""
+        theirs, ours = self._readout, self._expected
+        if theirs.classes == 1:
+            return logits
+        if ours.classes == 1:
+            return (logits[:, theirs.good] - logits[:, 1 - theirs.good])[:, None]
+        return logits[:, [_roles(theirs)[role] for role in _by_class(ours)]]
+
+
+def _roles(readout: Readout) -> dict[str, int]:
+    """Class indices of wrong, neutral and right steps."""
+    neutral = -1 if readout.neutral is None else readout.neutral
+    (wrong,) = {*range(readout.classes or 1)} - {readout.good, neutral}
+    return {"wrong": wrong, "neutral": neutral, "right": readout.good}
+
+
+def _by_class(readout: Readout) -> list[str]:
+    """The role of each class, in the order of the logits."""
+    roles = {index: role for role, index in _roles(readout).items()}
+    return [roles[index] for index in range(readout.classes or 1)]
+
+
+def in_family(objective: Objective | None, family: str) -> Objective:
+    """An objective in the format of a published family.
+
+    Args:
+        objective: its loss; None for the family's usual one.
+        family: a name that `stepmark families` lists.
+
+    Raises:
+        UnknownNameError: no such family.
+        UsageError: a family that cannot be trained, or an objective that its head does not serve.
+    """
+    if family not in FAMILIES and family not in GENERATIVE:
+        raise unknown_name("PRM family", family, {**FAMILIES, **GENERATIVE})
+    if not trainable(family):
+        names = ", ".join(name for name in (*FAMILIES, *GENERATIVE) if trainable(name))
+        raise UsageError(
+            f"`family` {family}: no objective trains its head; those that can be trained are {names}"
+        )
+    if family in GENERATIVE:
+        settings_of = GENERATIVE[family].settings
+        if objective is not None and not isinstance(objective, Generative):
+            raise UsageError(
+                f"`objective` {objective.name}: the family {family} writes critiques; leave `objective` out, or take generative"
+            )
+        made = objective or Generative()
+        return made if isinstance(made.critic, settings_of) else replace(made, critic=settings_of())
+    spec = FAMILIES[family]
+    if isinstance(spec.readout.head, LogRatioHead):
+        if objective is not None and not isinstance(objective, ImplicitCrossEntropy | ImplicitDPO):
+            raise UsageError(
+                f"`objective` {objective.name}: the family {family} is read by a log-ratio; take implicit-ce or implicit-dpo"
+            )
+        return objective or ImplicitCrossEntropy()
+    if objective is None:
+        three = spec.readout.neutral is not None
+        objective = Outcome() if spec.outcome_only else ThreeClass() if three else HardLabels()
+    if not isinstance(objective, StepObjective):
+        raise UsageError(
+            f"`objective` {objective.name}: the family {family} has a head at step ends; take an objective that fits one"
+        )
+    return InFamily(
+        objective=objective,
+        family=family,
+        language_weight=objective.language_weight,
+        language_tokens=objective.language_tokens,
+    )
+
+
+def family_layout(family: str) -> Layout | None:
+    """How a family writes solutions; None for critics, which read prompts."""
+    return None if family in GENERATIVE else FAMILIES[family].layout

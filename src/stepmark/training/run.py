@@ -1,0 +1,179 @@
+"""`stepmark.train`: labelled solutions in; a measured and calibrated PRM out, written whole or not at all and resumed where it stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from stepmark.errors import MissingExtraError, UsageError
+from stepmark.models.places import BUILT_IN_BASE
+from stepmark.settings import checked
+from stepmark.store import STDIO, Source, atomic_write, naming
+from stepmark.training.examples import LabelRules
+from stepmark.training.settings import Training
+from stepmark.training.sources import check_sources, names_of, training_rows
+from stepmark.training.trained import Trained
+
+if TYPE_CHECKING:
+    from stepmark.training.monitor import Monitor
+    from stepmark.training.objectives.base import Objective
+    from stepmark.training.recipe import Recipe
+    from stepmark.training.trainer import Progress
+else:
+    Objective = object  # its module imports torch, and the command line reads this annotation
+
+REPORT_FILE = "report.html"
+Log = Literal["tensorboard", "wandb"]
+
+
+@checked
+def train(
+    rows: Source | Sequence[str | Path],
+    *,
+    out: str | Path,
+    base: str = BUILT_IN_BASE,
+    objective: str | Objective | None = None,
+    settings: Sequence[str] = (),
+    family: str | None = None,
+    rules: LabelRules = LabelRules(),  # noqa: B008 - frozen
+    training: Training = Training(),  # noqa: B008 - frozen
+    held_out_data: Source | Sequence[str | Path] | None = None,
+    columns: Mapping[str, str] | None = None,
+    log: Sequence[Log] = (),
+    progress: bool = True,
+    on_warning: Callable[[str], None] | None = None,
+) -> Trained:
+    """Train a PRM on labelled solutions, measure it on held-out problems, calibrate it, and write a checkpoint.
+
+    A row is a solution with labels of its steps, in any format that `stepmark convert` reads. A run that is interrupted continues when the
+    same call is made again, and gives the same checkpoint; a finished run is not repeated. Its state lies in `<out>.run` meanwhile.
+    Several processes share each step when started by `accelerate launch -m stepmark.cli train …`.
+
+    Args:
+        rows: a file, several files, or "OWNER/NAME" of a data set on the hub; or dicts, records, a data set or a data frame.
+        out: the checkpoint's folder: new, or that of this run.
+        base: the model that is trained: a folder, a hub name, or a built-in one.
+        objective: what is fitted: hard, ce, soft, mse, beta-binomial, three-class, target-tokens, outcome, implicit-ce, implicit-dpo,
+            generative, or "package.module:Class". Default: hard; with `family`, the one for its head.
+        settings: a field of the objective, as name=value; once for each.
+        family: train in the prompt, layout and head of this published family (`stepmark families`). Default: a layout of stepmark's own.
+        rules: which labels are trained on.
+        training: which weights are trained, and for how long.
+        held_out_data: measure and calibrate on these rows instead of a share of the problems.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        log: send figures to these too: tensorboard, wandb.
+        progress: show on standard error how far the run is.
+        on_warning: called with a warning, such as of few optimizer steps. Default: it is shown with the progress.
+
+    Returns:
+        The checkpoint's folder and what was measured; `prm()` loads the PRM.
+
+    Raises:
+        InputError: a row that is not of its format, or labels of a kind that the objective is not for.
+        UsageError: a setting that cannot work, too few rows, or `out` of another run.
+        CheckpointError: the base cannot be trained, or the checkpoint is not read as it was trained.
+        MissingExtraError: a package that training needs is not installed.
+    """
+    if not isinstance(out, str | Path) or str(out) == STDIO:
+        raise UsageError(f"`out`: expected the name of a folder, found {out!r}")
+    if held_out_data is not None and training.held_out != Training().held_out:
+        raise UsageError(
+            "`held_out` is a share of the rows, and `held_out_data` names others instead: leave out one of the two"
+        )
+    for name in ("mark", "layout"):
+        if family is not None and getattr(training, name) != getattr(Training(), name):
+            raise UsageError(f"`{name}`: the `family` {family} has its own; leave out one of the two")
+    for given in (rows, held_out_data):
+        check_sources(given)
+    _check_installed(training, log)
+    from stepmark.training.monitor import HISTORY_FILE, close_all, read_history
+    from stepmark.training.objectives import load_objective
+    from stepmark.training.pace import few_steps
+    from stepmark.training.recipe import Recipe, run_recipe
+    from stepmark.training.report import training_html
+
+    if objective is None and family is None:
+        objective = "hard"
+    if objective is None and settings:
+        raise UsageError("`settings` are fields of an `objective`: name it too")
+    made, source = (None, None) if objective is None else load_objective(objective, settings)
+    if family is not None:
+        from stepmark.training.objectives.families import in_family
+
+        made = in_family(made, family)
+    assert made is not None
+    recipe = Recipe(base=base, objective=made, source=source, rules=rules, training=training, family=family)
+    folder, data = Path(out), names_of(rows)
+
+    def complete(done: Trained, place: Path) -> None:
+        if (place / REPORT_FILE).is_file():
+            return
+        shown = {"data": ", ".join(data), "objective": repr(recipe.objective), "base": recipe.base}
+        shown |= {name: str(value) for name, value in _flat(recipe).items()}
+        with atomic_write(place / REPORT_FILE) as page:
+            history = read_history(place / HISTORY_FILE)
+            page.writelines(training_html(done, history, shown, title=f"Training of {folder.name}"))
+
+    monitors: list[Monitor] = []
+    warn = on_warning or (partial(print, file=sys.stderr, flush=True) if progress else lambda _: None)
+
+    def report(figures: Progress) -> None:
+        if not monitors:
+            # Only now: a run that is refused leaves none of theirs behind.
+            monitors.extend(_monitors(log, folder, recipe, progress=progress))
+            few = few_steps(figures.steps, training)
+            if few is not None and figures.step == 1:
+                warn(f"warning: {few}")
+        for monitor in monitors:
+            monitor.record(figures)
+
+    try:
+        with naming(folder):
+            return run_recipe(
+                training_rows(rows, columns=columns),
+                folder,
+                recipe,
+                held_out=None if held_out_data is None else training_rows(held_out_data, columns=columns),
+                data=data,
+                report=report,
+                complete=complete,
+            )
+    finally:
+        close_all(monitors)
+
+
+def _check_installed(training: Training, log: Sequence[Log]) -> None:
+    """Refuse at once, and not after hours of training, what lacks a package.
+
+    Raises:
+        MissingExtraError: it names the package and the line to type.
+    """
+    needed = ("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
+    lacking = [name for name in needed if find_spec(name) is None]
+    if lacking:
+        raise MissingExtraError(f"training needs {', '.join(lacking)}: pip install 'stepmark[train]'")
+    for name in log:
+        if name not in ("tensorboard", "wandb"):
+            raise UsageError(f"`log` {name}: expected tensorboard or wandb")
+        if find_spec(name) is None:
+            raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
+
+
+def _flat(recipe: Recipe) -> Mapping[str, object]:
+    return {"family": recipe.family, **asdict(recipe.rules), **asdict(recipe.training)}
+
+
+def _monitors(log: Sequence[Log], out: Path, recipe: Recipe, *, progress: bool) -> Iterator[Monitor]:
+    from stepmark.training.monitor import Lines, TensorBoard, WandB
+
+    if progress:
+        yield Lines(sys.stderr)
+    if "tensorboard" in log:
+        yield TensorBoard(out.with_name(f"{out.name}.tensorboard"))
+    if "wandb" in log:
+        yield WandB(out.name, {"objective": recipe.objective.name, "base": recipe.base, **_flat(recipe)})
