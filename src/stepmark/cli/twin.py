@@ -226,7 +226,7 @@ def report(text: str) -> None:
 
 def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     """The annotation of a flag, without the constraints, which the library checks; and what cyclopts must know of it."""
-    annotation = plain = _without_metadata(annotation)
+    annotation = plain = _typed(_without_metadata(annotation))
     if Path in get_args(plain):
         return (FileOrDash | None if default is None else FileOrDash), {}
     if plain is bool:
@@ -237,6 +237,15 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
         return tuple[str, ...], {"negative": "", "show_default": False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
+
+
+def _typed(annotation: Any) -> Any:
+    """What can be typed of an annotation: of a model, a verifier or a method that may be an object too, its name."""
+    parts = get_args(annotation)
+    if get_origin(annotation) not in (Union, types.UnionType) or str not in parts:
+        return annotation
+    # typing.is_protocol is of Python 3.13.
+    return Union[tuple(part for part in parts if not getattr(part, "_is_protocol", False))]  # noqa: UP007 - made at run time
 
 
 def _without_metadata(annotation: Any) -> Any:

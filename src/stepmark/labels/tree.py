@@ -47,70 +47,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, final
+from typing import Annotated, Literal, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
-from stepmark.errors import InputError, UsageError, said
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import first_bad_prefix
-from stepmark.labels.labelling import (
-    Cost,
-    Labelling,
-    Probe,
-    Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
-)
+from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
 from stepmark.labels.tree_nodes import Candidate, Path, State
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
+from stepmark.settings import settings
 from stepmark.solutions.segmentation import check_way
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class RolloutTree(RolloutLabeller):
     """OmegaPRM's tree; the defaults are the paper's."""
 
     name: str = "rollout-tree"
     """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
-    searches: int = 100
+    searches: Annotated[int, Field(ge=1)] = 100
     """Searches for a first error, a problem: of the given solutions, then of rollouts."""
-    max_tokens_a_problem: int | None = None
+    max_tokens_a_problem: Annotated[int, Field(ge=1)] | None = None
     """End of a tree's budget in written tokens: no search starts at or past it, so the last one may pass it."""
-    alpha: float = 0.5
-    """Of the selection, in (0, 1]: how much a state's failures cost it."""
-    beta: float = 0.9
-    """Of the selection, in (0, 1]: how much a rollout's length costs it."""
-    length_scale: float = 500
+    omega_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of the selection, the paper's alpha: how much a state's failures cost it."""
+    omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Of the selection, the paper's beta: how much a rollout's length costs it."""
+    length_scale: Annotated[float, Field(gt=0)] = 500
     """Of the selection: the paper's L, in the unit of `length`."""
-    c_puct: float = 0.125
-    """Of the selection, 0 or more: how much states that were seldom searched from are preferred."""
+    c_puct: Annotated[float, Field(ge=0)] = 0.125
+    """Of the selection: how much states that were seldom searched from are preferred."""
     length: Literal["tokens", "words"] = "tokens"
     """What a rollout's length is counted in; words, for policies that do not tell tokens, are what white space parts."""
     split_rollouts: str | None = None
-    """How rollouts are cut into steps (`stepmark split`). Left out: as the solutions were, by line if their steps were given."""
+    """How rollouts are cut into steps (`stepmark split`). Default: as the solutions were, by line if their steps were given."""
 
     def __post_init__(self) -> None:
         # By name: with slots, super() does not find the class.
         RolloutLabeller.__post_init__(self)
-        for name, good, wanted in (
-            ("searches", self.searches >= 1, "at least 1"),
-            (
-                "max_tokens_a_problem",
-                self.max_tokens_a_problem is None or self.max_tokens_a_problem >= 1,
-                "None or at least 1",
-            ),
-            ("alpha", 0 < self.alpha <= 1, "in (0, 1]"),
-            ("beta", 0 < self.beta <= 1, "in (0, 1]"),
-            ("length_scale", self.length_scale > 0, "over 0"),
-            ("c_puct", self.c_puct >= 0, "0 or more"),
-            ("length", self.length in ("tokens", "words"), "'tokens' or 'words'"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
         if self.split_rollouts is not None:
             check_way(self.split_rollouts)
             if self.split_rollouts in ("agent", "marker"):
                 raise UsageError(
-                    f"RolloutTree: rollouts cannot be cut by {self.split_rollouts!r}; name another way"
+                    f"`split_rollouts` {self.split_rollouts}: rollouts cannot be cut this way; name another"
                 )
 
     def label(self, solution: Solution) -> Method[Labelling]:
@@ -249,9 +233,9 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
         length: of the rollout, in the unit of the settings.
         visits: searches that started from the state.
         total: searches that started from any state.
-        settings: alpha, beta, L, c_puct.
+        settings: its alpha, beta, L and c_puct.
     """
-    value: float = settings.alpha ** (1 - mc) * settings.beta ** (length / settings.length_scale)
+    value: float = settings.omega_alpha ** (1 - mc) * settings.omega_beta ** (length / settings.length_scale)
     return value + settings.c_puct * sqrt(total) / (1 + visits)
 
 
@@ -284,7 +268,7 @@ class _Tree:
         most = self._settings.max_tokens_a_problem
         if most is not None and self.cost.tokens is None:
             raise UsageError(
-                "max_tokens_a_problem needs a policy that counts its tokens; set `searches` instead"
+                "`max_tokens_a_problem` needs a policy that counts its tokens; set `searches` instead"
             )
         tokens = self.cost.tokens or 0
         return self.searched >= self._settings.searches or (most is not None and tokens >= most)
@@ -393,7 +377,5 @@ class _Tree:
         if self._settings.length == "words":
             return len(text.split())
         if tokens is None:
-            raise UsageError(
-                "RolloutTree: the policy does not tell how many tokens it wrote; count words with length='words'"
-            )
+            raise UsageError("the policy does not report how many tokens it wrote; set `length` to words")
         return tokens

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from stepmark.batching import Message, Method, ReplyStore, Verify, Write, Written, run
 from stepmark.errors import InputError
 from stepmark.models.policies import Policy, answerers
 from stepmark.records import Problem, Verdict
+from stepmark.settings import settings
+
+INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+"""What a policy is asked after the problem."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Sampling:
     """How solutions are sampled."""
 
-    n: int = 8
+    n: Annotated[int, Field(ge=1)] = 8
     """Sampled solutions a problem."""
     greedy: bool = True
     """One more at temperature 0, for comparison; it is never among the n."""
-    temperature: float = 0.8
-    top_p: float = 1.0
-    max_tokens: int = 1024
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.8
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
     seed: int = 0
     prompt: Literal["chat", "text"] = "chat"
     """`chat`: the problem as the user's turn, through the model's own template; `text`: as raw text, for base models."""
-    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
-    """Said after the problem."""
+    instruction: str = INSTRUCTION
+    """Written after the problem; "" for nothing."""
+
+
+SAMPLING = Sampling()
+"""How solutions are sampled by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +55,7 @@ class Sampled:
 def sample(
     problems: Iterable[Problem],
     policy: Policy,
-    settings: Sampling = Sampling(),
+    settings: Sampling = SAMPLING,
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
