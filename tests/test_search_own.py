@@ -14,7 +14,6 @@ from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.evaluation.search import Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, entrants
-from stepmark.own import own
 from stepmark.records import Problem
 from stepmark.search.methods import own_search
 from stepmark.search.searching import Grading, Searching

@@ -78,7 +78,7 @@ class RolloutTree(RolloutLabeller):
     """Of the selection, the paper's alpha: how much a state's failures cost it."""
     omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Of the selection, the paper's beta: how much a rollout's length costs it."""
-    length_scale: Annotated[float, Field(gt=0)] = 500
+    length_scale: Annotated[float, Field(gt=0)] = 500.0
     """Of the selection: the paper's L, in the unit of `length`."""
     c_puct: Annotated[float, Field(ge=0)] = 0.125
     """Of the selection: how much states that were seldom searched from are preferred."""
