@@ -18,6 +18,7 @@ PUBLIC = [
     "Results",
     "SampledSolution",
     "ScoredSolution",
+    "ScriptedPolicy",
     "Solution",
     "Step",
     "StepScores",

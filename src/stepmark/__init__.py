@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
+    from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.problems.answers import load_verifier as load_verifier
@@ -59,6 +60,7 @@ _HOME = {
     "Results": "stepmark.store.results",
     "SampledSolution": "stepmark.records",
     "ScoredSolution": "stepmark.records",
+    "ScriptedPolicy": "stepmark.models.policies.scripted",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
