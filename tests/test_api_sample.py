@@ -9,7 +9,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.sampling.run import read_samples
+from stepmark.sampling.problems import read_samples
 
 POLICY = "test_api_sample:adder"
 PRM = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps[-1])), name="short steps")

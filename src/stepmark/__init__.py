@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
-    from stepmark.sampling.run import sample as sample
+    from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
     from stepmark.solutions.segmentation import split as split
@@ -71,7 +71,7 @@ _HOME = {
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_verifier": "stepmark.problems.answers",
-    "sample": "stepmark.sampling.run",
+    "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
 }

@@ -6,7 +6,7 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.sampling.run import sample
+from stepmark.sampling.problems import sample
 
 
 def _run(call: Call) -> int:

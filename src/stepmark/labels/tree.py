@@ -57,7 +57,6 @@ from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import first_bad_prefix
 from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
-from stepmark.labels.tree_nodes import Candidate, Path, State
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
 from stepmark.solutions.segmentation import check_way
@@ -237,6 +236,37 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
     """
     value: float = settings.omega_alpha ** (1 - mc) * settings.omega_beta ** (length / settings.length_scale)
     return value + settings.c_puct * sqrt(total) / (1 + visits)
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class State:
+    """A prefix that was rolled out."""
+
+    steps: tuple[Step, ...]
+    found: Probe
+    visits: int = 0
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Path:
+    """A solution or a rollout, from the problem to its end."""
+
+    solution: Solution
+    texts: tuple[str, ...]
+    """The prefix of each number of steps, from none to all."""
+    own: Verdict
+    """On its own answer."""
+    first_error: int | None = None
+    abstained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A wrong rollout of a state, not yet searched."""
+
+    state: State
+    path: Path
+    length: int
 
 
 @final

@@ -101,17 +101,8 @@ def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Meth
         settings: how; `greedy` is not looked at.
         judged: whether verdicts are asked for.
     """
-    asked = Write(
-        prompt=prompt_of(problem, settings),
-        n=settings.n,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        first=0,
-    )
     try:
-        samples: tuple[Written, ...] = yield asked
+        samples: tuple[Written, ...] = yield _samples(problem, settings)
     except InputError as error:
         return Judged(samples=(), verdicts=(), refused=str(error))
     if not judged or problem.answer is None:
@@ -125,6 +116,18 @@ def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Meth
     return Judged(samples=samples, verdicts=tuple(verdicts))
 
 
+def _samples(problem: Problem, settings: Sampling) -> Write:
+    return Write(
+        prompt=prompt_of(problem, settings),
+        n=settings.n,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        first=0,
+    )
+
+
 def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]:
     """What the policy is shown."""
     text = f"{problem.text}\n\n{settings.instruction}" if settings.instruction else problem.text
@@ -134,20 +137,9 @@ def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]
 def _one(
     problem: Problem, settings: Sampling
 ) -> Generator[tuple[Write, ...], tuple[tuple[Written, ...], ...], Sampled]:
-    prompt = prompt_of(problem, settings)
-    asked = [
-        Write(
-            prompt=prompt,
-            n=settings.n,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            max_tokens=settings.max_tokens,
-            seed=settings.seed,
-            first=0,
-        )
-    ]
+    asked = [_samples(problem, settings)]
     if settings.greedy:
-        asked.append(Write(prompt=prompt, max_tokens=settings.max_tokens, first=0))
+        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
     try:
         replies = yield tuple(asked)
     except InputError as error:

@@ -159,10 +159,8 @@ def search(
             )
             left = islice(rows, run.done, None)
             for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
-                found = result
-                if found is None:
-                    assert isinstance(problem, InputError)
-                    found = problem
+                found = problem if result is None else result
+                assert not isinstance(found, Problem)
                 line = _line(found, keep_going=keep_going, trace=keeps_trees)
                 run.add(line, [found] if isinstance(found, Found) else [])
                 tally.add(line)
