@@ -25,6 +25,7 @@ PUBLIC = [
     "Verdict",
     "aggregate",
     "grade",
+    "krippendorff_alpha",
     "label",
     "load_policy",
     "load_prm",

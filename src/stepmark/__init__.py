@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
+    from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
@@ -67,6 +68,7 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "grade": "stepmark.scoring.run",
+    "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",

@@ -121,7 +121,7 @@ def label(
         asked.open(stack, shown=progress)
         run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
         run.identify(asked.load(stack, most=in_flight))
-        store = stack.enter_context(open_replies(out))
+        store = stack.enter_context(open_replies(out if asked.answerers else None))
         for line in run.earlier():
             tally.add(line)
         shown = Progress(
