@@ -6,7 +6,7 @@ import pytest
 
 import stepmark
 from stepmark.cli import main
-from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.errors import BackendError, InputError, SettingError, UsageError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.sampling.problems import read_samples
@@ -73,6 +73,28 @@ def test_what_was_sampled_can_be_graded_and_sampled_files_too(tmp_path):
     results = sample(ROWS, out=tmp_path / "a.jsonl")
     by_file = stepmark.grade(tmp_path / "a.jsonl", PRM, progress=False)
     assert list(stepmark.grade(results, PRM, progress=False)) == list(by_file)
+
+
+def test_a_failed_run_over_rows_continues(tmp_path):
+    asked, limit = [], [2]
+
+    def write(request, number):
+        asked.append(request.prompt[0].content.split("\n")[0])
+        if len(asked) > limit[0]:
+            raise BackendError("the server went away")
+        return "The answer is 2."
+
+    policy = ScriptedPolicy(write, name="breaks")
+    settings = {"n": 1, "verifier": "number", "in_flight": 1, "progress": False}
+    with pytest.raises(BackendError, match="went away"):
+        stepmark.sample(ROWS, policy, out=tmp_path / "a.jsonl", **settings)
+    assert not (tmp_path / "a.jsonl").exists()
+    with pytest.raises(UsageError, match=r"settings\.seed was 0 and is now 1"):
+        stepmark.sample(ROWS, policy, out=tmp_path / "a.jsonl", seed=1, **settings)
+    limit[0] = 99
+    results = stepmark.sample(ROWS, policy, out=tmp_path / "a.jsonl", **settings)
+    assert [one.outcome for one in results] == [True, False, False, False]
+    assert asked == ["1+1", "2+2", "3+3", "3+3", "4+4"]  # the third was asked when it failed
 
 
 def test_data_frames_and_records_go_in():

@@ -7,6 +7,7 @@ of its arguments is), and a flag that loads a model from the function that loads
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import re
 import sys
@@ -263,6 +264,7 @@ def _summary(function: Callable[..., Any]) -> str:
     return "\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)
 
 
+@functools.cache
 def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     from docstring_parser import parse
 
@@ -273,6 +275,7 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     return {name: text[:1].upper() + re.sub(r"`{1,2}", "", text[1:]) for name, text in texts.items()}
 
 
+@functools.cache
 def _field_texts(kind: type) -> dict[str, str]:
     from docstring_parser import parse_from_object
 

@@ -218,8 +218,8 @@ def _labelled(
         if isinstance(labeller, RolloutTree):
             return label_together(groups, labeller, answerers, store=store, in_flight=in_flight)
         singles: Iterator[Solution] = (solution for (solution,) in groups)
-        found = label_stream(singles, labeller, answerers, store=store, in_flight=in_flight)
-        return ((result,) for result in found)
+        results = label_stream(singles, labeller, answerers, store=store, in_flight=in_flight)
+        return ((result,) for result in results)
 
     for unit, results in in_order(units, lambda unit: not isinstance(unit[0], Refusal), answers):
         yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results

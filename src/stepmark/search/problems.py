@@ -159,10 +159,10 @@ def search(
             )
             left = islice(rows, run.done, None)
             for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
-                found = problem if result is None else result
-                assert not isinstance(found, Problem)
-                line = _line(found, keep_going=keep_going, trace=keeps_trees)
-                run.add(line, [found] if isinstance(found, Found) else [])
+                outcome = problem if result is None else result
+                assert not isinstance(outcome, Problem)
+                line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
+                run.add(line, [outcome] if isinstance(outcome, Found) else [])
                 tally.add(line)
                 shown.advance()
         if tally.problems == 0:
