@@ -99,6 +99,10 @@ def test_the_truth_of_a_known_world_is_found():
     ]
     assert sure and sum(found == truth for found, truth in sure) >= 0.75 * len(sure)
     assert "4 solutions: " in results.summary
+    assert [one.first_error_step for one in results] == [
+        None if one.first_error in (None, -1) else one.first_error + 1 for one in results
+    ]
+    assert "wrong" in results._repr_html_()
 
 
 def test_one_solution_alone_is_labelled_as_in_company():

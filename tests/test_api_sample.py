@@ -62,6 +62,7 @@ def test_records_without_a_file_are_those_of_the_file(tmp_path):
     assert [one.id for one in results][:3] == ["p1#0", "p1#1", "p1#2"]
     assert results[4].problem == stepmark.Problem(text="2+2", answer="4", id="p2")
     assert (results[4].source, results[4].meta) == (POLICY, {"level": 2})
+    assert "right" in results._repr_html_() and "7 more" in results._repr_html_()
     assert "4 of 8 right (50.0%), 4 problems solved at least once" in results.summary
     # A policy that is loaded gives the same texts, under its own name.
     assert [(one.text, one.source) for one in sample(ROWS, adder())] == [

@@ -16,7 +16,7 @@ from pydantic import Field
 from stepmark.batching import Message, Method, Verify, Write, Written
 from stepmark.errors import InputError
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
 from stepmark.settings import settings
 
 
@@ -73,6 +73,14 @@ class Labelling:
     """Further solutions that were labelled on the way: rollouts used again as solutions."""
     critiques: Critiques | None = None
     """Of a judge, and of no other labeller."""
+
+    @property
+    def first_error_step(self) -> int | None:
+        """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
+        return step_number(self.first_error)
+
+    def _repr_html_(self) -> str:
+        return self.labelled._repr_html_()
 
 
 class Labeller(Protocol):

@@ -63,7 +63,8 @@ def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> Ru
         digest.update(encode_row(row.as_read))
         count += 1
     manifest = {"rows": count, "sha256": digest.hexdigest()} if hashed else None
-    return RunInput(source=rows, name="rows", rows=count if hashed else None, manifest=manifest)
+    rows_known = count if hashed else len(rows) if isinstance(rows, list | tuple) else None
+    return RunInput(source=rows, name="rows", rows=rows_known, manifest=manifest)
 
 
 def evenly(rows: Sequence[T], limit: int | None) -> list[T]:
