@@ -124,6 +124,7 @@ def test_rows_that_are_no_problem(tmp_path):
     with pytest.raises(InputError, match="row 2") as caught:
         sample(rows)
     assert "problem" in str(caught.value)
+    assert caught.value.__notes__ == ["with `keep_going`, such rows are left out and listed"]
     results = sample(rows, keep_going=True)
     assert len(results) == 3
     assert len(results.refused) == 1

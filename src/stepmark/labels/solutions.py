@@ -39,7 +39,7 @@ from stepmark.solutions.interchange.labels import from_row, to_row
 from stepmark.solutions.interchange.rows import outcome_told
 from stepmark.solutions.segmentation import check_way
 from stepmark.store import Results, Source, read_rows, run_input
-from stepmark.store.runs import ResumableRun, check_files, in_order
+from stepmark.store.runs import ResumableRun, check_files, explained, in_order
 
 
 @checked
@@ -108,8 +108,10 @@ def label(
     )
     labeller = named_after(labeller, asked.policy_name)
     read = read_solutions(given.source, columns=columns, how=split, keep_going=keep_going)
-    # The first row before the model: a file of something else is refused at once.
-    rows = chain([next(read)], read)
+    with explained(given, keep_going=keep_going):
+        rows = chain(
+            [next(read)], read
+        )  # before the model is loaded: a file of something else is refused at once
     facts = {
         "method": {"name": labeller.name, **asdict(labeller)},  # type: ignore[call-overload]
         **({} if source is None else {"source": dict(source)}),

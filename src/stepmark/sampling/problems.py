@@ -25,7 +25,7 @@ from stepmark.sampling.answering import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.store import Results, Source, evenly, read_rows, run_input
-from stepmark.store.runs import ResumableRun, check_files, in_order, usable
+from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
 
 
 @checked
@@ -103,7 +103,8 @@ def sample(
     judge = None if verifier == "none" else verifier
     asked = Answering(policy, judge, percent=percent, isolation=isolation, cluster=cluster)
     rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)
-    chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
+    with explained(given, keep_going=keep_going):
+        chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
     tally = Tally()
     facts = {
         "policy": asked.policy_name,

@@ -103,12 +103,8 @@ class ResumableRun(Generic[Record]):
     def working(self, progress: Progress, *, keep_going: bool) -> Iterator[None]:
         """Show the progress; where the work is interrupted or a row cannot be used, report how to continue."""
         try:
-            with progress:
+            with progress, explained(self.given, keep_going=keep_going):
                 yield
-        except InputError as error:
-            if not keep_going and error.where not in (None, self.given.name):
-                error.add_note("with `keep_going`, such rows are left out and listed")
-            raise
         except KeyboardInterrupt:
             continued = f"{progress.done} {progress.noun}s are kept; the same command continues"
             raise KeyboardInterrupt("nothing is kept" if self._rows is None else continued) from None
@@ -176,6 +172,17 @@ def check_files(outputs: Mapping[str, str | Path | None], source: Source) -> Non
         if path is not None and is_stream(path):
             raise UsageError(f"`{name}` {path}: expected a file's name")
     check_outputs(outputs, source)
+
+
+@contextmanager
+def explained(given: RunInput, *, keep_going: bool) -> Iterator[None]:
+    """Add to the error of a row what leaves such rows out; the error of the whole input stays as it is."""
+    try:
+        yield
+    except InputError as error:
+        if not keep_going and error.where not in (None, given.name):
+            error.add_note("with `keep_going`, such rows are left out and listed")
+        raise
 
 
 def usable(rows: Iterable[Item | InputError], *, keep_going: bool) -> Iterator[Item | InputError]:
