@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.run import label
-from stepmark.labels.tree import Grown, RolloutTree, priority
+from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier

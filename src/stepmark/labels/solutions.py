@@ -23,14 +23,13 @@ from stepmark.labels.methods import (
     needs_policy,
     texts_of,
 )
-from stepmark.labels.run import label as label_stream
-from stepmark.labels.run import label_together
+from stepmark.labels.run import label_groups
 from stepmark.labels.tree import RolloutTree
 from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
 from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
-from stepmark.records import Refusal, Solution, read_record
+from stepmark.records import Refusal, read_record
 from stepmark.sampling.answering import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
@@ -217,11 +216,7 @@ def _labelled(
 
     def answers(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
         groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
-        if isinstance(labeller, RolloutTree):
-            return label_together(groups, labeller, answerers, store=store, in_flight=in_flight)
-        singles: Iterator[Solution] = (solution for (solution,) in groups)
-        results = label_stream(singles, labeller, answerers, store=store, in_flight=in_flight)
-        return ((result,) for result in results)
+        return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
 
     for unit, results in in_order(units, lambda unit: not isinstance(unit[0], Refusal), answers):
         yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results

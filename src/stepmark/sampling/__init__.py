@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -47,6 +47,8 @@ class Sampled:
     problem: Problem
     samples: tuple[Written, ...]
     """The n independent samples; empty when the problem was refused."""
+    verdicts: tuple[Verdict | None, ...] = ()
+    """One for each sample; None where none was asked for, or nothing was written."""
     greedy: Written | None = None
     refused: str | None = None
     """Why the policy cannot answer this problem (too long, a marker in the text)."""
@@ -76,44 +78,35 @@ def sample(
         BackendError: the policy failed; what it had written is kept in the store.
         UsageError: settings out of range.
     """
-    methods = (_one(problem, settings) for problem in problems)
+    methods = (sample_and_judge(problem, settings, False) for problem in problems)
     for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
         yield result
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """Samples of one problem and the verdict on each."""
-
-    samples: tuple[Written, ...]
-    """Empty when the problem was refused."""
-    verdicts: tuple[Verdict | None, ...]
-    """One a sample; None where none was asked for, or nothing was written."""
-    refused: str | None = None
-    """Why the policy cannot answer this problem."""
-
-
-def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Judged]:
+def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
     """Sample solutions of one problem and have each final answer compared with the reference.
 
     Args:
         problem: with a reference answer, if it is to be judged.
-        settings: how; `greedy` is not looked at.
+        settings: how.
         judged: whether verdicts are asked for.
     """
+    asked = [_samples(problem, settings)]
+    if settings.greedy:
+        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
     try:
-        samples: tuple[Written, ...] = yield _samples(problem, settings)
+        replies: tuple[tuple[Written, ...], ...] = yield tuple(asked)
     except InputError as error:
-        return Judged(samples=(), verdicts=(), refused=str(error))
-    if not judged or problem.answer is None:
-        return Judged(samples=samples, verdicts=(None,) * len(samples))
-    there = [i for i, written in enumerate(samples) if written.text.strip()]
+        return Sampled(problem=problem, samples=(), refused=str(error))
+    samples = replies[0]
     verdicts: list[Verdict | None] = [None] * len(samples)
-    if there:
-        found = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
-        for i, verdict in zip(there, found, strict=True):
+    there = [i for i, written in enumerate(samples) if written.text.strip()]
+    if judged and problem.answer is not None and there:
+        judgements = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
+        for i, verdict in zip(there, judgements, strict=True):
             verdicts[i] = verdict
-    return Judged(samples=samples, verdicts=tuple(verdicts))
+    greedy = replies[1][0] if settings.greedy else None
+    return Sampled(problem=problem, samples=samples, verdicts=tuple(verdicts), greedy=greedy)
 
 
 def _samples(problem: Problem, settings: Sampling) -> Write:
@@ -132,17 +125,3 @@ def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]
     """What the policy is shown."""
     text = f"{problem.text}\n\n{settings.instruction}" if settings.instruction else problem.text
     return (Message(role="user", content=text),) if settings.prompt == "chat" else f"{text}\n\n"
-
-
-def _one(
-    problem: Problem, settings: Sampling
-) -> Generator[tuple[Write, ...], tuple[tuple[Written, ...], ...], Sampled]:
-    asked = [_samples(problem, settings)]
-    if settings.greedy:
-        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
-    try:
-        replies = yield tuple(asked)
-    except InputError as error:
-        return Sampled(problem=problem, samples=(), refused=str(error))
-    greedy = replies[1][0] if settings.greedy else None
-    return Sampled(problem=problem, samples=replies[0], greedy=greedy)

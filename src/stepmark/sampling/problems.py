@@ -20,7 +20,7 @@ from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import ProblemRow, problem_rows
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
-from stepmark.sampling import INSTRUCTION, Judged, Sampling, sample_and_judge
+from stepmark.sampling import INSTRUCTION, Sampled, Sampling, sample_and_judge
 from stepmark.sampling.answering import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
@@ -131,7 +131,7 @@ def sample(
         )
         answerers = {**asked.answerers, Write: asked.answerers[Write].observed(lambda _: shown.tick())}
 
-        def judged(rows: Iterator[ProblemRow | InputError]) -> Iterator[Judged]:
+        def judged(rows: Iterator[ProblemRow | InputError]) -> Iterator[Sampled]:
             methods = (
                 sample_and_judge(row.problem, how, judge is not None)
                 for row in rows
@@ -225,7 +225,7 @@ class Tally:
             yield f"left out: {len(self.why) - 3:,} more problems"
 
 
-def _line(row: ProblemRow | InputError, judged: Judged | None, policy: str) -> dict[str, Any]:
+def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:
     """What was sampled of one problem: its rows, and what the summary counts beside them."""
     nothing: dict[str, Any] = {"rows": [], "blank": 0, "solved": False}
     if isinstance(row, InputError):
