@@ -174,3 +174,17 @@ def test_methods_refuse_what_cannot_be():
         stepmark.label.BinarySearch(k="8")
     with pytest.raises(UsageError, match="`least` 9: expected at most `k`, which is 8"):
         replace(stepmark.label.EveryStep(), least=9)
+
+
+@pytest.mark.parametrize("name", ["binary", "tree"])
+def test_labels_of_a_cluster_are_those_of_a_run_without(tmp_path, file, monkeypatch, name):
+    from cluster_here import Here
+
+    monkeypatch.setattr("stepmark.batching.cluster.RayWorkers", lambda build, **options: Here(build))
+    method = METHODS[name][0]
+    here = label(file, method=method, out=tmp_path / "a.jsonl")
+    there = label(file, method=method, out=tmp_path / "b.jsonl", cluster=stepmark.Cluster(ray="auto"))
+    for end in ("", ".manifest.json"):
+        assert (tmp_path / f"a.jsonl{end}").read_bytes() == (tmp_path / f"b.jsonl{end}").read_bytes()
+    assert list(here) == list(there)
+    assert sum(map(len, (requests for _, requests in Here.made.given))) > 0
