@@ -67,6 +67,7 @@ def test_rows_of_python_and_models_as_objects_give_records(tmp_path, file):
     assert [one.cost for one in found] == [one.cost for one in written]
     assert found[0].trace.nodes and not written[0].trace.nodes  # the trees are in a file of their own
     assert "3 problems: 3 with a solution" in found.summary
+    assert "so 1" in found._repr_html_()
 
 
 def test_a_method_by_its_name_with_settings(tmp_path):

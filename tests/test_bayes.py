@@ -489,7 +489,7 @@ def test_budgets_hold(rollouts, batch, tokens, seed):
 
 def test_tokens_that_nobody_counts_are_no_budget():
     world = World(lambda steps: 0.4, tokens=None)
-    with pytest.raises(UsageError, match="max_tokens_a_solution needs a policy that counts"):
+    with pytest.raises(UsageError, match="`max_tokens_a_solution` needs a policy that counts"):
         world.label(BayesianSearch(max_tokens_a_solution=100), _solution(12))
     [found] = World(lambda steps: 0.4, tokens=None).label(BayesianSearch(), _solution(12))
     assert found.cost.tokens is None

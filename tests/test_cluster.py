@@ -243,23 +243,23 @@ def test_an_address_where_no_cluster_is_says_so_at_once(monkeypatch, address, er
         (["--ray", "auto", "--ray-workers", "0"], "--ray-workers 0: expected 1 or more"),
         (["--ray", "auto", "--ray-cpus", "0"], "--ray-cpus 0"),
         (["--ray", "auto", "--ray-gpus", "-1"], "--ray-gpus -1"),
-        (["--ray", "auto", "--device", "cuda"], "add --ray-gpus 1"),
+        (["--ray", "auto", "--device", "cuda"], "set --ray-gpus to 1"),
     ],
 )
 def test_flags_that_cannot_work_are_refused(tmp_path, monkeypatch, capsys, flags, said):
     monkeypatch.chdir(tmp_path)
     file, _ = single.world(tmp_path, count=1)
-    assert main(words(file, "out.jsonl", single.ARITHMETIC, *flags)) == 2
+    assert main(words(file, "out.jsonl", "stepmark:arithmetic", *flags)) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.glob("out.jsonl*"))
 
 
 def test_a_run_may_be_continued_with_and_without_a_cluster(tmp_path):
-    from stepmark.cli.labelling import _NO_LABELS, LabelOptions
-
-    names = {name for name in LabelOptions.__dataclass_fields__ if name.startswith("ray")}
-    assert names
-    assert names <= set(_NO_LABELS)
+    file, _ = single.world(tmp_path, count=1)
+    assert main(words(file, tmp_path / "out.jsonl", single.ARITHMETIC)) == 0
+    assert (
+        "ray" not in (tmp_path / "out.jsonl.manifest.json").read_text()
+    )  # no setting of a cluster decides a label
 
 
 # What a worker builds in the tests below; called by name, as on a cluster.

@@ -145,10 +145,18 @@ def test_policies_that_compute_elsewhere(tmp_path, capfd, command, policy, found
 
 
 def test_a_judge_compares_no_answers(tmp_path, capfd):
-    words = ["label", "judge", file_of(tmp_path, GOOD), "--policy", "label_policies:judge", "--out"]
+    words = [
+        "label",
+        file_of(tmp_path, GOOD),
+        "--method",
+        "judge",
+        "--policy",
+        "label_policies:judge",
+        "--out",
+    ]
     assert main([*words, str(tmp_path / "out.jsonl"), "--verifier", "number"]) == 2
     assert (
-        "--verifier number: it compares final answers, which judge:label_policies:judge does not ask for: leave it out"
+        "--verifier number: it compares final answers, which judge does not ask for: leave it out"
         in capfd.readouterr().err
     )
 

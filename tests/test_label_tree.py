@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
 from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.labelling import Labelling
 from stepmark.labels.run import label
-from stepmark.labels.tree import Grown, RolloutTree, priority
+from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
@@ -98,7 +97,7 @@ def test_the_priority_by_hand():
     )
     assert priority(mc=0.0, length=0, visits=0, total=0, settings=paper) == 0.5
     assert priority(mc=1.0, length=1000, visits=3, total=16, settings=paper) == pytest.approx(0.81 + 0.125)
-    assert (paper.alpha, paper.beta, paper.length_scale, paper.c_puct, paper.k, paper.searches) == (
+    assert (paper.omega_alpha, paper.omega_beta, paper.length_scale, paper.c_puct, paper.k, paper.searches) == (
         0.5, 0.9, 500, 0.125, 8, 100,
     )  # fmt: skip
 
@@ -164,10 +163,12 @@ def test_priorities_are_weighed_anew_at_each_selection():
     )
     # alpha = beta = 1: all Q are 1, and U decides. It takes x (N = 1 at the root), so the new state x, not yet searched from,
     # comes next: z. Now both have N = 1: equal, the root's y is older. Then N is 2 and 1: v. Last w.
-    (grown,) = world.run(RolloutTree(k=4, alpha=1, beta=1, length="words").grow(PROBLEM))
+    (grown,) = world.run(RolloutTree(k=4, omega_alpha=1, omega_beta=1, length="words").grow(PROBLEM))
     order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
     assert order == ["x", "x/z", "y", "x/v", "w"]
-    (fewer,) = world.run(RolloutTree(k=4, alpha=1, beta=1, length="words", searches=3).grow(PROBLEM))
+    (fewer,) = world.run(
+        RolloutTree(k=4, omega_alpha=1, omega_beta=1, length="words", searches=3).grow(PROBLEM)
+    )
     assert ["/".join(one.labelled.solution.texts[:-1]) for one in fewer.rollouts] == order[:3]
 
 
@@ -177,7 +178,7 @@ def test_states_that_are_passed_over_gain_on_the_others_with_every_search():
     world = scripted({"": root, "x\n": [RIGHT] * 2 + ["z\n" + WRONG] * 6} | others)
     # Q: 0.5^(1/2) = 0.7071 at the root, 0.5^(3/4) = 0.5946 at x: 0.1125 apart. U: x is ahead by c sqrt(n) (1 - 1/(1 + n)) after n
     # searches from the root, with c = 0.09375: 0.047, 0.088, 0.122. So x comes after the third.
-    labeller = RolloutTree(k=8, beta=1, c_puct=0.09375, length="words")
+    labeller = RolloutTree(k=8, omega_beta=1, c_puct=0.09375, length="words")
     (grown,) = world.run(labeller.grow(PROBLEM))
     order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
     assert order == ["x", "y", "w", "x/z", "v"]
@@ -231,7 +232,7 @@ def test_the_search_of_a_given_solution_counts_for_the_root():
         }
     )
     # All Q are 1; U of the root is halved by the first search, so the new state comes first.
-    labeller = RolloutTree(k=2, alpha=1, beta=1, length="words")
+    labeller = RolloutTree(k=2, omega_alpha=1, omega_beta=1, length="words")
     (found,) = world.run(labeller.label(solution(3)))
     assert [other.solution.texts[0] for other in found.others] == ["step 1", "a"]
 
@@ -305,7 +306,7 @@ def test_one_rollout_that_cannot_be_read_again_costs_only_its_own_search():
 
 def test_lengths_are_never_guessed():
     world = scripted({"": [RIGHT, "a\n" + WRONG], "a\n": [RIGHT, RIGHT]})
-    with pytest.raises(UsageError, match="count words with length='words'"):
+    with pytest.raises(UsageError, match="set `length` to words"):
         world.run(RolloutTree(k=2).grow(PROBLEM))
 
 
@@ -531,14 +532,14 @@ def test_steps_without_layout_between_them_are_probed_as_they_stand():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"k": 0}, "k must be at least 1"),
-        ({"searches": 0}, "searches must be at least 1"),
-        ({"alpha": 0.0}, r"alpha must be in \(0, 1\]"),
-        ({"beta": 1.5}, r"beta must be in \(0, 1\]"),
-        ({"length_scale": 0.0}, r"--length-scale \(length_scale\) must be over 0"),
-        ({"c_puct": -1.0}, r"--c-puct \(c_puct\) must be 0 or more"),
-        ({"length": "lines"}, "length must be 'tokens' or 'words'"),
-        ({"split_rollouts": "agent"}, "cannot be cut by 'agent'"),
+        ({"k": 0}, "k=0: expected 1 or more"),
+        ({"searches": 0}, "searches=0: expected 1 or more"),
+        ({"omega_alpha": 0.0}, r"omega_alpha=0.0: expected a number in \(0, 1\]"),
+        ({"omega_beta": 1.5}, r"omega_beta=1.5: expected a number in \(0, 1\]"),
+        ({"length_scale": 0.0}, "length_scale=0.0: expected more than 0"),
+        ({"c_puct": -1.0}, "c_puct=-1.0: expected 0 or more"),
+        ({"length": "lines"}, "length='lines': expected tokens or words"),
+        ({"split_rollouts": "agent"}, "`split_rollouts` agent: rollouts cannot be cut this way"),
         ({"split_rollouts": "lines"}, "lines"),
     ],
 )

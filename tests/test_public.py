@@ -16,16 +16,21 @@ PUBLIC = [
     "Problem",
     "Refusal",
     "Results",
+    "SampledSolution",
     "ScoredSolution",
+    "ScriptedPolicy",
     "Solution",
     "Step",
     "StepScores",
     "Verdict",
     "aggregate",
     "grade",
+    "krippendorff_alpha",
+    "label",
     "load_policy",
     "load_prm",
     "load_verifier",
+    "sample",
     "search",
     "split",
     "train",
@@ -62,6 +67,17 @@ def test_search_is_a_function_and_the_place_of_its_methods():
     assert stepmark.search.BeamSearch(width=2).width == 2
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = stepmark.search.Nothing
+
+
+def test_label_is_a_function_and_the_place_of_its_methods():
+    import inspect
+
+    from stepmark.labels.solutions import label
+
+    assert inspect.signature(stepmark.label) == inspect.signature(label)
+    assert stepmark.label.EveryStep(k=2).k == 2
+    for name in ("BinarySearch", "BayesianSearch", "RolloutTree", "Judge", "Formulas"):
+        assert getattr(stepmark.label, name)().name
 
 
 def test_an_unknown_name():

@@ -14,7 +14,6 @@ from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.evaluation.search import Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, entrants
-from stepmark.own import own
 from stepmark.records import Problem
 from stepmark.search.methods import own_search
 from stepmark.search.searching import Grading, Searching
@@ -320,20 +319,21 @@ def test_a_labeller_takes_settings_too_those_of_its_rollouts_among_them(tmp_path
     file = tmp_path / "wrong.jsonl"
     file.write_text(json.dumps({"problem": "2 + 2?", "steps": ["2 + 2 = 5", "So 5."]}) + "\n")
     out = tmp_path / "o.jsonl"
-    words = ["label", "own", str(file), "--out", str(out), "--method"]
+    words = ["label", str(file), "--out", str(out), "--method"]
     assert main([*words, "stepmark.labels.formulas:Formulas", "--set", "name=mine"]) == 0
     assert json.loads(out.read_text())["meta"]["method"] == "mine"
     manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
     # A labeller of the library has no source of one's own.
     assert manifest["source"] == {"method": "stepmark.labels.formulas:Formulas", "modules": {}}
-    from stepmark.cli.label_methods import _LABELLER
+    from stepmark.labels.methods import load_labeller
 
-    made = own("stepmark.labels.rollout:EveryStep", ["how.temperature=0.5", "k=3", "how.seed=4"], _LABELLER)
-    assert (made.method.how.temperature, made.method.how.seed, made.method.k) == (0.5, 4, 3)
+    for name in ("stepmark.labels.rollout:EveryStep", "rollout"):
+        made, _ = load_labeller(name, ["how.temperature=0.5", "k=3", "how.seed=4"])
+        assert (made.how.temperature, made.how.seed, made.k) == (0.5, 4, 3)
     for setting, said in (
         ("how=5", "how has settings of its own: how.temperature"),
         ("how.heat=1", "no setting of Rollouts 'how.heat'"),
-        ("k=0", "--method stepmark.labels.rollout:EveryStep: --k must"),
+        ("k=0", "--method stepmark.labels.rollout:EveryStep: k=0: expected 1 or more"),
         ("kk=3", "no setting of EveryStep 'kk'"),
     ):
         assert main([*words, "stepmark.labels.rollout:EveryStep", "--set", setting]) == 2

@@ -73,8 +73,9 @@ def test_every_public_name_is_in_the_reference():
     for name in stepmark.__all__:
         if name == "__version__":
             continue
-        if name == "search":  # a package that can be called
-            assert ".. autofunction:: stepmark.search.problems.search" in reference
+        callable_places = {"search": "search.problems.search", "label": "labels.solutions.label"}
+        if name in callable_places:  # a function, and the place of its methods
+            assert f".. autofunction:: stepmark.{callable_places[name]}" in reference
             continue
         one = getattr(stepmark, name)
         directive = "autoclass" if inspect.isclass(one) else "autofunction"
@@ -82,6 +83,14 @@ def test_every_public_name_is_in_the_reference():
         assert (one.__module__ == "stepmark.records" and f"`{name}`" in reference) or re.search(
             rf"^\.\. {directive}:: stepmark\.{name}$", where, re.M
         ), f"the reference leaves out stepmark.{name}"
+
+
+def test_every_labeller_is_in_the_reference():
+    from stepmark.labels.methods import METHODS
+
+    page = (DOCS / "reference-stations.md").read_text(encoding="utf-8")
+    for kind in METHODS.values():
+        assert f".. autoclass:: {kind.__module__}.{kind.__qualname__}" in page
 
 
 def test_every_search_is_in_the_reference():

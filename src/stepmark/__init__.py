@@ -6,8 +6,9 @@ r"""stepmark: process reward models that grade reasoning step by step.
     >>> stepmark.aggregate([0.9, 0.5], "product")
     0.45
 
-`load_prm`, `load_policy` and `load_verifier` load models by name; `grade` and `search` run over files or rows and write the files that the
-commands of the same names write. The searches are in `stepmark.search` (`stepmark.search.BeamSearch`). Every public name is listed in
+`load_prm`, `load_policy` and `load_verifier` load models by name; `grade`, `sample`, `label` and `search` run over files or rows and write
+the files that the commands of the same names write. The methods are in `stepmark.label` (`stepmark.label.EveryStep`) and in
+`stepmark.search` (`stepmark.search.BeamSearch`). Every public name is listed in
 `__all__` and loaded when first used; importing this package imports no heavy library.
 """
 
@@ -18,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
+    from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
+    from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.problems.answers import load_verifier as load_verifier
@@ -29,11 +33,13 @@ if TYPE_CHECKING:
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
     from stepmark.records import Refusal as Refusal
+    from stepmark.records import SampledSolution as SampledSolution
     from stepmark.records import ScoredSolution as ScoredSolution
     from stepmark.records import Solution as Solution
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
+    from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
     from stepmark.solutions.segmentation import split as split
@@ -55,16 +61,21 @@ _HOME = {
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
     "Results": "stepmark.store.results",
+    "SampledSolution": "stepmark.records",
     "ScoredSolution": "stepmark.records",
+    "ScriptedPolicy": "stepmark.models.policies.scripted",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "grade": "stepmark.scoring.run",
+    "krippendorff_alpha": "stepmark.metrics.agreement",
+    "label": "stepmark.labels.public",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_verifier": "stepmark.problems.answers",
+    "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
     "train": "stepmark.training.public",

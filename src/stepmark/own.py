@@ -97,6 +97,40 @@ def own(name: str, settings: Sequence[str], kind: Kind, *, setting: str = "metho
     return Own(method=made, source={"method": name, "modules": _sources(name, type(made), told)})
 
 
+def load_method(
+    method: Any, settings: Sequence[str], kind: Kind, known: Mapping[str, Callable[[], Any]]
+) -> tuple[Any, Mapping[str, Any] | None]:
+    """A method, and where it is from if it is a caller's own.
+
+    Args:
+        method: a name in `known`, "package.module:Class", or the method itself.
+        settings: "name=value" each, for a name; of a field that is a dataclass, "how.temperature=0.5".
+        kind: what it must be.
+        known: the library's own, by name.
+
+    Raises:
+        UnknownNameError: no such method.
+        UsageError: what is no such method, a setting that it does not have or take, or settings for a method that is made already.
+    """
+    if not isinstance(method, str):
+        if settings:
+            raise UsageError("`settings` are for a method by its name: set the fields of the method itself")
+        if isinstance(method, type) or not _callable(type(method), kind):
+            raise UsageError(
+                f"`method`: expected {', '.join(known)}, or {kind.wanted}; found {method!r}. See docs/{kind.page}"
+            )
+        return method, None
+    if method in known:
+        made = known[method]
+        if not settings:
+            return made(), None
+        return own(f"{made.__module__}:{made.__name__}", settings, kind).method, None
+    if not FACTORY.fullmatch(method):
+        raise unknown_name(kind.what, method, dict.fromkeys(known, ""))
+    found = own(method, settings, kind)
+    return found.method, found.source
+
+
 def _load(name: str, told: str, kind: Kind) -> Any:
     if not FACTORY.fullmatch(name):
         ours = f" stepmark {kind.what} {name} is the library's own." if name in kind.commands else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
@@ -120,6 +120,37 @@ class Solution:
         return steps_fragment(
             self.texts, problem=self.problem.text, headline=f"{len(self.steps)} steps, not graded"
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledSolution:
+    """A solution that a policy wrote, as one text, with the verdict on its final answer."""
+
+    problem: Problem
+    text: str
+    """As the policy wrote it; not blank. `stepmark.split` cuts it into steps."""
+    id: str | None = None
+    """The problem's id, "#", and the number of the sample, from 0."""
+    source: str | None = None
+    """The policy."""
+    outcome: bool | None = None
+    """Whether the final answer is right; None where there is no verdict."""
+    note: str | None = None
+    """The rule that decided, or why there is no verdict; None where no verdict was asked for."""
+    tokens: int | None = None
+    """How many tokens it has; None where the policy does not report that."""
+    finish: str | None = None
+    """How it ended: "end" (of its own), "stop" (at a stop text), "length" (cut off at `max_tokens`), "end or stop"."""
+    logprob: float | None = None
+    """The sum of its tokens' log-probabilities, at most 0; None where the policy does not report them."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The other columns of the problem's row."""
+
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import steps_fragment
+
+        verdict = {True: "right", False: "wrong", None: "no verdict"}[self.outcome]
+        return steps_fragment([self.text], problem=self.problem.text, headline=verdict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,7 +303,7 @@ class Refusal:
     error: InputError
 
 
-Record = Problem | Solution | LabelledSolution | ScoredSolution
+Record = Problem | Solution | SampledSolution | LabelledSolution | ScoredSolution
 """The records that stand in files and in lists of rows."""
 
 Read = TypeVar("Read")
@@ -322,21 +353,29 @@ def compact(record: Any) -> Any:
         return [compact(one) for one in record]
     if not is_dataclass(record):
         return record
-    values = [(field, getattr(record, field.name)) for field in fields(record)]
+    values = [(own, getattr(record, own.name)) for own in fields(record)]
     return {
-        field.name: compact(value)
-        for field, value in values
-        if field.default is MISSING or value != field.default
+        own.name: compact(value) for own, value in values if own.default is MISSING or value != own.default
     }
 
 
 def record_row(record: Record) -> dict[str, Any]:
-    """A record as the row that files hold: of problems, of solutions, of `stepmark-labels`, of `stepmark grade`."""
+    """A record as the row that files hold: of problems, of solutions, of `stepmark sample`, of `stepmark-labels`, of `stepmark grade`."""
     if isinstance(record, LabelledSolution):
         row: dict[str, Any] = compact(record)
         return row
     if isinstance(record, ScoredSolution):
         return {**record_row(record.solution), **scored_keys(record)}
+    if isinstance(record, SampledSolution):
+        facts = {name: getattr(record, name) for name in SAMPLE_FACTS}
+        return {
+            "problem": record.problem.text,
+            "solution": record.text,
+            "answer": record.problem.answer,
+            "id": record.id,
+            "source": record.source,
+            "meta": {**record.meta, **facts},
+        }
     if isinstance(record, Problem):
         known: dict[str, Any] = {
             "problem": record.text,
@@ -356,6 +395,10 @@ def record_row(record: Record) -> dict[str, Any]:
             "problem_source": problem.source,
         }
     return {key: value for key, value in known.items() if value is not None}
+
+
+SAMPLE_FACTS = ("outcome", "tokens", "finish", "logprob", "note")
+"""Fields of a `SampledSolution` that stand in `meta` of its row."""
 
 
 def scored_keys(scored: ScoredSolution) -> dict[str, Any]:

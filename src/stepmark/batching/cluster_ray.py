@@ -67,7 +67,7 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise BackendError(
-            f"nothing answers at {address} ({error}): is the cluster up? `ray start --head` says its address"
+            f"nothing answers at {address} ({error}): is the cluster up? Ray prints its address when it starts"
         ) from None
 
 

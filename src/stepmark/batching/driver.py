@@ -46,6 +46,25 @@ class Answerer:
     """One reply a request, in order, or an `InputError` for a request that cannot be answered. It may report
     each reply through `ready` as soon as it is there; then it is safe even if a later one fails."""
 
+    def observed(self, observe: Callable[[Reply], None]) -> Answerer:
+        """The same answerer; `observe` is called with each reply, as soon as it is there."""
+
+        def answer(requests: Sequence[Any], ready: Ready) -> Sequence[Reply]:
+            reported = set[int]()
+
+            def arrived(number: int, reply: Reply) -> None:
+                ready(number, reply)
+                reported.add(number)
+                observe(reply)
+
+            replies = self.answer(requests, arrived)
+            for number, reply in enumerate(replies):
+                if number not in reported:
+                    observe(reply)
+            return replies
+
+        return Answerer(identity=self.identity, answer=answer)
+
 
 class ReplyStore(Protocol):
     """Where replies are kept: a mapping from key to text that only grows."""

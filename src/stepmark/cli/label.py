@@ -1,45 +1,19 @@
-"""`stepmark label`: step labels from rollouts, searches for the first error, judges, and arithmetic; a command a method."""
+"""`stepmark label`: the commands of `stepmark.label`, one a method; a method's flags are the fields of its class."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from cyclopts import App, Parameter
 
-METHODS: dict[str, tuple[str, str]] = {
-    "rollout": (
-        "stepmark.cli.label_methods:rollout_command",
-        "Every step, k rollouts each (Math-Shepherd).",
-    ),
-    "binary": ("stepmark.cli.label_methods:binary_command", "The first error by binary search (OmegaPRM)."),
-    "bayes": (
-        "stepmark.cli.label_methods:bayes_command",
-        "The first error by Bayesian search; fewest tokens.",
-    ),
-    "tree": (
-        "stepmark.cli.label_methods:tree_command",
-        "A tree of rollouts a problem, each used again as a solution (OmegaPRM).",
-    ),
-    "judge": (
-        "stepmark.cli.label_methods:judge_command",
-        "A language model as the critic, sampled and voted.",
-    ),
-    "formulas": (
-        "stepmark.cli.label_methods:formulas_command",
-        "Calculations checked exactly; needs no model.",
-    ),
-    "own": (
-        "stepmark.cli.label_methods:own_command",
-        "A labeller of your own: --method package.module:Class.",
-    ),
-    "exact": (
-        "stepmark.cli.label_exact:exact_command",
-        "Errors put on purpose into right solutions; needs no model.",
-    ),
-    "consensus": (
-        "stepmark.cli.label_consensus:consensus_command",
-        "What several labelled files of the same solutions agree on.",
-    ),
-}
-"""Name: where the command lives, and its line in `stepmark label --help`."""
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.cli.twin import Call, Model, command, report
+from stepmark.errors import UsageError
+from stepmark.labels.labelling import Labeller
+from stepmark.labels.methods import METHODS
+from stepmark.labels.solutions import label
+from stepmark.models.policies import check_policy, load_policy
 
 app = App(
     name="label",
@@ -48,5 +22,68 @@ app = App(
     # A labeller's settings are its flags, and they are plain bools: no --no-stop-at-success.
     default_parameter=Parameter(negative=""),
 )
-for _name, (_place, _summary) in METHODS.items():
-    app.command(_place, name=_name, help=_summary)
+
+_SUMMARIES = {
+    "rollout": "Every step, k rollouts each (Math-Shepherd).",
+    "binary": "The first error by binary search (OmegaPRM).",
+    "bayes": "The first error by Bayesian search; fewest tokens.",
+    "tree": "A tree of rollouts a problem, each used again as a solution (OmegaPRM).",
+    "judge": "A language model as the critic, sampled and voted; needs no reference answer.",
+    "formulas": "Calculations checked exactly; needs no model.",
+}
+
+_VERIFYING = ("verifier", "percent", "isolation")
+_UNASKED: Mapping[str, tuple[str, ...]] = {
+    "judge": _VERIFYING,
+    "formulas": (*_VERIFYING, "policy", "budget", "in_flight", "cluster"),
+}
+"""Settings that mean nothing for a method."""
+
+_COMMON = ("policy", "out", "verifier", "budget", "split", "columns", "keep_going", "seed")
+
+
+def _run(call: Call) -> int:
+    if call.settings["out"] is None:
+        raise UsageError("expected `out`: the file that the labelled solutions are written to")
+    report(label(call.inputs[0], call.models.get("policy"), **call.settings).summary)
+    return 0
+
+
+def _command(name: str | None, summary: str) -> Callable[..., int]:
+    """The command of a method; None: of any, by its name."""
+    labeller: Callable[[], Labeller] | None = None if name is None else METHODS[name]
+    unasked = () if name is None else ("settings", *_UNASKED.get(name, ()))
+    methods: dict[str, Callable[[], Any]] = {} if labeller is None else {"method": labeller}
+    policy = Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens"), optional=True)
+    made = command(
+        label,
+        _run,
+        file="solutions: JSON lines, CSV, TSV, Parquet or a JSON list",
+        models={} if "policy" in unasked else {"policy": policy},
+        methods=methods if "cluster" in unasked else {**methods, "cluster": Cluster},
+        hidden=("prior",),
+        common=_COMMON if name is not None else ("method", "settings", *_COMMON[:-1]),
+        drop=("progress", *unasked),
+    )
+    made.__doc__ = summary
+    return made
+
+
+for _name, _summary in _SUMMARIES.items():
+    app.command(_command(_name, _summary), name=_name)
+app.command(
+    "stepmark.cli.label_exact:exact_command",
+    name="exact",
+    help="Errors put on purpose into right solutions; needs no model.",
+)
+app.command(
+    "stepmark.cli.label_consensus:consensus_command",
+    name="consensus",
+    help="What several labelled files of the same solutions agree on.",
+)
+app.default(
+    _command(
+        None,
+        "Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`.",
+    )
+)

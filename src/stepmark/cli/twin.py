@@ -7,6 +7,7 @@ of its arguments is), and a flag that loads a model from the function that loads
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import re
 import sys
@@ -228,7 +229,7 @@ def report(text: str) -> None:
 
 def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     """The annotation of a flag, without the constraints, which the library checks; and what cyclopts must know of it."""
-    annotation = plain = _without_metadata(annotation)
+    annotation = plain = _typed(_without_metadata(annotation))
     if Path in get_args(plain):
         return (FileOrDash | None if default is None else FileOrDash), {}
     if plain is bool:
@@ -239,6 +240,15 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
         return tuple[str, ...], {"negative": "", "show_default": False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
+
+
+def _typed(annotation: Any) -> Any:
+    """What can be typed of an annotation: of a model, a verifier or a method that may be an object too, its name."""
+    parts = get_args(annotation)
+    if get_origin(annotation) not in (Union, types.UnionType) or str not in parts:
+        return annotation
+    # typing.is_protocol is of Python 3.13.
+    return Union[tuple(part for part in parts if not getattr(part, "_is_protocol", False))]  # noqa: UP007 - made at run time
 
 
 def _without_metadata(annotation: Any) -> Any:
@@ -256,6 +266,7 @@ def _summary(function: Callable[..., Any]) -> str:
     return "\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)
 
 
+@functools.cache
 def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     from docstring_parser import parse
 
@@ -266,6 +277,7 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     return {name: text[:1].upper() + re.sub(r"`{1,2}", "", text[1:]) for name, text in texts.items()}
 
 
+@functools.cache
 def _field_texts(kind: type) -> dict[str, str]:
     from docstring_parser import parse_from_object
 

@@ -25,70 +25,57 @@ OmegaPRM (arXiv 2406.06592). Deviations, and why:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import field, replace
+from typing import Annotated, Literal, final
 
 import numpy as np
+from pydantic import Field
 
 from stepmark.batching import Method, together
-from stepmark.errors import UsageError, said
+from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch, information
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import LabelledSolution, Solution, Verdict
+from stepmark.settings import settings
 
 Root = tuple[int, int]
 """(successes, trials) of whole solutions of a problem."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class BayesianSearch:
-    """The first error of a wrong-answer solution by Bayesian search; see the module.
-
-    Raises:
-        UsageError: a setting out of its range.
-    """
+    """The first error of a wrong-answer solution by Bayesian search; see the module."""
 
     name: str = "bayes"
     """Who judged, in the output; "bayes:MODEL" says with which policy."""
-    confidence: float = 0.9
-    """Stop when one place has this much of the posterior; in (0, 1)."""
-    batch: int = 2
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Stop when one place has this much of the posterior."""
+    batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = 2
     """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
-    max_rollouts: int = 64
+    max_rollouts: Annotated[int, Field(ge=1)] = 64
     """End of the budget; never exceeded."""
-    max_tokens_a_solution: int | None = None
+    max_tokens_a_solution: Annotated[int, Field(ge=1)] | None = None
     """End of the budget in written tokens: no round starts at or past it, so the last round may pass it."""
-    least_bits: float = 0.0
+    least_bits: Annotated[float, Field(ge=0)] = 0.0
     """Give up when the best rollout promises fewer bits for each solution's length that it writes; 0 never, 0.1 soon."""
     at_budget: Literal["abstain", "guess"] = "abstain"
     """When the budget or the promise ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
-    root: int = 0
+    root: Annotated[int, Field(ge=0)] = 0
     """Rollouts of the bare problem in the first round. Solutions of one problem share them, so their price is paid once a problem."""
-    sound: float | None = None
-    """Prior probability that no step is wrong, in [0, 1). Left out: 0 where the answer is wrong, else one step's share."""
+    sound: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Prior probability that no step is wrong. Default: 0 where the answer is wrong, else one step's share."""
     prior: RatePrior = field(default_factory=RatePrior)
     """What is believed of the success rates."""
     how: Rollouts = field(default_factory=Rollouts)
     """How rollouts are sampled."""
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("confidence", 0 < self.confidence < 1, "in (0, 1)"),
-            ("batch", 1 <= self.batch <= LARGEST_BATCH, f"1 to {LARGEST_BATCH}"),
-            ("max_rollouts", self.max_rollouts >= 1, "at least 1"),
-            (
-                "max_tokens_a_solution",
-                self.max_tokens_a_solution is None or self.max_tokens_a_solution >= 1,
-                "None or at least 1",
-            ),
-            ("least_bits", self.least_bits >= 0, "0 or more"),
-            ("at_budget", self.at_budget in ("abstain", "guess"), "'abstain' or 'guess'"),
-            ("root", 0 <= self.root <= self.max_rollouts, "0 to max_rollouts"),
-            ("sound", self.sound is None or 0 <= self.sound < 1, "None or in [0, 1)"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
+        if self.root > self.max_rollouts:
+            raise UsageError(
+                f"`root` {self.root}: expected at most `max_rollouts`, which is {self.max_rollouts}"
+            )
 
     def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
         """Find the first error.
@@ -172,7 +159,7 @@ class BayesianSearch:
             return False
         if cost.tokens is None:
             raise UsageError(
-                "max_tokens_a_solution needs a policy that counts its tokens; set max_rollouts instead"
+                "`max_tokens_a_solution` needs a policy that counts its tokens; set `max_rollouts` instead"
             )
         return cost.tokens >= self.max_tokens_a_solution
 

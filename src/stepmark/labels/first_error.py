@@ -32,20 +32,19 @@ that stopped (1 of n) overrates its prefix.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Annotated, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
-from stepmark.labels.labelling import (
-    Cost,
-    Labelling,
-    Probe,
-    Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
-)
-from stepmark.labels.rollout import RolloutLabeller, check_at_once, count_steps, labelled, own_answer
+from stepmark.labels.labelling import Cost, Labelling, Probe
+from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
+from stepmark.settings import settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class BinarySearch(RolloutLabeller):
     """OmegaPRM's search for the first error: k rollouts at about log2 M prefixes."""
 
@@ -53,15 +52,10 @@ class BinarySearch(RolloutLabeller):
     """Who judged, in the output; "binary-search:MODEL" says with which policy."""
     stop_at_success: bool = False
     """Write no more of a probe after a success: the first error stays the same, shares do not."""
-    at_once: int = 1
+    at_once: Annotated[int, Field(ge=1)] = 1
     """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     check_start: bool = False
     """Roll out the problem itself first, and abstain if no rollout solves it: such a policy says nothing about steps."""
-
-    def __post_init__(self) -> None:
-        # By name: with slots, super() does not find the class.
-        RolloutLabeller.__post_init__(self)
-        check_at_once(self.at_once)
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Find the first error of one solution.

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, final
 
 from stepmark.batching import Method
 from stepmark.labels.expressions import UnreadableError, Value, is_share_of_parts, plain_number, value
@@ -42,6 +42,7 @@ from stepmark.labels.formula_text import (
 from stepmark.labels.labelling import Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.settings import settings
 
 Truth = Literal["right", "wrong", "unknown"]
 
@@ -106,7 +107,8 @@ def check(text: str) -> tuple[Formula, ...]:
     return tuple(sorted(found, key=lambda formula: (formula.start, formula.end)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class Formulas:
     """The labeller: steps with a false calculation are wrong."""
 

@@ -44,15 +44,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, final
+
+from pydantic import Field
 
 from stepmark.batching import Message, Method, Request, Write, Written
-from stepmark.errors import InputError, UsageError, said
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Judgement, LabelledSolution, Solution
+from stepmark.settings import settings
 
 _TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
 _THOUGHT_END = "</think>"
@@ -106,56 +109,43 @@ class Votes:
         return ranked[0][0], "most votes"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class Judge:
-    """Settings of a judge; any policy that follows instructions can be one.
-
-    Raises:
-        UsageError: a setting out of its range.
-    """
+    """Settings of a judge; any policy that follows instructions can be one."""
 
     ask: Literal["place", "steps"] = "place"
     """For the place of the first error in the whole solution, or about one step after another."""
     name: str = "judge"
     """Who judged, in the output; "judge:MODEL" says which model it was."""
-    votes: int = 8
+    votes: Annotated[int, Field(ge=1)] = 8
     """Replies a question."""
-    retries: int = 1
+    retries: Annotated[int, Field(ge=0)] = 1
     """How often replies that are no vote are asked for again."""
-    quorum: int | None = None
-    """Votes that a decision needs. Left out: more than half of `votes`."""
-    agreement: float = 0.0
-    """Share of the votes that a decision needs, in [0, 1]; 0 for any lead."""
+    quorum: Annotated[int, Field(ge=1)] | None = None
+    """Votes that a decision needs. Default: more than half of `votes`."""
+    agreement: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the votes that a decision needs; 0 for any lead."""
     beyond: bool = False
     """With ask = steps: ask about the steps after the first wrong one too."""
-    temperature: float = 0.7
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
     """Of the replies."""
-    top_p: float = 0.95
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Of the replies: sample among the likeliest tokens that together hold this share of the probability."""
-    max_tokens: int = 4096
+    max_tokens: Annotated[int, Field(ge=1)] = 4096
     """The longest reply; one that is cut off is no vote."""
     seed: int = 0
     """Of the replies: another seed gives others."""
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("ask", self.ask in ("place", "steps"), "'place' or 'steps'"),
-            ("votes", self.votes >= 1, "at least 1"),
-            ("retries", self.retries >= 0, "0 or more"),
-            ("quorum", self.quorum is None or 1 <= self.quorum <= self.votes, f"None or in 1 … {self.votes}"),
-            ("agreement", 0 <= self.agreement <= 1, "in [0, 1]"),
-            ("temperature", self.temperature >= 0, "0 or more"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
+        if self.quorum is not None and self.quorum > self.votes:
+            raise UsageError(f"`quorum` {self.quorum}: expected at most `votes`, which is {self.votes}")
         if self.temperature == 0 and self.votes > 1:
             raise UsageError(
-                f"Judge: at temperature 0 all {self.votes} votes are one; set a temperature or votes=1"
+                f"`votes` {self.votes}: at `temperature` 0 all votes are one; set another temperature, or one vote"
             )
         if self.beyond and self.ask == "place":
-            raise UsageError(
-                "Judge: beyond=True needs ask='steps'; a place says nothing of the steps after it"
-            )
+            raise UsageError("`beyond` needs `ask` steps: a place says nothing of the steps after it")
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Label one solution.

@@ -7,15 +7,17 @@ many solutions' requests together and records every reply before it is used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from stepmark.batching import Message, Method, Verify, Write, Written
-from stepmark.errors import InputError, UsageError, said
+from stepmark.errors import InputError
 from stepmark.problems.extraction import find_answer
-from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+from stepmark.records import Judgement, LabelledSolution, Solution, Verdict, step_number
+from stepmark.settings import settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,14 @@ class Labelling:
     critiques: Critiques | None = None
     """Of a judge, and of no other labeller."""
 
+    @property
+    def first_error_step(self) -> int | None:
+        """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
+        return step_number(self.first_error)
+
+    def _repr_html_(self) -> str:
+        return self.labelled._repr_html_()
+
 
 class Labeller(Protocol):
     """A way to label the steps of a solution: a frozen dataclass of settings with one method."""
@@ -88,31 +98,22 @@ class Labeller(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Rollouts:
     """How prefixes are continued."""
 
-    temperature: float = 0.7
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
     """Of the rollouts; 0 is greedy, and then all rollouts of a prefix are one."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of the rollouts: sample among the likeliest tokens that together hold this share of the probability."""
-    max_tokens: int = 512
+    max_tokens: Annotated[int, Field(ge=1)] = 512
     """The longest rollout; one that is cut off before it names an answer has no verdict."""
     seed: int = 0
     """Of the rollouts: another seed gives others."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text, for base models."""
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
-    """Said after the problem; "" for nothing."""
-
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
+    """Written after the problem; "" for nothing."""
 
 
 CUT_OFF = "cut off by max_tokens before it named an answer of its own"

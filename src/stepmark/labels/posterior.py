@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeAlias, final
+from typing import Annotated, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from stepmark.errors import UsageError
+from stepmark.settings import settings
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -33,39 +35,25 @@ _SUREST = 0.999
 LARGEST_BATCH = 8
 """A batch of n is chosen over its 2**n outcomes."""
 
+_Positive = Annotated[float, Field(gt=0)]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@settings
 class RatePrior:
-    """What is believed of the success rates before any rollout.
+    """What is believed of the success rates before any rollout."""
 
-    Raises:
-        UsageError: a value out of its range.
-    """
-
-    sound: tuple[float, float] = (1.0, 1.0)
+    sound: tuple[_Positive, _Positive] = (1.0, 1.0)
     """Beta(a, b) of g, the rate of the bare problem."""
-    broken: tuple[float, float] = (1.0, 9.0)
+    broken: tuple[_Positive, _Positive] = (1.0, 9.0)
     """Beta(a, b) of b, the rate right after an error; only rates below g count."""
-    rises: tuple[float, ...] = (0.0, 0.5, 1.0)
-    """Values of r, equally likely, each in [0, 1]."""
-    decays: tuple[float, ...] = (1.0, 0.6)
-    """Values of d, equally likely, each in (0, 1]."""
-    spread: float = 10.0
-    """Pseudo-rollouts that hold a prefix's own rate to the curve; above 0; `inf` for exactly on it."""
-    nodes: int = 20
+    rises: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)] = (0.0, 0.5, 1.0)
+    """Values of r, equally likely."""
+    decays: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (1.0, 0.6)
+    """Values of d, equally likely."""
+    spread: _Positive = 10.0
+    """Pseudo-rollouts that hold a prefix's own rate to the curve; `inf` for exactly on it."""
+    nodes: Annotated[int, Field(ge=2)] = 20
     """Grid points for g and for b each."""
-
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("sound", len(self.sound) == 2 and min(self.sound) > 0, "two numbers above 0"),
-            ("broken", len(self.broken) == 2 and min(self.broken) > 0, "two numbers above 0"),
-            ("rises", self.rises and all(0 <= r <= 1 for r in self.rises), "numbers in [0, 1]"),
-            ("decays", self.decays and all(0 < d <= 1 for d in self.decays), "numbers in (0, 1]"),
-            ("spread", self.spread > 0, "above 0"),
-            ("nodes", self.nodes >= 2, "at least 2"),
-        ):
-            if not good:
-                raise UsageError(f"RatePrior: {name} must be {wanted}, found {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -37,10 +37,13 @@ Equal prefixes of several solutions share their rollouts, since these are asked 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, final
+
+from pydantic import Field
 
 from stepmark.batching import Method, Verify, together
-from stepmark.errors import InputError, UsageError, said
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import (
     Cost,
     Labelling,
@@ -53,6 +56,7 @@ from stepmark.labels.labelling import (
     value_judgement,
 )
 from stepmark.records import Judgement, LabelledSolution, Solution, Verdict
+from stepmark.settings import settings
 
 OWN_ANSWER = "the solution's own answer"
 """Note of a value that is no rollout's: the verdict on the answer that the solution itself gives."""
@@ -70,31 +74,22 @@ def soft_label(evidence: Judgement) -> float | None:
     return (evidence.successes or 0) / evidence.trials if evidence.trials else evidence.share
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class RolloutLabeller:
-    """What labellers that roll out with k fixed have in common; not one itself.
+    """What labellers that roll out with k fixed have in common; not one itself."""
 
-    Raises:
-        UsageError: a setting out of its range.
-    """
-
-    k: int = 8
+    k: Annotated[int, Field(ge=1)] = 8
     """Rollouts of each prefix that is tried."""
     how: Rollouts = field(default_factory=Rollouts)
     """How they are sampled."""
-    retries: int = 1
+    retries: Annotated[int, Field(ge=0)] = 1
     """How often a prefix of which too little is known (no success, fewer verdicts than `least`) is given k more rollouts."""
-    least: int = 1
+    least: Annotated[int, Field(ge=1)] = 1
     """Verdicts that are needed before "no success" means that a prefix is bad, in 1 … k."""
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("k", self.k >= 1, "at least 1"),
-            ("retries", self.retries >= 0, "0 or more"),
-            ("least", 1 <= self.least <= self.k, f"in 1 … k ({self.k})"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
+        if self.least > self.k:
+            raise UsageError(f"`least` {self.least}: expected at most `k`, which is {self.k}")
 
     def known(self, found: Probe) -> bool:
         """Whether a probe says anything: a success, or enough verdicts without one."""
@@ -131,7 +126,8 @@ class RolloutLabeller:
         return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class EveryStep(RolloutLabeller):
     """Math-Shepherd's labels: k rollouts from every prefix (see the module for what each setting changes)."""
 
@@ -139,7 +135,7 @@ class EveryStep(RolloutLabeller):
     """Who judged, in the output; "every-step:MODEL" says with which policy."""
     stop_at_success: bool = False
     """Write no more of a prefix after a success: hard labels and first errors stay the same, shares do not."""
-    at_once: int = 1
+    at_once: Annotated[int, Field(ge=1)] = 1
     """With `stop_at_success`: rollouts written before looking; more of them make fewer rounds and save less."""
     stop_at_error: bool = False
     """Try prefixes one by one up to the first bad one: the first error stays the same, later steps have no evidence."""
@@ -148,11 +144,6 @@ class EveryStep(RolloutLabeller):
     check_start: bool = False
     """Roll out the problem itself first, and abstain if no rollout solves it: then a prefix without a success says
     nothing of its steps."""
-
-    def __post_init__(self) -> None:
-        # By name: with slots, super() does not find the class.
-        RolloutLabeller.__post_init__(self)
-        check_at_once(self.at_once)
 
     def label(self, solution: Solution) -> Method[Labelling]:
         """Label one solution.
@@ -281,13 +272,3 @@ def count_steps(solution: Solution) -> int:
     if not solution.steps:
         raise InputError("expected at least one step, found none", where=solution.id, field="steps")
     return len(solution.steps)
-
-
-def check_at_once(at_once: int) -> None:
-    """Refuse a group of no rollouts.
-
-    Raises:
-        UsageError: under 1.
-    """
-    if at_once < 1:
-        raise UsageError(f"at_once must be at least 1, found {at_once}")

@@ -1,14 +1,16 @@
-"""Many solutions through one labeller: answered together, given back in order, one that cannot be labelled beside the others."""
+"""Many solutions through one labeller: answered together, in order; one that cannot be labelled costs the others nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from stepmark.batching import Answerer, Method, ReplyStore, run
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labeller, Labelling
+from stepmark.labels.tree import RolloutTree
 from stepmark.records import Refusal, Solution
+
+Result = Labelling | Refusal
 
 
 def label(
@@ -18,7 +20,7 @@ def label(
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
-) -> Iterator[Labelling | Refusal]:
+) -> Iterator[Result]:
     """Label a stream of solutions: one result each, in their order.
 
     Args:
@@ -32,60 +34,39 @@ def label(
         BackendError: the policy or the verifier failed; all replies so far are in the store.
         UsageError: the labeller asks for what nothing here answers.
     """
-    methods = (_kept(labeller, solution) for solution in solutions)
-    for _, result in run(methods, answerers, store=store, in_flight=in_flight):
+    groups = ((solution,) for solution in solutions)
+    for (result,) in label_groups(groups, labeller, answerers, store=store, in_flight=in_flight):
         yield result
 
 
-def _kept(labeller: Labeller, solution: Solution) -> Method[Labelling | Refusal]:
-    """The labeller's method; its refusal of one solution is a result and costs the others nothing."""
-    try:
-        return (yield from labeller.label(solution))
-    except InputError as error:
-        return Refusal(solution=solution, error=error)
-
-
-class TogetherLabeller(Protocol):
-    """A labeller to which several solutions of one problem are one piece of work (`tree.RolloutTree`)."""
-
-    def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
-        """One result a solution, in order.
-
-        Raises:
-            InputError: none of them can be labelled.
-        """
-
-
-def label_together(
+def label_groups(
     groups: Iterable[Sequence[Solution]],
-    labeller: TogetherLabeller,
+    labeller: Labeller,
     answerers: Mapping[type, Answerer],
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
-) -> Iterator[tuple[Labelling | Refusal, ...]]:
-    """Label a stream of groups, each of several solutions of one problem: one result a solution, a tuple a group, in order.
+) -> Iterator[tuple[Result, ...]]:
+    """Label a stream of groups: one result a solution, a tuple a group, in order; see `label`.
 
     Args:
-        groups: read as needed; none is empty.
+        groups: of a tree the solutions of one problem, which share it; of other labellers one solution each.
         labeller: the method.
-        answerers: see `label`.
-        store: see `label`.
+        answerers: as there.
+        store: as there.
         in_flight: groups that are worked on at once.
-
-    Raises:
-        BackendError: the policy or the verifier failed; all replies so far are in the store.
-        UsageError: the labeller asks for what nothing here answers.
     """
-    methods = (_kept_together(labeller, group) for group in groups)
-    for _, result in run(methods, answerers, store=store, in_flight=in_flight):
-        yield result
+    methods = (_labelled(labeller, group) for group in groups)
+    for _, results in run(methods, answerers, store=store, in_flight=in_flight):
+        yield results
 
 
-def _kept_together(
-    labeller: TogetherLabeller, group: Sequence[Solution]
-) -> Method[tuple[Labelling | Refusal, ...]]:
+def _labelled(labeller: Labeller, group: Sequence[Solution]) -> Method[tuple[Result, ...]]:
+    """The results of a group; that none of it can be labelled is a result too."""
     try:
-        return (yield from labeller.label_together(group))
+        if isinstance(labeller, RolloutTree):
+            return (yield from labeller.label_together(group))
+        (solution,) = group
+        return ((yield from labeller.label(solution)),)
     except InputError as error:
         return tuple(Refusal(solution=solution, error=error) for solution in group)

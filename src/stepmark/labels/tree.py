@@ -45,72 +45,55 @@ Deviations from the paper:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import sqrt
-from typing import Literal, final
+from typing import Annotated, Literal, final
+
+from pydantic import Field
 
 from stepmark.batching import Method
-from stepmark.errors import InputError, UsageError, said
-from stepmark.labels.branches import cut_branch, on_lines, prefixes, way_of
+from stepmark.errors import InputError, UsageError
 from stepmark.labels.first_error import first_bad_prefix
-from stepmark.labels.labelling import (
-    Cost,
-    Labelling,
-    Probe,
-    Rollouts,  # noqa: F401  the inherited field's type, which the generated __init__ names and the command line resolves
-)
+from stepmark.labels.labelling import Cost, Labelling, Probe
 from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
-from stepmark.labels.tree_nodes import Candidate, Path, State
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
-from stepmark.solutions.segmentation import check_way
+from stepmark.settings import settings
+from stepmark.solutions.segmentation import check_way, split
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@final
+@settings
 class RolloutTree(RolloutLabeller):
     """OmegaPRM's tree; the defaults are the paper's."""
 
     name: str = "rollout-tree"
     """Who judged, in the output; "rollout-tree:MODEL" says with which policy."""
-    searches: int = 100
+    searches: Annotated[int, Field(ge=1)] = 100
     """Searches for a first error, a problem: of the given solutions, then of rollouts."""
-    max_tokens_a_problem: int | None = None
+    max_tokens_a_problem: Annotated[int, Field(ge=1)] | None = None
     """End of a tree's budget in written tokens: no search starts at or past it, so the last one may pass it."""
-    alpha: float = 0.5
-    """Of the selection, in (0, 1]: how much a state's failures cost it."""
-    beta: float = 0.9
-    """Of the selection, in (0, 1]: how much a rollout's length costs it."""
-    length_scale: float = 500
+    omega_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of the selection, the paper's alpha: how much a state's failures cost it."""
+    omega_beta: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Of the selection, the paper's beta: how much a rollout's length costs it."""
+    length_scale: Annotated[float, Field(gt=0)] = 500.0
     """Of the selection: the paper's L, in the unit of `length`."""
-    c_puct: float = 0.125
-    """Of the selection, 0 or more: how much states that were seldom searched from are preferred."""
+    c_puct: Annotated[float, Field(ge=0)] = 0.125
+    """Of the selection: how much states that were seldom searched from are preferred."""
     length: Literal["tokens", "words"] = "tokens"
     """What a rollout's length is counted in; words, for policies that do not tell tokens, are what white space parts."""
     split_rollouts: str | None = None
-    """How rollouts are cut into steps (`stepmark split`). Left out: as the solutions were, by line if their steps were given."""
+    """How rollouts are cut into steps (`stepmark split`). Default: as the solutions were, by line if their steps were given."""
 
     def __post_init__(self) -> None:
         # By name: with slots, super() does not find the class.
         RolloutLabeller.__post_init__(self)
-        for name, good, wanted in (
-            ("searches", self.searches >= 1, "at least 1"),
-            (
-                "max_tokens_a_problem",
-                self.max_tokens_a_problem is None or self.max_tokens_a_problem >= 1,
-                "None or at least 1",
-            ),
-            ("alpha", 0 < self.alpha <= 1, "in (0, 1]"),
-            ("beta", 0 < self.beta <= 1, "in (0, 1]"),
-            ("length_scale", self.length_scale > 0, "over 0"),
-            ("c_puct", self.c_puct >= 0, "0 or more"),
-            ("length", self.length in ("tokens", "words"), "'tokens' or 'words'"),
-        ):
-            if not good:
-                raise UsageError(f"{said(name)} must be {wanted}, found {getattr(self, name)!r}")
         if self.split_rollouts is not None:
             check_way(self.split_rollouts)
             if self.split_rollouts in ("agent", "marker"):
                 raise UsageError(
-                    f"RolloutTree: rollouts cannot be cut by {self.split_rollouts!r}; name another way"
+                    f"`split_rollouts` {self.split_rollouts}: rollouts cannot be cut this way; name another"
                 )
 
     def label(self, solution: Solution) -> Method[Labelling]:
@@ -249,10 +232,41 @@ def priority(*, mc: float, length: float, visits: int, total: int, settings: Rol
         length: of the rollout, in the unit of the settings.
         visits: searches that started from the state.
         total: searches that started from any state.
-        settings: alpha, beta, L, c_puct.
+        settings: its alpha, beta, L and c_puct.
     """
-    value: float = settings.alpha ** (1 - mc) * settings.beta ** (length / settings.length_scale)
+    value: float = settings.omega_alpha ** (1 - mc) * settings.omega_beta ** (length / settings.length_scale)
     return value + settings.c_puct * sqrt(total) / (1 + visits)
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class State:
+    """A prefix that was rolled out."""
+
+    steps: tuple[Step, ...]
+    found: Probe
+    visits: int = 0
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Path:
+    """A solution or a rollout, from the problem to its end."""
+
+    solution: Solution
+    texts: tuple[str, ...]
+    """The prefix of each number of steps, from none to all."""
+    own: Verdict
+    """On its own answer."""
+    first_error: int | None = None
+    abstained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A wrong rollout of a state, not yet searched."""
+
+    state: State
+    path: Path
+    length: int
 
 
 @final
@@ -284,7 +298,7 @@ class _Tree:
         most = self._settings.max_tokens_a_problem
         if most is not None and self.cost.tokens is None:
             raise UsageError(
-                "max_tokens_a_problem needs a policy that counts its tokens; set `searches` instead"
+                "`max_tokens_a_problem` needs a policy that counts its tokens; set `searches` instead"
             )
         tokens = self.cost.tokens or 0
         return self.searched >= self._settings.searches or (most is not None and tokens >= most)
@@ -393,7 +407,60 @@ class _Tree:
         if self._settings.length == "words":
             return len(text.split())
         if tokens is None:
-            raise UsageError(
-                "RolloutTree: the policy does not tell how many tokens it wrote; count words with length='words'"
-            )
+            raise UsageError("the policy does not report how many tokens it wrote; set `length` to words")
         return tokens
+
+
+def prefixes(steps: Sequence[Step]) -> tuple[str, ...]:
+    """The text of each number of steps, from none to all: len(steps) + 1 texts."""
+    return ("", *accumulate(step.raw for step in steps))
+
+
+def on_lines(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Ready-made steps on a line each, as `labelling.prefix_text` shows them; others as they are."""
+    if any(step.start is not None or step.lead or step.tail for step in steps):
+        return tuple(steps)
+    lines = [replace(step, tail="\n") for step in steps]
+    return tuple(replace(step, start=len(text)) for step, text in zip(lines, prefixes(lines), strict=False))
+
+
+def way_of(asked: str | None, given: Sequence[Solution]) -> str:
+    """How rollouts are cut: as asked, else as the given solutions were, "line" where their steps were ready-made.
+
+    Raises:
+        InputError: they were cut in several ways, or in one that rollouts cannot be cut in.
+    """
+    if asked is not None:
+        return asked
+    ways = {solution.split or "line" for solution in given} or {"line"}
+    if len(ways) > 1 or ways & {"agent", "marker"}:
+        raise InputError(
+            f"rollouts cannot be cut as these solutions were ({', '.join(sorted(ways))}); say how with `split_rollouts`",
+            where=given[0].id,
+            field="split",
+        )
+    return ways.pop()
+
+
+def cut_branch(begun: tuple[Step, ...], text: str, way: str) -> tuple[tuple[Step, ...], str]:
+    """The steps of a prefix, kept as they are, followed by those of a text that continues it.
+
+    The whole is cut where that puts a border at the prefix's end: a numbered list, or a formula that the prefix opened, is then
+    seen whole. Else the text is cut by itself.
+
+    Args:
+        begun: the prefix's steps, possibly none.
+        text: what continues it; not blank.
+        way: one of `segmentation.WAYS`.
+
+    Returns:
+        The steps, whose offsets count from the beginning of the whole, and the way that cut the text (never "auto").
+    """
+    before = prefixes(begun)[-1]
+    whole = split(before + text, way)
+    ends = [len(share) for share in prefixes(whole.steps)]
+    if len(before) in ends:
+        return (*begun, *whole.steps[ends.index(len(before)) :]), whole.how
+    alone = split(text, way)
+    moved = (replace(step, start=len(before) + (step.start or 0)) for step in alone)
+    return (*begun, *moved), alone.how

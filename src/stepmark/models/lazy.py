@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, final
 
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -62,3 +65,30 @@ class Lazy(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"
+
+
+def check_models(cluster: Cluster | None, *models: object) -> None:
+    """Refuse models that cannot be loaded as they were named, or whom a cluster's workers cannot load; nothing is loaded.
+
+    Args:
+        cluster: that they are loaded on; None for this process.
+        models: as they were given; None where there is none.
+
+    Raises:
+        UsageError: it says which setting and what to do.
+    """
+    for model in models:
+        if isinstance(model, Lazy):
+            model.check()
+        elif model is not None and cluster is not None and cluster.ray is not None:
+            raise UsageError(
+                f"`ray`: expected models as names, which every worker loads, found a {type(model).__name__} of this process"
+            )
+    if cluster is not None:
+        devices = [str(model.arguments.get("device", "auto")) for model in models if isinstance(model, Lazy)]
+        cluster.check(next((device for device in devices if device.startswith("cuda")), "auto"))
+
+
+def arguments_of(model: object) -> Mapping[str, Any]:
+    """What a model is loaded with; nothing for one that is loaded already, or for none."""
+    return model.arguments if isinstance(model, Lazy) else {}

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import final
@@ -195,3 +195,18 @@ class MemoryReplies:
             while len(self._replies) > self._limit:
                 self._replies.popitem(last=False)
         return standing
+
+
+@contextmanager
+def open_replies(out: str | Path | None) -> Iterator[ReplyFile | MemoryReplies]:
+    """The replies of a run: in OUT.replies.sqlite, or in memory where it writes no file.
+
+    Raises:
+        InputError: as `ReplyFile`.
+        StorageError: as there.
+    """
+    if out is None:
+        yield MemoryReplies()
+        return
+    with closing(ReplyFile(f"{out}.replies.sqlite")) as replies:
+        yield replies

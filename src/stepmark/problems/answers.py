@@ -13,6 +13,7 @@ answer, and all say in `Verdict.note` which rule decided.
 from __future__ import annotations
 
 import re
+import sys
 import time
 import unicodedata
 from abc import ABC, abstractmethod
@@ -128,6 +129,7 @@ def open_verifier(
     *,
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
+    shown: bool = False,
 ) -> Iterator[Verifier]:
     """A verifier for a run; one that is loaded here is closed afterwards.
 
@@ -135,6 +137,7 @@ def open_verifier(
         verifier: it, or its name.
         percent: as for `load_verifier`.
         isolation: as for `load_verifier`.
+        shown: report on standard error what keeps programs apart from this machine.
 
     Raises:
         StepmarkError: whatever `load_verifier` raises.
@@ -143,10 +146,39 @@ def open_verifier(
         yield verifier
         return
     loaded = load_verifier(verifier, percent=percent, isolation=isolation)
+    if shown:
+        report_isolation(verifier, isolation)
     try:
         yield loaded
     finally:
         loaded.close()
+
+
+def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None) -> None:
+    """Report on standard error what keeps the programs of a verifier apart from this machine; nothing where it runs none."""
+    programs = isolation_of(verifier, isolation) if isinstance(verifier, str) else None
+    if programs is not None:
+        sys.stderr.write(f"{isolation_note(programs)}\n")
+
+
+def verifier_facts(
+    verifier: VerifierLike | None, percent: str, isolation: Isolation | None
+) -> dict[str, str | None]:
+    """What a run's manifest says of its verifier.
+
+    Args:
+        verifier: it, or its name; None for none.
+        percent: as for `load_verifier`.
+        isolation: as for `load_verifier`.
+
+    Raises:
+        UsageError: an isolation for a verifier that runs no programs.
+    """
+    return {
+        "verifier": verifier if isinstance(verifier, str | None) else verifier.name,
+        "percent": percent,
+        "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str | None) else None,
+    }
 
 
 def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Isolation | None:
@@ -163,7 +195,7 @@ def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Is
         return isolation or "bubblewrap"
     if isolation is not None:
         raise UsageError(
-            f"isolation: only the verifier 'code' runs programs, found {verifier!r}; leave it out"
+            f"`isolation` {isolation}: only the verifier 'code' runs programs, found {verifier!r}; leave it out"
         )
     return None
 

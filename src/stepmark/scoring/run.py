@@ -20,7 +20,7 @@ from stepmark.metrics.aggregate import check_aggregate
 from stepmark.models.grading import Grade, from_row, to_row
 from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
-from stepmark.models.lazy import Lazy
+from stepmark.models.lazy import Lazy, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.named import SHARED, idle_settings, read_by
 from stepmark.models.prm import PRM
@@ -399,15 +399,7 @@ def _check(
         raise UsageError(f"`marker` {marker}: this is for `split` marker, and `split` is {split_by}")
     if split_by != "agent":
         split("-", split_by, marker=marker)
-    for model in (prm, orm):
-        if isinstance(model, Lazy):
-            model.check()
-        elif model is not None and cluster is not None and cluster.ray is not None:
-            raise UsageError(
-                "`ray`: expected the PRM as a name, which every worker loads, found a PRM of this process"
-            )
-    if cluster is not None:
-        cluster.check(prm.arguments.get("device", "auto") if isinstance(prm, Lazy) else "auto")
+    check_models(cluster, prm, orm)
     check_outputs(outputs, source.source)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal, NoReturn, cast
 
 from pydantic import Field
 
-from stepmark.batching import Answerer, Ready, Reply, ReplyStore, Score, Write
+from stepmark.batching import Answerer, Ready, Score, Write
 from stepmark.batching.cluster import Build
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.batching.cluster_worker import Built
 from stepmark.errors import InputError, UsageError
-from stepmark.models.lazy import Lazy
+from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.policies import PolicyLike, lazy_policy
-from stepmark.models.replies import MemoryReplies, ReplyFile
-from stepmark.problems.answers import VerifierLike, isolation_note, isolation_of, open_verifier
+from stepmark.models.policies import PolicyLike, policy_of
+from stepmark.models.replies import open_replies
+from stepmark.problems.answers import VerifierLike, open_verifier, verifier_facts
 from stepmark.problems.answers import answerers as of_verifier
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import problems_or_errors
@@ -32,12 +32,13 @@ from stepmark.search.methods import OF_THE_RUN, Method, load_search
 from stepmark.search.remaking import remade
 from stepmark.search.report import write_page
 from stepmark.search.rows import found_row, read_found, trace_row
-from stepmark.search.run import run
+from stepmark.search.run import run as run_search
 from stepmark.search.searching import Budget, Found, Grading, ModelSize, Sizes
 from stepmark.search.workers import BUILD, built
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
-from stepmark.store import Results, ResumableRows, Source, atomic_rows, check_outputs, is_stream, run_input
+from stepmark.store import Results, Source, atomic_rows, run_input
+from stepmark.store.runs import ResumableRun, check_files, in_order, usable
 
 
 @checked
@@ -107,82 +108,90 @@ def search(
         UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
         BackendError: the policy, the PRM or the verifier failed; what was done is kept beside `out`.
     """
-    for name, path in (("out", out), ("trace", trace), ("report", report)):
-        if path is not None and is_stream(path):
-            raise UsageError(f"`{name}` {path}: expected a file's name")
+    files = {"out": out, "trace": trace, "report": report}
+    check_files(files, problems)
     searcher, source = load_search(method, settings)
     given = run_input(problems, again=True, hashed=out is not None)
-    check_outputs({"out": out, "trace": trace, "report": report}, given.source)
     keeps_trees = out is None or trace is not None or report is not None
     models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
     limits = {"aggregate": aggregate, "budget": budget, "budget_flops": budget_flops}
     sizes = {"policy_parameters": policy_parameters, "prm_parameters": prm_parameters}
-    judge: dict[str, Any] = {
-        "verifier": verifier if isinstance(verifier, str) else verifier.name,
-        "percent": percent,
-        "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str) else None,
+    judge = verifier_facts(verifier, percent, isolation)
+    facts = {
+        "method": _method_facts(searcher),
+        **({} if source is None else {"source": dict(source)}),
+        "settings": {**limits, **sizes, **judge, "columns": columns, "trace": keeps_trees},
     }
+    tally = _Tally()
     with ExitStack() as stack:
-        checker = stack.enter_context(open_verifier(verifier, percent=percent, isolation=isolation))
-        if judge["isolation"] is not None:
-            _note(isolation_note(judge["isolation"]), shown=progress)
-        manifest = {
-            "command": "search",
-            "input": given.manifest,
-            "method": _method_facts(searcher),
-            **({} if source is None else {"source": dict(source)}),
-            "settings": {**limits, **sizes, **judge, "columns": columns, "trace": keeps_trees},
-        }
-        writer = None
-        if out is not None:
-            plain = json.loads(json.dumps(manifest, default=str))  # a setting may be a path
-            writer = stack.enter_context(closing(ResumableRows(out, plain)))
+        checker = stack.enter_context(
+            open_verifier(verifier, percent=percent, isolation=isolation, shown=progress)
+        )
+        run: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
         models.load(stack, most=in_flight)
-        if writer is not None:
-            writer.identify(models.identities())
+        run.identify(models.identities())
+        if progress and (whole := models.built.facts.get("prm.whole_prefixes")):
+            sys.stderr.write(f"the PRM reads the whole prefix for every step: {whole}\n")
         fitted = _fitted(searcher, models.built, aggregate, Budget(tokens=budget, flops=budget_flops), sizes)
-        store: ReplyStore = MemoryReplies()
-        if out is not None:
-            store = stack.enter_context(closing(ReplyFile(Path(f"{out}.replies.sqlite"))))
-        work = _Run(
-            source=given.source,
-            columns=columns,
-            name=given.name,
-            rows=given.rows,
-            search=fitted,
-            models=models,
-            answerers={**models.built.answerers, **of_verifier(checker)},
-            store=store,
-            writer=writer,
-            keeps_trees=keeps_trees,
-            keep_going=keep_going,
-            in_flight=in_flight,
+        store = stack.enter_context(open_replies(out))
+        for line in run.earlier():
+            tally.add(line)
+        shown = Progress(
+            given.rows,
+            done=run.done,
+            tokens=lambda: models.written + models.read,
+            verb="searched",
+            facts=models.facts,
+            noun="problem",
+            together=in_flight,
             shown=progress,
         )
-        tally = work.all()
+        answerers = {**models.built.answerers, **of_verifier(checker)}
+        answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+
+        def results(problems: Iterator[Problem | InputError]) -> Iterator[Found | Refusal]:
+            readable = (one for one in problems if isinstance(one, Problem))
+            return run_search(readable, fitted, answerers, store=store, in_flight=in_flight)
+
+        with run.working(shown, keep_going=keep_going):
+            rows = usable(
+                problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
+            )
+            left = islice(rows, run.done, None)
+            for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
+                outcome = problem if result is None else result
+                assert not isinstance(outcome, Problem)
+                line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
+                run.add(line, [outcome] if isinstance(outcome, Found) else [])
+                tally.add(line)
+                shown.advance()
+        if tally.problems == 0:
+            raise run.empty("no problem could be searched", tally.refused)
+
+        def lines() -> Iterator[dict[str, Any]]:
+            if out is not None:
+                return run.lines()
+            return (_line(one, keep_going=False, trace=True) for one in run.records)
+
         if report is not None:
             # Before the part is dropped: a run that is killed here has it to resume from.
-            write_page(report, work.lines(), given.name, models.prm_name, models.threshold, checker)
-        if writer is not None:
-            assert out is not None
-            outputs = ({} if trace is None else {str(trace): "trace"}) | {str(out): "found"}
-            writer.finish(asdict(tally), {path: partial(_rows, key) for path, key in outputs.items()})
+            write_page(report, lines(), given.name, models.prm_name, models.threshold, checker)
+        if out is not None:
+            traces = {} if trace is None else {trace: partial(_rows, "trace")}
+            run.finish(asdict(tally), {**traces, out: partial(_rows, "found")})
         elif trace is not None:
             with atomic_rows(trace) as write:
-                for line in work.lines():
+                for line in lines():
                     for row in _rows("trace", line):
                         write(row)
-        summary = _summary(
-            tally, models.saved, [str(path) for path in (out, trace, report) if path is not None], out
-        )
-    results = work.found
-    return Results(
-        (lambda: iter(results)) if out is None else lambda: read_found(out),
-        len(results) if out is None else tally.problems,
-        out=None if out is None else Path(out),
+        written = [str(path) for path in (out, trace, report) if path is not None]
+        summary = _summary(tally, models.saved, written, out)
+    return run.results(
+        read_found,
+        tally.problems,
         refused=tally.refused,
-        manifest={**manifest, "models": models.identities(), "threshold": models.threshold},
         summary=summary,
+        facts={"threshold": models.threshold},
     )
 
 
@@ -231,17 +240,9 @@ class _Models:
         self._memory_tokens = memory_tokens
         self._policy_memory_tokens = policy_memory_tokens
         self._name = searcher.name
-        self._policy = lazy_policy(policy) if isinstance(policy, str) else policy
+        self._policy = policy_of(policy)
         self._prm = (lazy_prm(prm) if isinstance(prm, str) else prm) if searcher.asks_prm else None
-        if cluster is not None:
-            cluster.check()
-        for model in (self._policy, self._prm):
-            if isinstance(model, Lazy):
-                model.check()
-            elif model is not None and self._cluster is not None:
-                raise UsageError(
-                    "`ray`: expected the models as names, which every worker loads, found one of this process"
-                )
+        check_models(cluster, self._policy, self._prm)
         self.built = Built(answerers={})
         self.threshold: float | None = None
         self.prm_name: str | None = None
@@ -259,9 +260,9 @@ class _Models:
             assert self._prm is None or isinstance(self._prm, Lazy)
             settings = {
                 "policy": self._policy.name,
-                "policy_arguments": json.dumps(self._policy.arguments),
+                "policy_arguments": json.dumps(arguments_of(self._policy)),
                 "prm": None if self._prm is None else self._prm.name,
-                "prm_arguments": json.dumps({} if self._prm is None else self._prm.arguments),
+                "prm_arguments": json.dumps(arguments_of(self._prm)),
                 "memory_tokens": self._memory_tokens,
                 "policy_memory_tokens": self._policy_memory_tokens,
             }
@@ -310,114 +311,6 @@ class _Models:
         return (f"{self.written:,} tokens written", f"{self.read:,} read by the PRM")
 
 
-@dataclass(kw_only=True, slots=True)
-class _Run:
-    """Problems on their way through a search to the output."""
-
-    source: Source
-    columns: Mapping[str, str] | None
-    name: str
-    rows: int | None
-    search: Method
-    models: _Models
-    answerers: Mapping[type, Answerer]
-    store: ReplyStore
-    writer: ResumableRows | None
-    keeps_trees: bool
-    keep_going: bool
-    in_flight: int
-    shown: bool
-    found: list[Found] = field(default_factory=list)
-    """The results, where they are not written to a file."""
-
-    def all(self) -> _Tally:
-        """Search every problem; the part then has a result for each.
-
-        Raises:
-            InputError: a problem that cannot be searched, unless the run keeps going; or none could be.
-        """
-        tally = _Tally()
-        if whole := self.models.built.facts.get("prm.whole_prefixes"):
-            _note(f"the PRM reads the whole prefix for every step: {whole}", shown=self.shown)
-        before = 0
-        if self.writer is not None:
-            for earlier in islice(self.lines(), self.writer.done):
-                tally.add(earlier)
-            before = tally.problems + len(tally.refused)
-        progress = Progress(
-            self.rows,
-            done=before,
-            tokens=lambda: self.models.written + self.models.read,
-            verb="searched",
-            facts=self.models.facts,
-            noun="problem",
-            together=self.in_flight,
-            shown=self.shown,
-        )
-        answerers = {**self.answerers, Write: _ticking(self.answerers[Write], progress.tick)}
-        waiting: list[InputError | None] = []
-
-        def problems() -> Iterator[Problem]:
-            for number, one in enumerate(
-                problems_or_errors(self.source, columns=self.columns, need_answer=False)
-            ):
-                if isinstance(one, InputError) and not self.keep_going:
-                    raise one
-                if number >= before:
-                    waiting.append(one if isinstance(one, InputError) else None)
-                    if isinstance(one, Problem):
-                        yield one
-
-        def write(result: Found | Refusal | InputError) -> None:
-            row = _line(result, keep_going=self.keep_going, trace=self.keeps_trees)
-            if self.writer is not None:
-                self.writer.write(row)
-            elif isinstance(result, Found):
-                self.found.append(result)
-            tally.add(row)
-            progress.advance()
-
-        try:
-            with progress:
-                for result in run(
-                    problems(), self.search, answerers, store=self.store, in_flight=self.in_flight
-                ):
-                    while waiting and (error := waiting.pop(0)) is not None:
-                        write(error)
-                    write(result)
-                for error in waiting:
-                    if error is not None:
-                        write(error)
-        except InputError as error:
-            if not self.keep_going and error.where is not None:
-                error.add_note("with `keep_going`, such rows are left out and listed")
-            raise
-        except KeyboardInterrupt:
-            done = tally.problems + len(tally.refused)
-            kept = (
-                "nothing is kept"
-                if self.writer is None
-                else f"{done} problems are kept; the same command continues"
-            )
-            raise KeyboardInterrupt(kept) from None
-        if tally.problems == 0:
-            why = ": " + tally.refused[0] if tally.refused else ""
-            raise InputError("no problem could be searched" + why, where=self.name)
-        return tally
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """The results so far, as `_line` made them."""
-        if self.writer is None:
-            return (_line(one, keep_going=False, trace=True) for one in self.found)
-        return (line for line in self.writer.results() if not isinstance(line, InputError))
-
-
-def _note(text: str, *, shown: bool) -> None:
-    """Print a note of a run on standard error."""
-    if shown:
-        sys.stderr.write(f"{text}\n")
-
-
 def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
     return [] if line[key] is None else [line[key]]
@@ -435,17 +328,6 @@ def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool
             raise error
         return {"found": None, "trace": None, "refused": str(error)}
     return {"found": found_row(result), "trace": trace_row(result) if trace else None, "refused": None}
-
-
-def _ticking(answerer: Answerer, tick: Callable[[], None]) -> Answerer:
-    def answer(requests: Sequence[Any], ready: Ready) -> Sequence[Reply]:
-        def arrived(number: int, reply: Reply) -> None:
-            ready(number, reply)
-            tick()
-
-        return answerer.answer(requests, arrived)
-
-    return Answerer(identity=answerer.identity, answer=answer)
 
 
 def _no_prm(name: str) -> Answerer:

@@ -270,6 +270,13 @@ class Found:
         """The chosen candidate."""
         return None if self.chosen is None else self.candidates[self.chosen]
 
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import steps_fragment
+
+        steps = () if self.solution is None else self.solution.steps
+        headline = f"{self.method}: {'nothing was found' if self.solution is None else f'{len(steps)} steps'}"
+        return steps_fragment(steps, problem=self.problem.text, headline=headline)
+
 
 class Search(Protocol):
     """A way to search: a frozen dataclass of settings with one method."""

@@ -66,11 +66,13 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._first = self._done = done
+        self._first = self.done = done
+        """How many are done, those of an earlier run among them."""
         self._tokens = tokens
         self._verb = verb
         self._facts = facts
-        self._noun = noun
+        self.noun = noun
+        """What is counted."""
         self._shown = shown
         self._together = together
         self._clock = clock
@@ -92,7 +94,7 @@ class Progress:
 
             console = Console(stderr=True)
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=console, transient=True)
-            self._bar.add_task(self.line(), total=self._total, completed=self._done)
+            self._bar.add_task(self.line(), total=self._total, completed=self.done)
             self._bar.start()
         return self
 
@@ -104,16 +106,16 @@ class Progress:
         """Count one more solution, or several."""
         now = self._clock()
         if now - self._came > _PAUSE * self._length:
-            self._whole = (self._done - self._first, self._came - self._start)
+            self._whole = (self.done - self._first, self._came - self._start)
             self._batch, self._length = now, now - self._batch
         self._came = now
-        self._done += count
+        self.done += count
         self.tick()
 
     def tick(self) -> None:
         """Show the progress where that is due: also between solutions, which may take long."""
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._done, description=self.line())
+            self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.line())
             return
         now = self._clock()
         if not self._shown or now - self._last_line < self._wait:
@@ -128,7 +130,7 @@ class Progress:
 
     def _tenths(self) -> int:
         todo = (self._total or 0) - self._first
-        return told_at((self._done - self._first) / todo) if todo > 0 else 0
+        return told_at((self.done - self._first) / todo) if todo > 0 else 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -148,24 +150,22 @@ class Progress:
     def seconds_left(self) -> float | None:
         """At the rate of the batches that are whole; None where it cannot be known yet."""
         rows, seconds = self._whole
-        fresh = self._done - self._first
-        if self._total is None or self._total < self._done or not rows or not seconds:
-            return 0.0 if self._total == self._done else None
+        fresh = self.done - self._first
+        if self._total is None or self._total < self.done or not rows or not seconds:
+            return 0.0 if self._total == self.done else None
         if not can_estimate(fresh, self._total - self._first, together=self._together):
             return None
-        return (self._total - self._done) * seconds / rows
+        return (self._total - self.done) * seconds / rows
 
     def line(self) -> str:
         """As "graded 120 of 400 solutions, 12.5 solutions/s, 4,570 tokens/s, 0:22 left"; `facts` stand before the last."""
-        of = "" if self._total is None else f" of {max(self._total, self._done):,}"
-        parts = [f"{self._verb} {self._done:,}{of} {self._noun}s"]
-        fresh = self._done - self._first
+        of = "" if self._total is None else f" of {max(self._total, self.done):,}"
+        parts = [f"{self._verb} {self.done:,}{of} {self.noun}s"]
+        fresh = self.done - self._first
         seconds, tokens = self.seconds, self._tokens()
         rate = fresh / seconds if seconds > 0 else 0
         if rate:
-            parts.append(
-                f"{rate:,.1f} {self._noun}s/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a {self._noun}"
-            )
+            parts.append(f"{rate:,.1f} {self.noun}s/s" if rate >= 0.1 else f"{1 / rate:,.0f} s a {self.noun}")
         if seconds > 0 and (rate or tokens):
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
         parts += self._facts()

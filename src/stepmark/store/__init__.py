@@ -10,7 +10,7 @@ whose output is a folder holds it with `held`.
 from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.disk import naming, storage_error
 from stepmark.store.folders import LOCK_FILE, held
-from stepmark.store.inputs import RunInput, run_input
+from stepmark.store.inputs import RunInput, evenly, run_input
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
 from stepmark.store.results import Results
@@ -51,6 +51,7 @@ __all__ = [
     "check_writable",
     "differences",
     "encode_row",
+    "evenly",
     "fingerprint",
     "held",
     "hold",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepmark.errors import UsageError
 from stepmark.store.reading import Source, check_readable, read_rows
 from stepmark.store.writing import encode_row, fingerprint, is_stream
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,4 +63,11 @@ def run_input(source: Source, *, again: bool = False, hashed: bool = True) -> Ru
         digest.update(encode_row(row.as_read))
         count += 1
     manifest = {"rows": count, "sha256": digest.hexdigest()} if hashed else None
-    return RunInput(source=rows, name="rows", rows=count if hashed else None, manifest=manifest)
+    rows_known = count if hashed else len(rows) if isinstance(rows, list | tuple) else None
+    return RunInput(source=rows, name="rows", rows=rows_known, manifest=manifest)
+
+
+def evenly(rows: Sequence[T], limit: int | None) -> list[T]:
+    """At most `limit` rows, evenly spaced over all of them, the first among them; all of them for None."""
+    count = len(rows) if limit is None else min(limit, len(rows))
+    return [rows[at * len(rows) // count] for at in range(count)]

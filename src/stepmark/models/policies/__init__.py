@@ -143,6 +143,21 @@ def lazy_policy(address: str, **arguments: Any) -> Lazy[Policy]:
     return Lazy(load_policy, address, arguments, check=check_policy)
 
 
+def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
+    """A policy as a run takes it, not loaded yet where it is a name.
+
+    Raises:
+        UsageError: neither a policy nor its name.
+    """
+    if isinstance(policy, str):
+        return lazy_policy(policy)
+    if not isinstance(policy, Lazy) and not callable(getattr(policy, "write", None)):
+        raise UsageError(
+            f"expected a policy (a folder, a hub name, an address, package.module:factory, or what load_policy gives), found {policy!r}"
+        )
+    return policy
+
+
 def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of `load_policy` that cannot work, or that mean nothing for a policy that computes elsewhere.
 
@@ -175,10 +190,9 @@ def load_policy(
     """A policy by its address.
 
     Args:
-        address: `http://host:port/v1#model` for a server (without `#model` it is asked for its only model; the key in
-            `STEPMARK_API_KEY` is sent, if there is one);
-            `package.module:factory`, whose call gives a policy; `stepmark:arithmetic`, the tiny model of the arithmetic
-            world; else a folder or hub name that transformers can load.
+        address: the policy: a folder or hub name that transformers can load; `http://host:port/v1#model` for a server (without `#model`
+            it is asked for its only model; the key in `STEPMARK_API_KEY` is sent, if there is one); `package.module:factory`, whose
+            call gives a policy; or `stepmark:arithmetic`, the tiny model of the arithmetic world.
         dtype: of a local model: "auto" (as saved), "float32", "bfloat16", "float16".
         device: of a local model: "auto", "cpu", "cuda", "cuda:1".
         counts: ask a server for log-probabilities, which tell the tokens of each of several samples.

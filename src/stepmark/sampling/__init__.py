@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from stepmark.batching import Message, Method, ReplyStore, Verify, Write, Written, run
 from stepmark.errors import InputError
 from stepmark.models.policies import Policy, answerers
 from stepmark.records import Problem, Verdict
+from stepmark.settings import settings
+
+INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
+"""What a policy is asked after the problem."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Sampling:
     """How solutions are sampled."""
 
-    n: int = 8
+    n: Annotated[int, Field(ge=1)] = 8
     """Sampled solutions a problem."""
     greedy: bool = True
     """One more at temperature 0, for comparison; it is never among the n."""
-    temperature: float = 0.8
-    top_p: float = 1.0
-    max_tokens: int = 1024
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.8
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
     seed: int = 0
     prompt: Literal["chat", "text"] = "chat"
     """`chat`: the problem as the user's turn, through the model's own template; `text`: as raw text, for base models."""
-    instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
-    """Said after the problem."""
+    instruction: str = INSTRUCTION
+    """Written after the problem; "" for nothing."""
+
+
+SAMPLING = Sampling()
+"""How solutions are sampled by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +47,8 @@ class Sampled:
     problem: Problem
     samples: tuple[Written, ...]
     """The n independent samples; empty when the problem was refused."""
+    verdicts: tuple[Verdict | None, ...] = ()
+    """One for each sample; None where none was asked for, or nothing was written."""
     greedy: Written | None = None
     refused: str | None = None
     """Why the policy cannot answer this problem (too long, a marker in the text)."""
@@ -45,7 +57,7 @@ class Sampled:
 def sample(
     problems: Iterable[Problem],
     policy: Policy,
-    settings: Sampling = Sampling(),
+    settings: Sampling = SAMPLING,
     *,
     store: ReplyStore | None = None,
     in_flight: int = 64,
@@ -66,32 +78,39 @@ def sample(
         BackendError: the policy failed; what it had written is kept in the store.
         UsageError: settings out of range.
     """
-    methods = (_one(problem, settings) for problem in problems)
+    methods = (sample_and_judge(problem, settings, False) for problem in problems)
     for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
         yield result
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """Samples of one problem and the verdict on each."""
-
-    samples: tuple[Written, ...]
-    """Empty when the problem was refused."""
-    verdicts: tuple[Verdict | None, ...]
-    """One a sample; None where none was asked for, or nothing was written."""
-    refused: str | None = None
-    """Why the policy cannot answer this problem."""
-
-
-def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Judged]:
+def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
     """Sample solutions of one problem and have each final answer compared with the reference.
 
     Args:
         problem: with a reference answer, if it is to be judged.
-        settings: how; `greedy` is not looked at.
+        settings: how.
         judged: whether verdicts are asked for.
     """
-    asked = Write(
+    asked = [_samples(problem, settings)]
+    if settings.greedy:
+        asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))
+    try:
+        replies: tuple[tuple[Written, ...], ...] = yield tuple(asked)
+    except InputError as error:
+        return Sampled(problem=problem, samples=(), refused=str(error))
+    samples = replies[0]
+    verdicts: list[Verdict | None] = [None] * len(samples)
+    there = [i for i, written in enumerate(samples) if written.text.strip()]
+    if judged and problem.answer is not None and there:
+        judgements = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
+        for i, verdict in zip(there, judgements, strict=True):
+            verdicts[i] = verdict
+    greedy = replies[1][0] if settings.greedy else None
+    return Sampled(problem=problem, samples=samples, verdicts=tuple(verdicts), greedy=greedy)
+
+
+def _samples(problem: Problem, settings: Sampling) -> Write:
+    return Write(
         prompt=prompt_of(problem, settings),
         n=settings.n,
         temperature=settings.temperature,
@@ -100,47 +119,9 @@ def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Meth
         seed=settings.seed,
         first=0,
     )
-    try:
-        samples: tuple[Written, ...] = yield asked
-    except InputError as error:
-        return Judged(samples=(), verdicts=(), refused=str(error))
-    if not judged or problem.answer is None:
-        return Judged(samples=samples, verdicts=(None,) * len(samples))
-    there = [i for i, written in enumerate(samples) if written.text.strip()]
-    verdicts: list[Verdict | None] = [None] * len(samples)
-    if there:
-        found = yield tuple(Verify(answer=samples[i].text, gold=problem.answer) for i in there)
-        for i, verdict in zip(there, found, strict=True):
-            verdicts[i] = verdict
-    return Judged(samples=samples, verdicts=tuple(verdicts))
 
 
 def prompt_of(problem: Problem, settings: Sampling) -> str | tuple[Message, ...]:
     """What the policy is shown."""
     text = f"{problem.text}\n\n{settings.instruction}" if settings.instruction else problem.text
     return (Message(role="user", content=text),) if settings.prompt == "chat" else f"{text}\n\n"
-
-
-def _one(
-    problem: Problem, settings: Sampling
-) -> Generator[tuple[Write, ...], tuple[tuple[Written, ...], ...], Sampled]:
-    prompt = prompt_of(problem, settings)
-    asked = [
-        Write(
-            prompt=prompt,
-            n=settings.n,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            max_tokens=settings.max_tokens,
-            seed=settings.seed,
-            first=0,
-        )
-    ]
-    if settings.greedy:
-        asked.append(Write(prompt=prompt, max_tokens=settings.max_tokens, first=0))
-    try:
-        replies = yield tuple(asked)
-    except InputError as error:
-        return Sampled(problem=problem, samples=(), refused=str(error))
-    greedy = replies[1][0] if settings.greedy else None
-    return Sampled(problem=problem, samples=replies[0], greedy=greedy)

@@ -1,0 +1,442 @@
+"""`stepmark.label`: solutions in; labels of their steps out, with their evidence, written as they come and resumed where the run stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stepmark.batching import Answerer, Reply, ReplyStore, Write, Written
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.errors import InputError, UsageError
+from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling
+from stepmark.labels.methods import (
+    asks_policy,
+    asks_verifier,
+    load_labeller,
+    named_after,
+    needs_policy,
+    texts_of,
+)
+from stepmark.labels.run import label_groups
+from stepmark.labels.tree import RolloutTree
+from stepmark.models.policies import PolicyLike
+from stepmark.models.replies import open_replies
+from stepmark.problems.answers import VerifierLike
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.records import Refusal, read_record
+from stepmark.sampling.answering import Answering
+from stepmark.settings import checked
+from stepmark.show.progress import Progress
+from stepmark.solutions.formats import SolutionRow, read_solutions
+from stepmark.solutions.interchange.labels import from_row, to_row
+from stepmark.solutions.interchange.rows import outcome_told
+from stepmark.solutions.segmentation import check_way
+from stepmark.store import Results, Source, read_rows, run_input
+from stepmark.store.runs import ResumableRun, check_files, explained, in_order
+
+
+@checked
+def label(
+    solutions: Source,
+    policy: PolicyLike | None = None,
+    *,
+    method: str | Labeller = "bayes",
+    settings: Sequence[str] = (),
+    verifier: VerifierLike = "math",
+    percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
+    budget: Annotated[int, Field(ge=1)] | None = None,
+    split: str = "auto",
+    out: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+    in_flight: Annotated[int, Field(ge=1)] = 64,
+    cluster: Cluster | None = None,
+    progress: bool = True,
+) -> Results[Labelling]:
+    """Label the steps of solutions by a method: rollouts, a search for the first error, a judge, exact arithmetic.
+
+    A row is a problem, its steps and its reference answer, {"problem": "…", "steps": ["…"], "answer": "…"}; a text under "solution" is split
+    into steps. A run with `out` that is interrupted continues when the same call is made again, and asks for no reply twice.
+
+    Args:
+        solutions: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        policy: the policy that writes rollouts, or the judge: a model's folder or hub name, http://HOST/v1#MODEL, or
+            "package.module:factory". Not needed for formulas.
+        method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
+        settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
+        verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
+        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+            network and your files. Default: bubblewrap.
+        budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
+        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
+        out: write the labelled solutions to this file (format stepmark-labels), packed if its name ends in .gz.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        keep_going: leave out rows that cannot be labelled, and list them at the end.
+        in_flight: solutions that are labelled at once: more fill a server better and take more memory.
+        cluster: spread the work over a Ray cluster.
+        progress: show how far the run is, on standard error.
+
+    Returns:
+        What was found of each solution, in their order; of a tree, the solutions of one problem together, where the first of them stood. With
+        `out` it is read from that file when it is asked for.
+
+    Raises:
+        InputError: a row that cannot be labelled (unless `keep_going`), or no rows.
+        UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
+        BackendError: the policy or the verifier failed; what was done is kept beside `out`.
+    """
+    check_way(split)
+    labeller, source = load_labeller(method, settings)
+    check_files({"out": out}, solutions)
+    given = run_input(solutions, again=True, hashed=out is not None)
+    _check_asked(labeller, policy, verifier)
+    asked = Answering(
+        policy,
+        verifier if asks_verifier(labeller) else None,
+        percent=percent,
+        isolation=isolation,
+        cluster=cluster,
+    )
+    labeller = named_after(labeller, asked.policy_name)
+    read = read_solutions(given.source, columns=columns, how=split, keep_going=keep_going)
+    with explained(given, keep_going=keep_going):
+        rows = chain(
+            [next(read)], read
+        )  # before the model is loaded: a file of something else is refused at once
+    facts = {
+        "method": {"name": labeller.name, **asdict(labeller)},  # type: ignore[call-overload]
+        **({} if source is None else {"source": dict(source)}),
+        "policy": asked.policy_name,
+        "settings": {**asked.verifier_facts, "split": split, "columns": columns},
+    }
+    tally = Tally(texts=None if asked.policy_name is None else texts_of(labeller))
+    with ExitStack() as stack:
+        asked.open(stack, shown=progress)
+        run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
+        run.identify(asked.load(stack, most=in_flight))
+        store = stack.enter_context(open_replies(out if asked.answerers else None))
+        for line in run.earlier():
+            tally.add(line)
+        shown = Progress(
+            given.rows,
+            done=tally.solutions + len(tally.refused),
+            tokens=asked.tokens_written,
+            verb="labelled",
+            facts=tally.facts,
+            shown=progress,
+            together=in_flight,
+        )
+        answerers = {**asked.answerers}
+        if Write in answerers:
+            answerers[Write] = answerers[Write].observed(_counting(tally, shown.tick))
+        spent = tally.spent(budget)
+        with run.working(shown, keep_going=keep_going):
+            units = islice(_units(rows, labeller), run.done, None)
+            for unit, results in _labelled(units, labeller, answerers, store, in_flight):
+                if spent:
+                    break
+                line = _line(unit, results, keep_going=keep_going)
+                run.add(line, (result for result in results if isinstance(result, Labelling)))
+                tally.add(line)
+                shown.advance(len(unit))
+                spent = tally.spent(budget)
+        if tally.solutions == 0:
+            raise run.empty("nothing was labelled", tally.refused)
+        left = 0
+        if spent:  # only then: lines of the file are not rows, some may be blank
+            every = read_solutions(given.source, columns=columns, how=split, keep_going=True)
+            left = sum(1 for _ in every) - tally.solutions - len(tally.refused)
+        run.finish(
+            {**tally.manifest(), "not_labelled": left},
+            {} if out is None else {out: lambda line: line["rows"]},
+        )
+    return run.results(
+        read_labellings,
+        tally.solutions,
+        refused=tally.refused,
+        summary=tally.summary(left, budget, out),
+    )
+
+
+def _check_asked(labeller: Labeller, policy: PolicyLike | None, verifier: VerifierLike) -> None:
+    """Refuse a missing policy, and a policy or a verifier that the method does not ask.
+
+    Raises:
+        UsageError: it says which.
+    """
+    if policy is None and needs_policy(labeller):
+        raise UsageError(
+            "expected `policy`: a model's folder or hub name, http://HOST/v1#MODEL, or package.module:factory"
+        )
+    if policy is not None and not asks_policy(labeller):
+        raise UsageError(f"`policy`: {labeller.name} asks nothing of a policy: leave it out")
+    if verifier != "math" and not asks_verifier(labeller):
+        raise UsageError(
+            f"`verifier` {verifier}: it compares final answers, which {labeller.name} does not ask for: leave it out"
+        )
+
+
+_Unit = Sequence[SolutionRow | Refusal]
+"""Rows that are one piece of work: one row; or, for a tree, all that grow it."""
+
+
+def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit]:
+    """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
+    if not isinstance(labeller, RolloutTree):
+        yield from ([row] for row in rows)
+        return
+    groups: dict[object, list[SolutionRow | Refusal]] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Refusal):
+            groups[number] = [row]
+            continue
+        solution = row.solution
+        # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
+        way = labeller.split_rollouts or solution.split or "line"
+        groups.setdefault((solution.problem.text, solution.problem.answer, way), []).append(row)
+    yield from groups.values()
+
+
+def _labelled(
+    units: Iterable[_Unit],
+    labeller: Labeller,
+    answerers: Mapping[type, Answerer],
+    store: ReplyStore,
+    in_flight: int,
+) -> Iterator[tuple[_Unit, Sequence[Labelling | Refusal]]]:
+    """The pieces in their order, each with a result a row."""
+
+    def answers(units: Iterator[_Unit]) -> Iterator[tuple[Labelling | Refusal, ...]]:
+        groups = (tuple(row.solution for row in unit if not isinstance(row, Refusal)) for unit in units)
+        return label_groups(groups, labeller, answerers, store=store, in_flight=in_flight)
+
+    for unit, results in in_order(units, lambda unit: not isinstance(unit[0], Refusal), answers):
+        yield unit, [row for row in unit if isinstance(row, Refusal)] if results is None else results
+
+
+def _line(unit: _Unit, results: Sequence[Labelling | Refusal], *, keep_going: bool) -> dict[str, Any]:
+    """The result of a piece of work: rows of the given solutions, then those of others; and why rows are left out.
+
+    Raises:
+        InputError: a row that cannot be labelled, unless the run keeps going.
+    """
+    given, others, refused = [], [], []
+    payer: str | None = None
+    for row, result in zip(unit, results, strict=True):
+        if isinstance(result, Refusal):
+            error = result.error if isinstance(row, Refusal) else result.error.in_row(row.where)
+            if not keep_going:
+                raise error
+            refused.append(str(error))
+            continue
+        assert not isinstance(row, Refusal)
+        shared = {} if payer is None else {"cost_at": payer}
+        rest = {key: value for key, value in row.meta.items() if key != "outcome"}
+        meta = {**rest, **_facts(result), **shared}
+        given.append(to_row(result.labelled, outcome=outcome_told(row.meta), meta=meta))
+        payer = payer or result.labelled.solution.id or Path(row.where).name
+        others += [to_row(other, meta={"method": result.method}) for other in result.others]
+    return {"rows": [*given, *others], "given": len(given), "refused": refused}
+
+
+def _facts(result: Labelling) -> dict[str, Any]:
+    critiques = result.critiques
+    # The names that `stepmark train --objective generative` reads.
+    written = (
+        {} if critiques is None else {"asked": critiques.asked, "critiques": list(map(list, critiques.texts))}
+    )
+    return {
+        "method": result.method,
+        "first_error": result.first_error,
+        "confidence": result.confidence,
+        "abstained": result.abstained,
+        "cost": asdict(result.cost),
+        **written,
+    }
+
+
+def read_labellings(path: str | Path) -> Iterator[Labelling]:
+    """What was found of each given solution, from a file that `stepmark.label` wrote.
+
+    Raises:
+        InputError: a row that is none.
+    """
+    waiting: list[
+        dict[str, Any]
+    ] = []  # given solutions of one tree, of which the first has its cost and its others
+    others: list[Any] = []
+
+    def whole() -> Iterator[Labelling]:
+        for number, facts in enumerate(waiting):
+            yield Labelling(**facts, others=() if number else tuple(others))
+        waiting.clear()
+        others.clear()
+
+    for row in read_rows(path):
+        labelled = from_row(row)
+        meta = labelled.meta
+        if "first_error" not in meta:
+            others.append(labelled.labelled)
+            continue
+        if "cost_at" not in meta:
+            yield from whole()
+        written = {"asked": meta.get("asked"), "texts": meta.get("critiques")}
+        try:
+            waiting.append(
+                {
+                    "labelled": labelled.labelled,
+                    **{name: meta[name] for name in ("method", "first_error", "confidence", "abstained")},
+                    "cost": Cost(**meta["cost"]),
+                    "critiques": None
+                    if meta.get("critiques") is None
+                    else read_record(Critiques, written, where=row.where),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"expected a row of stepmark label: {error!r}", where=row.where) from None
+    yield from whole()
+
+
+def _counting(tally: Tally, tick: Callable[[], None]) -> Callable[[Reply], None]:
+    def observe(reply: Reply) -> None:
+        if isinstance(reply, Sequence):
+            tally.written_now += len(reply)
+            tally.tokens_now += sum(one.tokens or 0 for one in reply if isinstance(one, Written))
+        tick()
+
+    return observe
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What has been labelled, and at what cost."""
+
+    texts: str | None
+    """What the policy's texts are called; None for a run without a policy."""
+    solutions: int = 0
+    others: int = 0
+    found: int = 0
+    clean: int = 0
+    abstained: int = 0
+    wrong_later: int = 0
+    """Solutions with a wrong step, where an earlier one that was not judged may be wrong too."""
+    unknown: int = 0
+    rollouts: int = 0
+    tokens: int | None = 0
+    unparsed: int = 0
+    refused: list[str] = field(default_factory=list)
+    written_now: int = 0
+    """Texts that were written in this run."""
+    tokens_now: int = 0
+    """Tokens of those."""
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count what `_line` made."""
+        self.refused += line["refused"]
+        given = line["given"]
+        self.others += len(line["rows"]) - given
+        for row in line["rows"][:given]:
+            self._add(row)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        facts = row["meta"]
+        self.solutions += 1
+        first = facts["first_error"]
+        self.abstained += facts["abstained"]
+        self.found += first is not None and first >= 0
+        self.clean += first == -1
+        if first is None and not facts["abstained"]:
+            wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
+            self.wrong_later += wrong
+            self.unknown += not wrong
+        cost = facts["cost"]
+        self.rollouts += cost["rollouts"]
+        self.tokens = None if self.tokens is None or cost["tokens"] is None else self.tokens + cost["tokens"]
+        self.unparsed += cost["unparsed"]
+
+    def spent(self, budget: int | None) -> bool:
+        """Whether the rows so far have cost the budget: by what stands in the output, in its order, however often the run was killed.
+
+        Raises:
+            UsageError: the policy does not report its tokens.
+        """
+        if budget is None:
+            return False
+        if self.tokens is None:
+            raise UsageError(
+                "`budget`: this policy does not report how many tokens it writes; leave the budget out"
+            )
+        return self.tokens >= budget
+
+    def manifest(self) -> dict[str, Any]:
+        """The counts, as the manifest has them."""
+        names = [
+            "solutions",
+            "others",
+            "found",
+            "clean",
+            "abstained",
+            "wrong_later",
+            "unknown",
+            "rollouts",
+            "tokens",
+            "unparsed",
+        ]
+        return {**{name: getattr(self, name) for name in names}, "refused": len(self.refused)}
+
+    def facts(self) -> list[str]:
+        """What progress reports: texts of this run, and what a label has cost so far, earlier runs included."""
+        if self.texts is None:
+            return []
+        facts = [f"{self.written_now:,} {self.texts}"]
+        if self.tokens_now:  # none where the policy does not count them
+            facts.append(f"{self.tokens_now:,} tokens")
+        if labels := self.solutions + self.others:
+            facts.append(f"{self.rollouts / labels:,.1f} {self.texts} a label")
+            if self.tokens:
+                facts.append(f"{self.tokens / labels:,.0f} tokens a label")
+        return facts
+
+    def summary(self, left: int, budget: int | None, out: str | Path | None) -> str:
+        """What the run came to, for people.
+
+        Args:
+            left: rows that the budget did not reach.
+            budget: as given.
+            out: the file that was written.
+        """
+        later = (
+            f"{self.wrong_later:,} with a wrong step that may not be the first, " if self.wrong_later else ""
+        )
+        lines = [
+            f"{self.solutions:,} solutions: {self.found:,} with a first error, {later}{self.clean:,} without, "
+            f"{self.abstained:,} abstained, {self.unknown:,} where the method says nothing"
+        ]
+        if self.others:
+            lines.append(f"{self.others:,} more solutions were labelled on the way")
+        if self.texts is not None:
+            tokens = "an unknown number of tokens" if self.tokens is None else f"{self.tokens:,} tokens"
+            each = (
+                f", {self.tokens / (self.solutions + self.others):,.0f} tokens a solution"
+                if self.tokens
+                else ""
+            )
+            lines.append(
+                f"{self.rollouts:,} {self.texts}, {tokens}{each}; {self.unparsed:,} without a verdict"
+            )
+        if left:
+            lines.append(f"{left:,} solutions were not labelled: the budget of {budget:,} tokens was spent")
+        if self.refused:
+            lines += [f"left out {len(self.refused):,} rows:", *(f"  {error}" for error in self.refused)]
+        if out is not None:
+            replies = f"; every reply is in {out}.replies.sqlite" if self.texts is not None else ""
+            lines.append(f"wrote {out}{replies}")
+        return "\n".join(lines)

@@ -1,0 +1,261 @@
+"""`stepmark.sample`: problems in; a policy's solutions out, each with the verdict on its final answer, resumed where the run stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stepmark.batching import Write
+from stepmark.batching import run as run_methods
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.errors import InputError
+from stepmark.models.policies import PolicyLike
+from stepmark.models.replies import open_replies
+from stepmark.problems.answers import VerifierLike
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.problems.sources import ProblemRow, problem_rows
+from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
+from stepmark.sampling import INSTRUCTION, Sampled, Sampling, sample_and_judge
+from stepmark.sampling.answering import Answering
+from stepmark.settings import checked
+from stepmark.show.progress import Progress
+from stepmark.store import Results, Source, evenly, read_rows, run_input
+from stepmark.store.runs import ResumableRun, check_files, explained, in_order, usable
+
+
+@checked
+def sample(
+    problems: Source,
+    policy: PolicyLike,
+    *,
+    n: int = 8,
+    temperature: float = 0.8,
+    top_p: float = 1.0,
+    max_tokens: int = 1024,
+    prompt: Literal["chat", "text"] = "chat",
+    instruction: str = INSTRUCTION,
+    verifier: VerifierLike | None = "math",
+    percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
+    seed: int = 0,
+    limit: Annotated[int, Field(ge=1)] | None = None,
+    out: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+    in_flight: Annotated[int, Field(ge=1)] = 64,
+    cluster: Cluster | None = None,
+    progress: bool = True,
+) -> Results[SampledSolution]:
+    """Sample solutions of problems from a policy, and compare each final answer with the reference answer.
+
+    A row is a problem and its reference answer, {"problem": "…", "answer": "…"}; GSM8K's own rows are read too. Samples are numbered: a
+    run that asks for more of them begins with the same ones. A run with `out` that is interrupted continues when the same call is made
+    again, and asks for no reply twice.
+
+    Args:
+        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
+        n: solutions of each problem, 1 or more.
+        temperature: of the samples, 0 or more; 0 with `n` 1 is greedy.
+        top_p: sample among the likeliest tokens that together have this share of the probability, in (0, 1].
+        max_tokens: the longest solution, in tokens.
+        prompt: ask as the user's turn of a chat, or as plain text, for base models.
+        instruction: what is written after the problem; "" for nothing.
+        verifier: what compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts.
+        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+            network and your files. Default: bubblewrap.
+        seed: another seed gives other samples.
+        limit: take only so many problems, evenly spaced over the data.
+        out: write the solutions to this file, one JSON line each, packed if its name ends in .gz.
+        columns: names of columns, where they differ: problem=question,answer=gold.
+        keep_going: leave out rows that are no problem, and list them at the end.
+        in_flight: problems that are asked about at once.
+        cluster: spread the work over a Ray cluster.
+        progress: show how far the run is, on standard error.
+
+    Returns:
+        The solutions, in the order of the problems, those in which the policy wrote nothing left out. With `out` they are read from that
+        file when they are asked for.
+
+    Raises:
+        InputError: a row that is no problem (unless `keep_going`), or no solution at all.
+        UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
+        BackendError: the policy or the verifier failed; what was done is kept beside `out`.
+    """
+    how = Sampling(
+        n=n,
+        greedy=False,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+        prompt=prompt,
+        instruction=instruction,
+    )
+    check_files({"out": out}, problems)
+    given = run_input(problems, again=True, hashed=out is not None)
+    judge = None if verifier == "none" else verifier
+    asked = Answering(policy, judge, percent=percent, isolation=isolation, cluster=cluster)
+    rows = problem_rows(given.source, columns=columns, need_answer=judge is not None)
+    with explained(given, keep_going=keep_going):
+        chosen = evenly(list(usable(rows, keep_going=keep_going)), limit)
+    tally = Tally()
+    facts = {
+        "policy": asked.policy_name,
+        "settings": {**asdict(how), **asked.verifier_facts, "limit": limit, "columns": columns},
+    }
+    with ExitStack() as stack:
+        asked.open(stack, shown=progress)
+        run: ResumableRun[SampledSolution] = stack.enter_context(
+            ResumableRun("sample", given, facts, out=out)
+        )
+        run.identify(asked.load(stack, most=in_flight))
+        store = stack.enter_context(open_replies(out))
+        for line in run.earlier():
+            tally.add(line)
+        shown = Progress(
+            len(chosen),
+            done=run.done,
+            tokens=asked.tokens_written,
+            verb="asked",
+            noun="problem",
+            facts=tally.facts,
+            shown=progress,
+            together=in_flight,
+        )
+        answerers = {**asked.answerers, Write: asked.answerers[Write].observed(lambda _: shown.tick())}
+
+        def judged(rows: Iterator[ProblemRow | InputError]) -> Iterator[Sampled]:
+            methods = (
+                sample_and_judge(row.problem, how, judge is not None)
+                for row in rows
+                if not isinstance(row, InputError)
+            )
+            return (result for _, result in run_methods(methods, answerers, store=store, in_flight=in_flight))
+
+        with run.working(shown, keep_going=keep_going):
+            left = chosen[run.done :]
+            for row, result in in_order(left, lambda row: isinstance(row, ProblemRow), judged):
+                line = _line(row, result, str(asked.policy_name))
+                run.add(line, map(_record, line["rows"]))
+                tally.add(line)
+                shown.advance()
+        if not tally.written:
+            raise run.empty("no solution was written", tally.why)
+        run.finish(asdict(tally), {} if out is None else {out: lambda line: line["rows"]})
+    wrote = [] if out is None else [f"wrote {out}; every reply is in {out}.replies.sqlite"]
+    return run.results(
+        read_samples, tally.written, refused=tally.why, summary="\n".join([*tally.lines(), *wrote])
+    )
+
+
+def read_samples(path: str | Path) -> Iterator[SampledSolution]:
+    """The solutions of a file that `stepmark.sample` wrote.
+
+    Raises:
+        InputError: a row that is none.
+    """
+    for row in read_rows(path):
+        try:
+            yield _record(row.data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"expected a row of stepmark sample: {error!r}", where=row.where) from None
+
+
+def _record(row: Mapping[str, Any]) -> SampledSolution:
+    meta = dict(row["meta"])
+    facts = {name: meta.pop(name) for name in SAMPLE_FACTS}
+    name = row["id"]
+    problem = Problem(text=row["problem"], answer=row["answer"], id=name.rpartition("#")[0])
+    return SampledSolution(
+        problem=problem, text=row["solution"], id=name, source=row["source"], meta=meta, **facts
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What the summary counts."""
+
+    problems: int = 0
+    written: int = 0
+    right: int = 0
+    wrong: int = 0
+    without_verdict: int = 0
+    blank: int = 0
+    solved: int = 0
+    why: list[str] = field(default_factory=list)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count what `_line` made of a problem."""
+        outcomes = [row["meta"]["outcome"] for row in line["rows"]]
+        self.problems += 1
+        self.written += len(outcomes)
+        self.right += outcomes.count(True)
+        self.wrong += outcomes.count(False)
+        self.without_verdict += outcomes.count(None)
+        self.blank += line["blank"]
+        self.solved += line["solved"]
+        self.why += [] if line["refused"] is None else [line["refused"]]
+
+    def facts(self) -> list[str]:
+        """What progress reports."""
+        judged = self.right + self.wrong
+        return [f"{self.right / judged:.0%} right"] if judged else []
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        judged = self.right + self.wrong
+        yield f"{self.written:,} solutions of {self.problems:,} problems"
+        if judged:
+            yield (
+                f"{self.right:,} of {judged:,} right ({self.right / judged:.1%}), {self.solved:,} problems solved at least once, "
+                f"{self.without_verdict:,} without a verdict"
+            )
+        if self.blank:
+            yield f"left out: {self.blank:,} x the policy wrote nothing"
+        for why in self.why[:3]:
+            yield f"left out: {why}"
+        if len(self.why) > 3:
+            yield f"left out: {len(self.why) - 3:,} more problems"
+
+
+def _line(row: ProblemRow | InputError, judged: Sampled | None, policy: str) -> dict[str, Any]:
+    """What was sampled of one problem: its rows, and what the summary counts beside them."""
+    nothing: dict[str, Any] = {"rows": [], "blank": 0, "solved": False}
+    if isinstance(row, InputError):
+        return {**nothing, "refused": str(row)}
+    assert judged is not None
+    problem = row.problem
+    if judged.refused is not None:
+        return {**nothing, "refused": f"{problem.id}: {judged.refused}"}
+    samples = list(zip(judged.samples, judged.verdicts, strict=True))
+    rows = [
+        record_row(
+            SampledSolution(
+                problem=problem,
+                text=written.text,
+                id=f"{problem.id}#{number}",
+                source=policy,
+                outcome=None if verdict is None else verdict.correct,
+                note=None if verdict is None else verdict.note,
+                tokens=written.tokens,
+                finish=written.finish,
+                logprob=written.logprob,
+                meta=row.meta,
+            )
+        )
+        for number, (written, verdict) in enumerate(samples)
+        if written.text.strip()
+    ]
+    return {
+        "rows": rows,
+        "blank": len(samples) - len(rows),
+        "solved": any(verdict is not None and verdict.correct for verdict in judged.verdicts),
+        "refused": None,
+    }
