@@ -22,6 +22,7 @@ PUBLIC = [
     "StepScores",
     "Verdict",
     "aggregate",
+    "convert",
     "grade",
     "load_policy",
     "load_prm",

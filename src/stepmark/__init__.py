@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stepmark.records import Verdict as Verdict
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.solutions.interchange.conversion import convert as convert
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
 
@@ -59,6 +60,7 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "convert": "stepmark.solutions.interchange.conversion",
     "grade": "stepmark.scoring.run",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",

@@ -33,7 +33,7 @@ from stepmark.annotation.items import Item, counts
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
-from stepmark.solutions.interchange import LabelledRow, Losses, Writing, convert
+from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
@@ -113,7 +113,7 @@ def export(
     name, view = FORMATS[settings.format]
     chosen = replace(settings, view=settings.view or view)
     rows = _rows(project, items, answers, decisions, chosen, counted)
-    return convert(rows, name, Writing(neutral=settings.neutral), counted)
+    return write_labelled(rows, name, Writing(neutral=settings.neutral), counted)
 
 
 def _rows(

@@ -40,7 +40,7 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-_NAMES = {"settings": "--set"}
+NAMES = {"settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
 
 _HINT = 60
@@ -88,6 +88,7 @@ def command(
     many: bool = False,
     required: bool = True,
     also: Callable[..., Any] | None = None,
+    flags: Sequence[str] = (),
 ) -> Callable[..., int]:
     """The command of a function.
 
@@ -102,6 +103,7 @@ def command(
         file: the description of the positional argument; None where there is none.
         many: whether several files may be given.
         required: whether a file must be given.
+        flags: positional arguments of the function that are flags all the same.
         also: a function whose keyword-only arguments are flags of the command alone, which `run` finds in `Call.settings`.
     """
     models, methods = models or {}, methods or {}
@@ -111,8 +113,8 @@ def command(
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else (panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
-        if name in _NAMES:
-            options["name"] = _NAMES[name]
+        if name in NAMES:
+            options["name"] = NAMES[name]
         parameters[name] = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -134,7 +136,9 @@ def command(
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
-            if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
+            if name in models or name in drop:
+                continue
+            if parameter.kind is not parameter.KEYWORD_ONLY and name not in flags:
                 continue
             if name in methods:
                 add_fields(methods[name], _PANELS.get(name, METHOD))

@@ -76,6 +76,16 @@ class Results(Sequence[R_co], Generic[R_co]):
     def _repr_html_(self) -> str:
         import html
 
-        shown = [record._repr_html_() for record in islice(self._read(), _SHOWN)]  # type: ignore[attr-defined]
+        shown = [_html(record) for record in islice(self._read(), _SHOWN)]
         more = f"<p>{self._count - _SHOWN:,} more</p>" if self._count > _SHOWN else ""
         return f"{''.join(shown)}{more}<p>{html.escape(repr(self))}</p>"
+
+
+def _html(record: Any) -> str:
+    """A record in a notebook: a row as JSON, anything else as it shows itself."""
+    import html
+    import json
+
+    if isinstance(record, dict):
+        return f"<pre>{html.escape(json.dumps(record, ensure_ascii=False, indent=1))}</pre>"
+    return str(record._repr_html_())
