@@ -103,7 +103,7 @@ def test_shares_stay_floats_and_become_hard_only_when_told():
     for to in ("math-shepherd", "rlhflow", "processbench", "prm800k", "prm800k-flat"):
         with pytest.raises(InputError, match="set with `hard`"):
             list(write_labelled([SOFT], to))
-    with pytest.raises(UsageError, match="from 0 to under 1"):
+    with pytest.raises(UsageError, match=r"hard=\S+: expected a number in \[0, 1\)"):
         Writing(hard=1.0)
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -146,6 +146,22 @@ def atomic_rows(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], None
     """
     with atomic_write(path) as handle, _packed(handle, Path(path)) as sink:
         yield lambda row: _put(sink, row)
+
+
+def write_beside(out: str | Path, what: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Write what is not in an output to OUT.WHAT.jsonl, a row each; without rows there is none, also none of an earlier run.
+
+    Returns:
+        Its name.
+    """
+    beside = Path(f"{out}.{what}.jsonl")
+    if not rows:
+        beside.unlink(missing_ok=True)
+        return None
+    with atomic_rows(beside) as write:
+        for row in rows:
+            write(row)
+    return str(beside)
 
 
 def _put(sink: BinaryIO, row: Mapping[str, Any]) -> None:
@@ -341,7 +357,7 @@ class ResumableRows:
             self._handle = self._part.open("a+b")
         try:
             if not try_lock(self._handle):
-                raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
+                raise UsageError(f"another run is writing {self._part}; wait for it, or choose another `out`")
             for file in (self.path, self.manifest_path, self._part_manifest):
                 remove_stale_drafts(file.resolve())
             found = _whole_lines(self._handle)
@@ -364,7 +380,7 @@ class ResumableRows:
 
     @property
     def _remedy(self) -> str:
-        return f"Delete {self._part} to start again, or choose another --out"
+        return f"Delete {self._part} to start again, or choose another `out`"
 
     def _old_manifest(self) -> dict[str, Any]:
         """What a part that is there was made with."""
@@ -570,7 +586,7 @@ def hold(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(handle):
-            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another --out")
+            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another `out`")
         yield
     finally:
         os.close(handle)
