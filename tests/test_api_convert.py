@@ -74,7 +74,7 @@ def test_records_and_the_settings_that_decide():
             [SOFT], "trl"
         )
     results = stepmark.convert([SOFT], "stepmark-labels")
-    assert "&quot;rollout&quot;" in results._repr_html_()
+    assert "&#x27;rollout&#x27;" in results._repr_html_()
 
 
 def test_an_iterator_that_is_written_is_read_once_and_hashed(tmp_path):

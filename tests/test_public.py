@@ -7,11 +7,13 @@ import pytest
 import stepmark
 
 PUBLIC = [
+    "ArithmeticWorld",
     "AsyncClient",
     "Client",
     "Cluster",
     "Grader",
     "Judgement",
+    "LabelledRow",
     "LabelledSolution",
     "Problem",
     "Refusal",
@@ -26,7 +28,9 @@ PUBLIC = [
     "grade",
     "load_policy",
     "load_prm",
+    "load_problems",
     "load_verifier",
+    "read_labelled",
     "search",
     "split",
 ]

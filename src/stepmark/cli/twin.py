@@ -238,6 +238,8 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
         return str | None, {"show_default": False}
+    if any(get_origin(part) is tuple and ... not in get_args(part) for part in parts):
+        return annotation, {"negative": ""}  # so many values, as (least, most)
     if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
         return tuple[str, ...], {"negative": "", "show_default": False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}

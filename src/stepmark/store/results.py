@@ -82,10 +82,8 @@ class Results(Sequence[R_co], Generic[R_co]):
 
 
 def _html(record: Any) -> str:
-    """A record in a notebook: a row as JSON, anything else as it shows itself."""
+    """A record in a notebook: as it shows itself, or else as text."""
     import html
-    import json
 
-    if isinstance(record, dict):
-        return f"<pre>{html.escape(json.dumps(record, ensure_ascii=False, indent=1))}</pre>"
-    return str(record._repr_html_())
+    shown = getattr(record, "_repr_html_", None)
+    return f"<pre>{html.escape(repr(record))}</pre>" if shown is None else str(shown())

@@ -139,11 +139,14 @@ def remove_stale_drafts(target: Path) -> None:
 def atomic_rows(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write a file of JSON lines that is whole or absent, as `atomic_write`; packed if its name ends in .gz.
 
-    Gives the function that writes one row. Equal rows are equal files.
+    Gives the function that writes one row. Equal rows are equal files. "-" is standard output.
 
     Raises:
         UsageError: as `atomic_write`.
     """
+    if path == STDIO:
+        yield StreamedRows(path).write
+        return
     with atomic_write(path) as handle, _packed(handle, Path(path)) as sink:
         yield lambda row: _put(sink, row)
 
