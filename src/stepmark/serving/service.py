@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, final
 
 from stepmark import __version__
 from stepmark.errors import UsageError
+from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.grading import Grade
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
@@ -282,7 +283,7 @@ class Service:
             version=__version__,
             identity=name + identity.removeprefix(prm.name),
             score_kind=prm.score_kind,
-            default_aggregate=grade.aggregate or prm.default_aggregate,
+            default_aggregate=resolve_aggregate(grade.aggregate, prm.default_aggregate, prm.score_kind),
             default_threshold=grade.threshold,
             family=_family(prm),
             max_tokens=backend.max_tokens,
