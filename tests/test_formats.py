@@ -145,7 +145,7 @@ BAD = [
     ),
     (
         {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
-        ["prm800k-flat", "stepmark convert --to solutions"],
+        ["prm800k-flat", "`stepmark.convert`, to solutions"],
     ),
     ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "stepmark convert"]),
     ({"problem": "p", "solutions": "a"}, ["field 'solutions'", "expected a list, found a string"]),

@@ -24,8 +24,8 @@ How a thing is carried:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal
 
 from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.export_rows import RowMaker
@@ -33,6 +33,7 @@ from stepmark.annotation.items import Item, counts
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
+from stepmark.settings import settings
 from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 
 View = Literal["together", "annotators", "decided"]
@@ -49,7 +50,7 @@ FORMATS: Mapping[str, tuple[str, View]] = {
 """Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Exporting:
     """Settings of an export."""
 
@@ -71,13 +72,6 @@ class Exporting:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise unknown_name("export", self.format, FORMATS)
-        for name, value, known in (
-            ("view", self.view, get_args(View)),
-            ("agreement", self.agreement, get_args(Agreement)),
-            ("neutral", self.neutral, ("positive", "negative", "drop")),
-        ):
-            if value is not None and value not in known:
-                raise unknown_name(name, value, known)
         if self.view == "together" and self.format not in ("stepmark", "potato"):
             raise UsageError(
                 f"the view together puts several judges into a row, and {self.format} holds one: take annotators or decided"

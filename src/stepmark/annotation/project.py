@@ -87,7 +87,7 @@ class Project:
     items: tuple[Path, ...] = ()
     """Files of items, in any format that `stepmark convert` reads, plain solutions, or traces."""
     format: str | None = None
-    """Their format: a name of `stepmark convert --from`, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
+    """Their format: one of `stepmark.convert`'s, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
     None: told by each file's first row."""
     columns: dict[str, str] = field(default_factory=dict)
     """Which column of the files is what, where its name is neither ours nor a common one: {problem: question}; docs: files."""

@@ -12,16 +12,18 @@ from stepmark.annotation import tables
 from stepmark.annotation.accounts import audit, count_admins, hashed, invite, new_secret
 from stepmark.annotation.database import Database, check_settings
 from stepmark.annotation.marks import Folding
+from stepmark.annotation.project import Project
 from stepmark.annotation.reading import read_items
 from stepmark.annotation.resuming import Resumed, resumed
 from stepmark.annotation.stored import items_of, store_items
 from stepmark.annotation.wire import change_data
+from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from sqlalchemy import Connection
 
     from stepmark.annotation.items import Item
-    from stepmark.annotation.project import Project
 
 FIRST_HOURS = 24.0
 """How long the first admin's link holds; every start makes another as long as there is no admin."""
@@ -52,6 +54,7 @@ def prepare(
         UsageError: the database has labels of another mode.
     """
     check_settings(database, project)
+    _note(database, "project", _project_adapter().dump_json(project).decode())
     items: Sequence[Item] = read_items(project)
     if suggest is not None:
         items = suggest(items)
@@ -75,19 +78,52 @@ def first_code(database: Database, *, clock: Callable[[], float] = time.time) ->
 
 def note_link(database: Database, link: str) -> None:
     """Write down where the project is reached, for links that another process prints."""
-    with database.writing() as connection:
-        connection.execute(tables.meta.delete().where(tables.meta.c.key == "link"))
-        connection.execute(tables.meta.insert(), {"key": "link", "value": link})
+    _note(database, "link", link)
 
 
 def noted_link(connection: Connection) -> str | None:
     """What `note_link` wrote last; None before the first start."""
+    return _noted(connection, "link")
+
+
+def noted_project(connection: Connection, shown: str) -> Project:
+    """The settings of the project at its last start.
+
+    Args:
+        connection: to the database.
+        shown: its name, for the message.
+
+    Raises:
+        UsageError: none are stored.
+    """
+    stored = _noted(connection, "project")
+    if stored is None:
+        raise UsageError(
+            f"{shown}: it does not hold its project's settings, as those of earlier versions: serve it once with this version"
+        )
+    project: Project = _project_adapter().validate_json(stored)
+    return project
+
+
+def _note(database: Database, key: str, value: str) -> None:
+    with database.writing() as connection:
+        connection.execute(tables.meta.delete().where(tables.meta.c.key == key))
+        connection.execute(tables.meta.insert(), {"key": key, "value": value})
+
+
+def _noted(connection: Connection, key: str) -> str | None:
     from sqlalchemy import select
 
-    found: str | None = connection.execute(
-        select(tables.meta.c.value).where(tables.meta.c.key == "link")
+    value: str | None = connection.execute(
+        select(tables.meta.c.value).where(tables.meta.c.key == key)
     ).scalar()
-    return found
+    return value
+
+
+def _project_adapter() -> TypeAdapter[Project]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Project)
 
 
 def _take_over(connection: Connection, project: Project, found: Sequence[Resumed], now: float) -> None:

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "stepmark.cli.convert:convert_command",
         "Convert labelled solutions from one format to another.",
     ),
-    "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
+    "annotate": ("stepmark.cli.annotate:app", "Serve a web app where people label steps."),
     "serve": ("stepmark.cli.serve:serve_command", "Serve a PRM over HTTP for many clients."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
     "publish": (
