@@ -133,7 +133,7 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         with pytest.raises(UsageError, match="`force`"):
             backup(database, copy)
         backup(database, copy, force=True)
-    with pytest.raises(UsageError, match="--force"):
+    with pytest.raises(UsageError, match="`force`"):
         restore(copy, str(there))
     assert everything(there) == kept
     restore(copy, str(there), force=True)

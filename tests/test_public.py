@@ -26,6 +26,7 @@ PUBLIC = [
     "aggregate",
     "convert",
     "grade",
+    "krippendorff_alpha",
     "load_policy",
     "load_prm",
     "load_problems",

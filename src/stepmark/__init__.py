@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
     from stepmark.metrics.aggregate import aggregate as aggregate
+    from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
@@ -68,6 +69,7 @@ _HOME = {
     "aggregate": "stepmark.metrics.aggregate",
     "convert": "stepmark.solutions.interchange.conversion",
     "grade": "stepmark.scoring.run",
+    "krippendorff_alpha": "stepmark.metrics.agreement",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
