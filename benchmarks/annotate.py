@@ -167,104 +167,6 @@ class Stepmark:
         return [sys.executable, "-m", "stepmark.cli", "annotate", verb, str(self.database), *flags]
 
     def join(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Accounts with these names, as `annotate_load` wants them."""
-
-    def stored(self) -> Counter[str]:
-        """How often each label is stored, by its name: "user item step"."""
-
-
-def started(server: Server, command: Sequence[str], folder: Path, path: str) -> float:
-    """Start a server and wait until it answers.
-
-    Raises:
-        RuntimeError: it ended, or did not answer in two minutes; with the end of its log.
-    """
-    began = time.perf_counter()
-    log = folder / f"{server.kind}.log"
-    with log.open("ab") as out:
-        server.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=out,
-            stderr=out,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        )
-    while time.perf_counter() - began < 120 and server.process.poll() is None:
-        try:
-            status, _, _ = call(server.port, "GET", path)
-        except OSError:
-            time.sleep(0.05)
-        else:
-            if status < 500:
-                return time.perf_counter() - began
-    raise RuntimeError(
-        f"{server.kind} did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}"
-    )
-
-
-def call(
-    port: int, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    """One request on a connection of its own: status, headers (in lower case), body."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
-    with closing(connection):
-        connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-class Stepmark:
-    """Ours."""
-
-    kind = "stepmark"
-
-    def __init__(self, folder: Path, items: int) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-        self.port = free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.database = folder / "labels.db"
-        (folder / "items.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in solutions(items)), encoding="utf-8"
-        )
-        # Everyone labels everything, as in Potato's default; and nobody clicks more than 50 times a second but here.
-        (folder / "project.yaml").write_text(
-            "name: step_rewards\nmode: per_step\nitems: [items.jsonl]\noverlap: 100000\n"
-            "limits: {requests_per_second: 100000}\n",
-            encoding="utf-8",
-        )
-
-    def start(self) -> float:
-        """Start it; the seconds until it answers."""
-        return started(
-            self,
-            [
-                sys.executable,
-                "-m",
-                "stepmark.cli",
-                "annotate",
-                "project.yaml",
-                "--database",
-                str(self.database),
-                "--port",
-                str(self.port),
-            ],
-            self.folder,
-            "/health",
-        )
-
-    def _command(self, *flags: str) -> list[str]:
-        command = [sys.executable, "-m", "stepmark.cli", "annotate", "project.yaml"]
-        return [*command, "--database", str(self.database), *flags]
-
-    def join(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Accounts by an invitation."""
         code = self._invitation(len(names))
         users = []
@@ -283,8 +185,7 @@ class Stepmark:
         return users
 
     def _invitation(self, uses: int) -> str:
-        url = f"http://127.0.0.1:{self.port}"
-        command = self._verb("invite", "--uses", str(uses), "--url", url)
+        command = self._verb("invite", "--uses", str(uses), "--url", f"http://127.0.0.1:{self.port}")
         told = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
         return told.strip().rpartition("#")[2]
 
