@@ -168,7 +168,7 @@ def publish(
         api.whoami()
         if private and api.repo_exists(repo) and not api.model_info(repo).private:
             raise UsageError(
-                f"{repo} exists and is public; make it private on the hub first, or leave --private out"
+                f"{repo} exists and is public; make it private on the hub first, or leave `private` out"
             )
         api.create_repo(repo, private=private or None, exist_ok=True)
         done = api.upload_folder(
@@ -194,7 +194,7 @@ def refusal(planned: Plan) -> str:
     """Why a plan cannot be carried out, for people."""
     lines = [f"- {problem}" for problem in planned.problems]
     if all(problem.startswith(CARD) for problem in planned.problems):
-        lines.append("Edit the card, or publish it as it is with --incomplete-card.")
+        lines.append("Edit the card, or publish it as it is with `incomplete_card`.")
     return "\n".join([f"{planned.folder} is not ready to be published:", *lines])
 
 
@@ -240,7 +240,7 @@ def _missing(path: Path, names: set[str]) -> list[str]:
         if not isinstance(base, str) or not (base.startswith("stepmark:") or _REPO.fullmatch(base)):
             problems.append(
                 f"{_ADAPTER}: the base {base!r} is no hub name, so nobody else could load the adapter; publish the whole checkpoint "
-                "(train without --adapter), or put the base's hub name there"
+                "(train without `adapter`), or put the base's hub name there"
             )
         return problems
     if "config.json" not in names:
