@@ -257,9 +257,9 @@ def test_a_base_that_comes_with_stepmark_needs_no_name_on_the_hub(folder):
 
 def test_the_way_past_an_incomplete_card_is_said_where_there_is_one(folder):
     (folder / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n## Data\nSums.\n")
-    assert refusal(plan(folder, REPO, load=False)).endswith("with --incomplete-card.")
+    assert refusal(plan(folder, REPO, load=False)).endswith("with `incomplete_card`.")
     (folder / "stepmark.json").unlink()
-    assert "--incomplete-card" not in refusal(plan(folder, REPO, load=False))
+    assert "incomplete_card" not in refusal(plan(folder, REPO, load=False))
 
 
 def test_folders_of_this_machine_are_told(folder):
