@@ -113,11 +113,11 @@ def _check(file: Path) -> None:
         raise InputError("expected a backup, found no file", where=str(file))
     try:
         with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True)) as connection:
-            said = connection.execute("PRAGMA quick_check").fetchone()[0]
+            verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise InputError(f"expected a backup, found {error}", where=str(file)) from None
-    if said != "ok":
-        raise InputError(f"the backup is damaged: {said}", where=str(file))
+    if verdict != "ok":
+        raise InputError(f"the backup is damaged: {verdict}", where=str(file))
 
 
 def _sync(path: Path) -> None:

@@ -132,19 +132,19 @@ def _rows(
             losses.lose(f"answers to {item.role} items are left out", item.id, len(by_item.get(item.id, ())))
             continue
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        kept = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
-        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(kept))
+        counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
+        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
         maker = RowMaker(project=project, item=item, settings=settings, losses=losses)
-        for row in maker.rows(kept, decided.get(item.id)):
+        for row in maker.rows(counted, decided.get(item.id)):
             losses.read += 1
             yield row
 
 
-def _check(said: Answer | Decision, known: Mapping[str, Item]) -> None:
-    who = f"{said.item} by {said.account}"
-    item = known.get(said.item)
+def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
+    who = f"{answer.item} by {answer.account}"
+    item = known.get(answer.item)
     if item is None:
-        raise InputError(f"there is no item {said.item!r} in the project", where=who)
+        raise InputError(f"there is no item {answer.item!r} in the project", where=who)
     steps = len(item.solution.steps)
-    if said.marks.steps != steps or len(said.marks.ratings) != steps:
-        raise InputError(f"expected marks on {steps} steps, found {said.marks.steps}", where=who)
+    if answer.marks.steps != steps or len(answer.marks.ratings) != steps:
+        raise InputError(f"expected marks on {steps} steps, found {answer.marks.steps}", where=who)

@@ -114,7 +114,7 @@ def annotate(
         except StepmarkError:
             opened.abandon()
             raise
-        _say(f"{count:,} items; labels are kept in {opened.shown}")
+        _say(f"{count:,} item{'' if count == 1 else 's'}; labels are kept in {opened.shown}")
         note_link(opened, site.link)
         code = first_code(opened)
         live = Live(loaded.project, opened)
@@ -389,11 +389,11 @@ def _suggester(
     def suggester(items: Sequence[Item]) -> Sequence[Item]:
         from stepmark.annotation.suggesting import suggest
 
-        found = suggest(items, chosen, threshold=threshold, judge=judge)
-        if found.without:
-            item, why = found.without[0]
-            more = ", …" if len(found.without) > 1 else ""
-            _say(f"no suggestion for {len(found.without)} items: {item}: {why}{more}")
-        return found.items
+        suggested = suggest(items, chosen, threshold=threshold, judge=judge)
+        if suggested.without:
+            item, why = suggested.without[0]
+            more = ", …" if len(suggested.without) > 1 else ""
+            _say(f"no suggestion for {len(suggested.without)} items: {item}: {why}{more}")
+        return suggested.items
 
     return suggester

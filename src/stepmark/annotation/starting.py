@@ -126,25 +126,25 @@ def _project_adapter() -> TypeAdapter[Project]:
     return TypeAdapter(Project)
 
 
-def _take_over(connection: Connection, project: Project, found: Sequence[Resumed], now: float) -> None:
+def _take_over(connection: Connection, project: Project, answers: Sequence[Resumed], now: float) -> None:
     from sqlalchemy import select
 
     known = {row.id for row in connection.execute(select(tables.changes.c.id))}
     steps = {row.id: row.steps for row in connection.execute(select(tables.items.c.id, tables.items.c.steps))}
     taken = 0
-    for one in found:
-        first = str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, 1])))
-        if first in known or not one.changes:
+    for answer in answers:
+        first = str(uuid.uuid5(_NAMESPACE, json.dumps([answer.item, answer.account, 1])))
+        if first in known or not answer.changes:
             continue
-        account = _account(connection, one.account, now)
-        folding = Folding(project.mode, steps[one.item], allow_neutral=project.allow_neutral)
+        account = _account(connection, answer.account, now)
+        folding = Folding(project.mode, steps[answer.item], allow_neutral=project.allow_neutral)
         rows = []
-        for version, change in enumerate(one.changes, start=1):
+        for version, change in enumerate(answer.changes, start=1):
             folding.take(change)
             rows.append(
                 {
-                    "id": str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, version]))),
-                    "item": one.item,
+                    "id": str(uuid.uuid5(_NAMESPACE, json.dumps([answer.item, answer.account, version]))),
+                    "item": answer.item,
                     "account": account,
                     "version": version,
                     "data": json.dumps(change_data(change)),
@@ -154,7 +154,7 @@ def _take_over(connection: Connection, project: Project, found: Sequence[Resumed
             )
         connection.execute(tables.changes.insert(), rows)
         state = "submitted" if folding.submitted else "open"
-        row = {"item": one.item, "account": account, "shown_at": now, "leased_until": now, "state": state}
+        row = {"item": answer.item, "account": account, "shown_at": now, "leased_until": now, "state": state}
         connection.execute(tables.assignments.insert(), row)
         taken += 1
     if taken:
@@ -166,8 +166,8 @@ def _account(connection: Connection, name: str, now: float) -> int:
     from sqlalchemy import select
 
     t = tables.accounts
-    found = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
-    if found is None:
+    account = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
+    if account is None:
         row = {
             "name": name,
             "role": "annotator",
@@ -177,5 +177,5 @@ def _account(connection: Connection, name: str, now: float) -> int:
         }
         key = connection.execute(t.insert(), row).inserted_primary_key
         assert key is not None
-        found = key[0]
-    return int(found)
+        account = key[0]
+    return int(account)

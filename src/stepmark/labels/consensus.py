@@ -172,14 +172,14 @@ class Consensus:
         Raises:
             UsageError: `priority`, and a source whose kind is not known.
         """
-        heard = self._opinions(labelled)
-        opinions = {name: ratings for name, ratings in heard.items() if any_said(ratings)}
+        sources = self._opinions(labelled)
+        opinions = {name: ratings for name, ratings in sources.items() if any_said(ratings)}
         places = {name: first_wrong(ratings) for name, ratings in opinions.items()}
         missing = [name for name in self.sources if name not in opinions]
         needed = 1 if self.rule == "priority" else self.least
         if len(opinions) < needed or (missing and self.rule in ("first-error-agrees", "intersection")):
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
-            evidence = sorted(set(heard) - set(opinions) - set(missing))
+            evidence = sorted(set(sources) - set(opinions) - set(missing))
             silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
             return self._dropped(
                 labelled,
@@ -249,37 +249,37 @@ class Consensus:
         self, opinions: Mapping[str, Sequence[Rating | None]]
     ) -> tuple[list[Rating | None], list[float | None]]:
         order = sorted(opinions, key=self._trust) if self.rule == "priority" else list(opinions)
-        heard = list(order)
+        sources = list(order)
         ratings: list[Rating | None] = []
         confidences: list[float | None] = []
         for step in range(len(next(iter(opinions.values())))):
-            said = {name: rating for name in heard if (rating := opinions[name][step]) is not None}
-            rating = self._one(said, len(heard))
+            given = {name: rating for name in sources if (rating := opinions[name][step]) is not None}
+            rating = self._one(given, len(sources))
             ratings.append(rating)
             confidences.append(
-                None if rating is None else sum(r == rating for r in said.values()) / len(said)
+                None if rating is None else sum(r == rating for r in given.values()) / len(given)
             )
             if rating == -1:
                 # Who took this step for right, or skipped it, went on from something else.
-                agree = {name for name in heard if opinions[name][step] == -1}
+                agree = {name for name in sources if opinions[name][step] == -1}
                 if self.rule == "priority":
                     rank = min(self._trust(name) for name in agree)
-                    agree |= {name for name in heard if self._trust(name) <= rank}
-                heard = [name for name in heard if name in agree]
+                    agree |= {name for name in sources if self._trust(name) <= rank}
+                sources = [name for name in sources if name in agree]
         return ratings, confidences
 
-    def _one(self, said: Mapping[str, Rating], heard: int) -> Rating | None:
+    def _one(self, given: Mapping[str, Rating], sources: int) -> Rating | None:
         """The rule, for one step."""
-        if not said:
+        if not given:
             return None
         if self.rule == "priority":
-            best = min(self._trust(name) for name in said)
-            top = {rating for name, rating in said.items() if self._trust(name) == best}
+            best = min(self._trust(name) for name in given)
+            top = {rating for name, rating in given.items() if self._trust(name) == best}
             return top.pop() if len(top) == 1 else None
-        (rating, count), *_ = Counter(said.values()).most_common()
+        (rating, count), *_ = Counter(given.values()).most_common()
         if self.rule == "majority":
-            return rating if 2 * count > len(said) else None
-        return rating if count == heard else None
+            return rating if 2 * count > len(given) else None
+        return rating if count == sources else None
 
     def _trust(self, name: str) -> int:
         kinds = {**KINDS, **(self.source_kinds or {})}
@@ -313,10 +313,10 @@ def any_said(ratings: Iterable[Rating | None]) -> bool:
 
 
 def tally(views: Iterable[View]) -> Tally:
-    """Count what was kept and why the others were dropped."""
+    """Count what is kept and why the others were dropped."""
     counts = Counter(view.why for view in views)
-    kept = counts.pop("agreed", 0)
-    return Tally(kept=kept, dropped=dict(counts.most_common()))
+    agreed = counts.pop("agreed", 0)
+    return Tally(kept=agreed, dropped=dict(counts.most_common()))
 
 
 def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolution]:
@@ -333,7 +333,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
     Raises:
         InputError: a solution whose judgements are not one entry a step.
     """
-    found: dict[tuple[str, ...], LabelledSolution] = {}
+    joined: dict[tuple[str, ...], LabelledSolution] = {}
     for source in sources:
         for labelled in source:
             solution = labelled.solution
@@ -344,8 +344,8 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                     field="judgements",
                 )
             key = (solution.problem.text, *solution.texts)
-            have = found.get(key)
-            found[key] = (
+            have = joined.get(key)
+            joined[key] = (
                 labelled
                 if have is None
                 else replace(
@@ -357,7 +357,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                     root=tuple(dict.fromkeys((*have.root, *labelled.root))),
                 )
             )
-    yield from found.values()
+    yield from joined.values()
 
 
 def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
@@ -391,7 +391,7 @@ def consensus(
     same_names: Literal["together", "apart"] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Results[LabelledRow]:
-    """Keep the solutions on which several sources of labels agree, and give the reason for each other one.
+    """Keep the solutions on which several sources of labels agree, and give the reason for each other solution.
 
     A source is a judge's name. Rows are of the same solution where problem and steps read the same.
 
@@ -400,7 +400,7 @@ def consensus(
         out: write the solutions that are kept to this file (format stepmark-labels), packed if its name ends in .gz; "-" for standard
             output. The others stand in OUT.dropped.jsonl, each with its reason.
         rule: what counts as agreement: first-error-agrees, first-error-majority, intersection, majority or priority.
-        sources: names of the judges that take part; a silent one counts as not knowing. Default: every judge of the files.
+        sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.
         least: sources that must have judged a solution, 1 or more; the rule priority needs one.
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
         source_kinds: for the rule priority, the kind of a source that is not known by its name: NAME=human, formal, judge or rollout.
@@ -424,17 +424,17 @@ def consensus(
     )
     given = [run_input(file) for file in files]
     names = [
-        Path(one.name).name if isinstance(one.source, str | Path) else f"rows-{number}"
-        for number, one in enumerate(given, start=1)
+        Path(source.name).name if isinstance(source.source, str | Path) else f"rows-{number}"
+        for number, source in enumerate(given, start=1)
     ]
-    read = [list(read_labelled(one.source, columns=columns)) for one in given]
+    read = [list(read_labelled(source.source, columns=columns)) for source in given]
     outcomes = _outcomes(read)
     views = list(labeller.views(side_by_side(*_sources(names, read, same_names))))
     counts = tally(views)
     judges = Counter(name for view in views for name in view.places)
     manifest = {
         "command": "label consensus",
-        "input": [one.manifest for one in given],
+        "input": [source.manifest for source in given],
         "method": asdict(labeller),
         "settings": {"same_names": same_names, "columns": columns},
     }
@@ -446,22 +446,22 @@ def consensus(
         where = solution.id or solution.problem.id or ""
         return LabelledRow(labelled=labelled, where=where, outcome=outcomes.get(_key(labelled)), meta=known)
 
-    def encoded(one: LabelledRow) -> dict[str, Any]:
-        return to_row(one.labelled, outcome=one.outcome, meta=one.meta)
+    def encoded(source: LabelledRow) -> dict[str, Any]:
+        return to_row(source.labelled, outcome=source.outcome, meta=source.meta)
 
-    kept = [row(view, view.with_view(), first_error=view.first_error) for view in views if view.kept]
+    agreed = [row(view, view.with_view(), first_error=view.first_error) for view in views if view.kept]
     dropped = [row(view, view.labelled, why=view.why, reason=view.reason) for view in views if not view.kept]
     with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
-        for one in kept:
-            writer.write(encoded(one))
+        for source in agreed:
+            writer.write(encoded(source))
         writer.finish(facts)
     written = Path(out) if out is not None and not is_stream(out) else None
     beside = None if written is None else write_beside(written, "dropped", list(map(encoded, dropped)))
     return Results(
-        (lambda: iter(kept)) if written is None else lambda: read_labelled(written),
-        len(kept),
+        (lambda: iter(agreed)) if written is None else lambda: read_labelled(written),
+        len(agreed),
         out=written,
-        refused=[f"{one.where}: {one.meta['reason']}" for one in dropped],
+        refused=[f"{source.where}: {source.meta['reason']}" for source in dropped],
         manifest={**manifest, **facts},
         summary="\n".join(
             [*_summary(views, len(files), judges, beside), *([] if written is None else [f"wrote {out}"])]

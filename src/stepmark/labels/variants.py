@@ -128,7 +128,7 @@ def exact(
             raise InputError(
                 f"no error could be put into any solution{why}", where=None if given is None else given.name
             )
-        counts = {"made": made, "no_place": nowhere, "refused": Counter(one["why"] for one in refused)}
+        counts = {"made": made, "no_place": nowhere, "refused": Counter(entry["why"] for entry in refused)}
         facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
         writer.finish(facts)
     written = Path(out) if out is not None and not is_stream(out) else None
@@ -138,7 +138,7 @@ def exact(
         (lambda: iter(records)) if written is None else lambda: read_labelled(written),
         sum(made.values()),
         out=written,
-        refused=[f"{one['where']}: {one['why']}" for one in refused],
+        refused=[f"{entry['where']}: {entry['why']}" for entry in refused],
         manifest={**manifest, **facts},
         summary="\n".join([*_summary(made, nowhere, refused, beside), *wrote]),
     )
@@ -230,9 +230,9 @@ def _summary(
     if refused:
         lines.append(f"left out {len(refused):,} solutions{f', listed in {beside}' if beside else ''}:")
         reasons: dict[str, list[str]] = {}
-        for one in refused:
+        for entry in refused:
             # "step 3 is not right: …" is of one row; the count is of the kind of reason.
-            reasons.setdefault(one["why"].partition(":")[0], []).append(one["where"])
+            reasons.setdefault(entry["why"].partition(":")[0], []).append(entry["where"])
         for why, places in sorted(reasons.items(), key=lambda item: -len(item[1])):
             lines.append(f"  {len(places):,} x {why} (first: {places[0]})")
     return lines
@@ -350,16 +350,16 @@ def worked_of(solution: Solution) -> Worked:
             cannot be marked.
     """
     texts = list(solution.texts)
-    said = find_answer("\n".join(texts))
-    own = None if said is None else compute(_bare(said.text))
+    stated = find_answer("\n".join(texts))
+    own = None if stated is None else compute(_bare(stated.text))
     answer = solution.problem.answer
     if answer is None:
-        if said is None:
+        if stated is None:
             raise InputError("there is no reference answer, and the solution names none")
-        answer = _bare(said.text)
+        answer = _bare(stated.text)
     elif own is not None and own != compute(_bare(answer)):
         raise InputError(
-            f"it is no right solution: its answer is {said.text if said else None}, the reference {answer}"
+            f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
         )
     if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(check(texts[-1])):
         texts.pop()
@@ -389,17 +389,17 @@ def marked(text: str) -> str:
     for formula in check(text):
         expression, _, result = formula.text.rpartition("=")
         number = NUMBER.search(result)
-        wanted = as_written(expression)
+        calculation = as_written(expression)
         if (
             formula.truth != "right"
             or formula.start < at
             or number is None
             or result.strip(" $") != number[0]
-            or compute(wanted) is None
-            or compute(wanted) != compute(number[0])
+            or compute(calculation) is None
+            or compute(calculation) != compute(number[0])
         ):
             raise InputError(f"a calculation cannot be marked: {formula.text}: {formula.why}")
         start = formula.start + len(expression) + 1 + number.start()
-        pieces += [text[at:start], f"<<{wanted}={number[0].replace(',', '')}>>"]
+        pieces += [text[at:start], f"<<{calculation}={number[0].replace(',', '')}>>"]
         at = start
     return "".join(pieces) + text[at:]

@@ -232,18 +232,18 @@ def make_problems(
     )
     if solutions is not None:
         with atomic_rows(solutions) as write:
-            for one in made:
+            for problem in made:
                 row = {
-                    "problem": one.text,
-                    "steps": list(one.steps),
-                    "answer": one.problem.answer,
-                    "id": one.id,
+                    "problem": problem.text,
+                    "steps": list(problem.steps),
+                    "answer": problem.problem.answer,
+                    "id": problem.id,
                 }
                 write(row)
     if out is not None:
         with atomic_rows(out) as write:
-            for one in made:
-                write(record_row(one.problem))
+            for problem in made:
+                write(record_row(problem.problem))
     return Results(
         lambda: iter(made),
         len(made),

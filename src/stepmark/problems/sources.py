@@ -69,7 +69,7 @@ def load_problems(
     """
     files: list[Source] = [source]
     if isinstance(source, Sequence) and not isinstance(source, str):
-        names = [one for one in source if isinstance(one, str | Path)]
+        names = [name for name in source if isinstance(name, str | Path)]
         files = [*names] if len(names) == len(source) else files
     if not files:
         raise UsageError("expected a file of problems, or several")

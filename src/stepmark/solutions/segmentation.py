@@ -133,8 +133,8 @@ def split(
     if how == "marker" and marker is not None:
         steps, note = _cut_at_marker(text, marker)
     elif how == "code":
-        found = code_cuts(text, language)
-        steps, note = _assemble(text, [(cut, cut) for cut in found.cuts]), found.note
+        program = code_cuts(text, language)
+        steps, note = _assemble(text, [(cut, cut) for cut in program.cuts]), program.note
     else:
         cuts, note = _cuts(text, how)
         # Between sentences and between words any white space is the separator.
@@ -194,10 +194,10 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
         return list(outside(token_cuts(text), protected_spans(text, unclosed=False))), None
     spans = protected_spans(text)
     if how == "numbered":
-        found = numbered_list(text, spans)
-        if found is None:
+        numbered = numbered_list(text, spans)
+        if numbered is None:
             return [], "the text has no numbered list, so it is one step"
-        return with_displays(text, numbered_cuts(text, found, spans), spans), None
+        return with_displays(text, numbered_cuts(text, numbered, spans), spans), None
     border = {"line": line_cuts, "blank-line": paragraph_cuts, "sentence": sentence_cuts}[how]
     return with_displays(text, list(outside(border(text), spans)), spans), None
 
@@ -212,9 +212,9 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
     if code is not None:
         return "code", code
     spans = protected_spans(text)
-    found = numbered_list(text, spans)
-    if found is not None:
-        return "numbered", f'it has a numbered list, "{found.first}" to "{found.last}"'
+    numbered = numbered_list(text, spans)
+    if numbered is not None:
+        return "numbered", f'it has a numbered list, "{numbered.first}" to "{numbered.last}"'
     paragraphs = _shares(text, list(outside(paragraph_cuts(text), spans)))
     lines = _shares(text, list(outside(line_cuts(text), spans)))
     if len(paragraphs) > 1 and not (len(lines) > 2 and _one_paragraph_rules(paragraphs, lines, text)):

@@ -90,19 +90,19 @@ def _one(
     for judgement in judgements:
         by_judge.setdefault(judgement.judge, []).append(judgement)
     labels = [_of_one_judge(own, settings, row, losses) for own in by_judge.values()]
-    said = [label for label in labels if label is not None]
-    if len(said) <= 1:
-        return said[0] if said else None
-    if any(label.rating is None for label in said):
+    given = [label for label in labels if label is not None]
+    if len(given) <= 1:
+        return given[0] if given else None
+    if any(label.rating is None for label in given):
         raise InputError(
             "several judges, and one of them gives a share of rollouts: set with `hard` above which share a step "
             "is right",
             where=row.where,
         )
-    votes = Counter(label.rating for label in said)
+    votes = Counter(label.rating for label in given)
     rating, count = votes.most_common(1)[0]
-    if count == len(said) or (settings.consensus == "majority" and 2 * count > len(said)):
-        return StepLabel(judge=f"consensus:{settings.consensus}", kind=said[0].kind, rating=rating)
+    if count == len(given) or (settings.consensus == "majority" and 2 * count > len(given)):
+        return StepLabel(judge=f"consensus:{settings.consensus}", kind=given[0].kind, rating=rating)
     losses.lose(f"judges without consensus ({settings.consensus}) leave a step unjudged", row.where)
     return None
 
