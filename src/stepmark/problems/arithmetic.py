@@ -244,11 +244,12 @@ def make_problems(
         with atomic_rows(out) as write:
             for problem in made:
                 write(record_row(problem.problem))
+    written = Path(out) if out is not None and not is_stream(out) else None
     return Results(
         lambda: iter(made),
         len(made),
-        out=None if out is None or is_stream(out) else Path(out),
-        summary=f"{len(made):,} problems" + ("" if out is None else f" in {out}"),
+        out=written,
+        summary=f"{len(made):,} problems" + ("" if written is None else f" in {written}"),
     )
 
 

@@ -79,11 +79,12 @@ def load_problems(
         with atomic_rows(out) as write:
             for row in rows:
                 write({**record_row(row.problem), **({"meta": dict(row.meta)} if row.meta else {})})
+    written = Path(out) if out is not None and not is_stream(out) else None
     return Results(
         lambda: (row.problem for row in rows),
         len(rows),
-        out=None if out is None or is_stream(out) else Path(out),
-        summary=f"{len(rows):,} problems" + ("" if out is None else f" in {out}"),
+        out=written,
+        summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
     )
 
 
