@@ -31,6 +31,7 @@ PUBLIC = [
     "load_prm",
     "load_problems",
     "load_verifier",
+    "publish",
     "read_labelled",
     "search",
     "split",

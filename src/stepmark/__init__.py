@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.integrations.hub import publish as publish
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
     from stepmark.models.grader import Grader as Grader
@@ -74,6 +75,7 @@ _HOME = {
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.problems.answers",
+    "publish": "stepmark.integrations.hub",
     "read_labelled": "stepmark.solutions.interchange.conversion",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
