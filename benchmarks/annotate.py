@@ -146,11 +146,25 @@ class Stepmark:
 
     def start(self) -> float:
         """Start it; the seconds until it answers."""
-        return started(self, self._command("--port", str(self.port)), self.folder, "/health")
+        return started(
+            self,
+            [
+                sys.executable,
+                "-m",
+                "stepmark.cli",
+                "annotate",
+                "project.yaml",
+                "--database",
+                str(self.database),
+                "--port",
+                str(self.port),
+            ],
+            self.folder,
+            "/health",
+        )
 
-    def _command(self, *flags: str) -> list[str]:
-        command = [sys.executable, "-m", "stepmark.cli", "annotate", "project.yaml"]
-        return [*command, "--database", str(self.database), *flags]
+    def _verb(self, verb: str, *flags: str) -> list[str]:
+        return [sys.executable, "-m", "stepmark.cli", "annotate", verb, str(self.database), *flags]
 
     def join(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Accounts by an invitation."""
@@ -171,7 +185,7 @@ class Stepmark:
         return users
 
     def _invitation(self, uses: int) -> str:
-        command = self._command("--invite", "annotator", "--uses", str(uses), "--port", str(self.port))
+        command = self._verb("invite", "--uses", str(uses), "--url", f"http://127.0.0.1:{self.port}")
         told = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout
         return told.strip().rpartition("#")[2]
 
@@ -191,7 +205,7 @@ class Stepmark:
     def exported(self) -> set[str]:
         """Read from an export, submitted or not."""
         out = self.folder / "export.jsonl"
-        command = self._command("--export", "potato", "--unfinished", "--out", str(out), "--force")
+        command = self._verb("export", "--format", "potato", "--unfinished", "--out", str(out), "--force")
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         return {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, ScoreKindError, UnknownNameError
-from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, lightman_strategies
+from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, lightman_strategies, resolve_aggregate
 
 probabilities = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40)
 moderate = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40)
@@ -221,3 +221,12 @@ def test_lightman_strategies_by_hand():
 def test_lightman_refuses(rows, found):
     with pytest.raises(InputError, match=found):
         lightman_strategies(rows)
+
+
+def test_the_own_aggregate_of_a_prm_is_used_unless_one_is_set():
+    assert resolve_aggregate(None, "min", "probability") == "min"
+    assert resolve_aggregate("last", "min", "probability") == "last"
+    with pytest.raises(ScoreKindError):
+        resolve_aggregate("product", "min", "log-ratio")
+    with pytest.raises(UnknownNameError, match="Did you mean 'product'"):
+        resolve_aggregate("prodcut", "min", "probability")

@@ -14,9 +14,10 @@ from stepmark.annotation import tables
 from stepmark.annotation.backup import backup, restore
 from stepmark.annotation.database import Database
 from stepmark.annotation.project import Project
+from stepmark.annotation.run import annotate, backup_labels, export_labels, invite
 from stepmark.annotation.starting import first_code, prepare
 from stepmark.cli import main
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, SettingError, UsageError
 
 __all__ = ["database_url"]
 
@@ -129,10 +130,10 @@ def test_what_is_there_is_not_overwritten(tmp_path):
     kept = everything(there)
     with Database(str(here)) as database:
         backup(database, copy)
-        with pytest.raises(UsageError, match="--force"):
+        with pytest.raises(UsageError, match="`force`"):
             backup(database, copy)
         backup(database, copy, force=True)
-    with pytest.raises(UsageError, match="--force"):
+    with pytest.raises(UsageError, match="`force`"):
         restore(copy, str(there))
     assert everything(there) == kept
     restore(copy, str(there), force=True)
@@ -175,10 +176,9 @@ def project(tmp_path):
 
 
 def test_errands_of_the_command(project, tmp_path, capsys):
-    base = ["annotate", str(project)]
     database = project.with_suffix(".annotations.sqlite")
-    out = tmp_path / "out.jsonl"
-    assert main([*base, "--invite", "annotator"]) == 2
+    out, again = tmp_path / "out.jsonl", tmp_path / "again.jsonl"
+    assert main(["annotate", "invite", str(database)]) == 2
     assert "found no file" in capsys.readouterr().err
     assert not database.exists(), "an errand makes no project"
     settings = Project(items=(project,))
@@ -188,9 +188,11 @@ def test_errands_of_the_command(project, tmp_path, capsys):
     assert stat.S_IMODE(database.stat().st_mode) == 0o600
     labelled_one(database)
 
-    assert main([*base, "--invite", "adjudicator", "--port", "9000"]) == 0
+    words = ["--role", "adjudicator", "--url", "http://127.0.0.1:9000"]
+    assert main(["annotate", "invite", str(database), *words]) == 0
     assert capsys.readouterr().out.startswith("http://127.0.0.1:9000/join#")
-    assert main([*base, "--export", "potato", "--out", str(out)]) == 0
+    export = ["annotate", "export", str(database), "--format", "potato", "--out", str(out)]
+    assert main(export) == 0
     row = {
         "instance_id": "i0",
         "annotator": "ada",
@@ -198,18 +200,25 @@ def test_errands_of_the_command(project, tmp_path, capsys):
         "steps": [{"index": 0, "reward": 1}, {"index": 1, "reward": -1}],
     }
     assert [json.loads(line) for line in out.read_text().splitlines()] == [row]
-    assert main([*base, "--export", "potato", "--out", str(out)]) == 2
+    assert main(export) == 2
     assert "--force" in capsys.readouterr().err
-    assert main([*base, "--mode", "per_step", "--export", "potato", "--out", str(out), "--force"]) == 2
-    assert "mode 'first_error'" in capsys.readouterr().err
-    assert main([*base, "--backup", str(tmp_path / "b")]) == 0
-    assert main([*base, "--restore", str(tmp_path / "b")]) == 2
-    assert main([*base, "--restore", str(tmp_path / "b"), "--force"]) == 0
+    rows = export_labels(database, format="potato", out=again)
+    assert again.read_bytes() == out.read_bytes()
+    assert list(rows) == list(export_labels(database, format="potato")) == [row]
+    with pytest.raises(UsageError, match="overwrite it with `force`"):
+        export_labels(database, format="potato", out=again)
+    assert main(["annotate", "backup", str(database), "--out", str(tmp_path / "b")]) == 0
+    with pytest.raises(UsageError, match="`force`"):
+        backup_labels(database, out=tmp_path / "b")
+    restore = ["annotate", "restore", str(tmp_path / "b"), "--database", str(database)]
+    assert main(restore) == 2
+    assert "--force puts the backup in its place" in capsys.readouterr().err
+    assert main([*restore, "--force"]) == 0
     with Database(str(database)) as opened, opened.reading() as connection:
         actions = [
             row.action for row in connection.execute(tables.audit.select().order_by(tables.audit.c.id))
         ]
-    assert actions == ["items", "invite", "invite", "join", "invite", "export", "restore"]
+    assert actions == ["items", "invite", "invite", "join", "invite", "export", "export", "export", "restore"]
 
 
 def labelled_one(database):
@@ -231,18 +240,42 @@ def labelled_one(database):
         (["--url", "http://x/path"], "--url"),
         (["--port", "0"], "--port 0"),
         (["--port", "10080"], "--port 10080: browsers open no page there"),
-        (["--export", "potato"], "go together"),
-        (["--backup", "a", "--restore", "b"], "one of them"),
         (["--judge", "x"], "--suggest"),
         (["--database", "mysql://x"], "mysql"),
         (["--database", "/nowhere/at/all/x.sqlite"], "cannot be made"),
         (["--allow-neutral"], "allow_neutral"),
-        (["--invite", "annotator", "--uses", "0"], "--uses"),
     ],
 )  # fmt: skip
 def test_flags_that_cannot_work(project, capsys, words, said):
     assert main(["annotate", str(project), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "setting"),
+    [
+        (lambda: invite("x.sqlite", uses=0), "uses=0: expected 1 or more"),
+        (lambda: invite("x.sqlite", hours=0.0), r"hours=0.0: expected a number in \(0, 2160\]"),
+        (lambda: invite("x.sqlite", role="boss"), "role='boss': expected annotator, adjudicator or admin"),
+        (
+            lambda: export_labels("x.sqlite", view="all"),
+            "view='all': expected together, annotators or decided",
+        ),
+        (lambda: annotate("x.jsonl", port=0), r"port=0: expected a number in \[1, 65535\]"),
+    ],
+)
+def test_settings_that_cannot_work_in_python(call, setting):
+    with pytest.raises(SettingError, match=setting):
+        call()
+
+
+def test_a_database_of_an_earlier_version_is_served_first(project, database_url):
+    with Database(database_url) as database:
+        prepare(Project(items=(project,)), database)
+        with database.writing() as connection:
+            connection.execute(tables.meta.delete().where(tables.meta.c.key == "project"))
+    with pytest.raises(UsageError, match="serve it once"):
+        export_labels(database_url)
 
 
 def test_starting_again_changes_nothing(project, database_url):

@@ -224,7 +224,7 @@ def test_an_item_that_others_have_still_to_label_is_not_decided():
 
 def test_a_neutral_rating_needs_a_decision_where_there_is_no_neutral():
     answers = [each("q", "ann", 1, 0, 1)]
-    with pytest.raises(InputError, match="--neutral"):
+    with pytest.raises(InputError, match="`neutral`"):
         rows(EACH, [item("q", 3)], answers, format="trl")
     (row,) = rows(EACH, [item("q", 3)], answers, format="trl", neutral="positive")
     assert row["labels"] == [True, True, True]

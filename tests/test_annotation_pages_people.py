@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Error, Route
 
 from annotation_site import PATIENCE, Site, chromium, item, person
 from stepmark.annotation.project import Project
-from stepmark.cli.annotate import REFUSED_BY_BROWSERS
+from stepmark.annotation.run import REFUSED_BY_BROWSERS
 
 STEPS = ("We add: $2 + 2 = 4$.", "We double: $8$.", "We halve: $3$.", "So the answer is $3$.")
 

@@ -18,7 +18,7 @@ from stepmark.annotation.reading import read_items
 from stepmark.annotation.resuming import resumed
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
-from stepmark.solutions.interchange.conversion import convert
+from stepmark.solutions.interchange.conversion import write_labelled
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "annotation" / "project.yaml"
 
@@ -260,7 +260,7 @@ def test_an_export_reads_back_as_potatos(tmp_path):
         tmp_path / "out.jsonl", settings=Reading(items=str(tmp_path / "data" / "traces.jsonl"))
     )
     assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
-    assert list(convert([read], "potato")) == [row]
+    assert list(write_labelled([read], "potato")) == [row]
 
 
 def test_unmarked_is_zero_where_neutral_is_not_allowed(tmp_path):

@@ -151,3 +151,12 @@ def test_a_file_is_counted_for_progress_though_nothing_is_written(file, monkeypa
     monkeypatch.setattr("stepmark.scoring.run.Progress", Counting)
     grade(file, PRM, progress=False)
     assert totals == [3]
+
+
+def test_reasoning_between_marks_reaches_the_summary():
+    rows = [{"problem": "Add.", "solution": "<think>\n1 + 1 = 2\n</think>\nIt is 2."}, ROWS[1]]
+    results = grade(rows, "scripted_prms:certain", progress=False)
+    assert (
+        "1 texts: it has <think> or </think>: the reasoning inside is split like any other text"
+        in results.summary
+    )

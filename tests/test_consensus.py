@@ -156,7 +156,7 @@ def test_priority_needs_to_know_the_kind():
     row = of(gpt=(R, W), rollout=(R, R))
     with pytest.raises(UsageError, match="'gpt' is not known"):
         Consensus(rule="priority").view(row)
-    assert Consensus(rule="priority", kinds={"gpt": "judge"}).view(row).ratings == (R, W)
+    assert Consensus(rule="priority", source_kinds={"gpt": "judge"}).view(row).ratings == (R, W)
 
 
 # --- values, contradictions, views in views ---------------------------------------------------------------------------
@@ -253,11 +253,11 @@ def test_the_tally_by_hand():
         {"values": 1.0},
         {"values": -0.1},
         {"sources": ("a", "a")},
-        {"kinds": {"a": "oracle"}},
+        {"source_kinds": {"a": "oracle"}},
     ],
 )
 def test_settings_that_cannot_work(settings_):
-    with pytest.raises(UsageError, match=rf"^(--{next(iter(settings_))} must be |Consensus: )"):
+    with pytest.raises(UsageError, match=rf"^{next(iter(settings_))}=.*: expected "):
         Consensus(**settings_)
 
 

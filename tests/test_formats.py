@@ -145,9 +145,9 @@ BAD = [
     ),
     (
         {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
-        ["prm800k-flat", "stepmark convert --to solutions"],
+        ["prm800k-flat", "`stepmark.convert`, to solutions"],
     ),
-    ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "stepmark convert"]),
+    ({"solution": {"problem": {}}, "judgements": [[]]}, ["stepmark-labels", "`stepmark.convert`"]),
     ({"problem": "p", "solutions": "a"}, ["field 'solutions'", "expected a list, found a string"]),
     ({"problem": "p", "solutions": []}, ["field 'solutions'", "at least one"]),
     ({"problem": "p", "solutions": [3]}, ["field 'solutions'", "candidate 0 (0-based)", "found a number"]),

@@ -66,11 +66,14 @@ def inside(folder):
         ),
         # Outputs that cannot be.
         ([*GRADE, "--out", ""], "cannot write to a file without a name"),
-        (["convert", "good.jsonl", "--to", "trl", "--out", "./good.jsonl"], "--out ./good.jsonl is an input"),
-        (["problems", "read", "good.jsonl", "--out", "./good.jsonl"], "--out good.jsonl is an input"),
+        (
+            ["convert", "good.jsonl", "--to", "trl", "--out", "./good.jsonl"],
+            "--out ./good.jsonl is the input",
+        ),
+        (["problems", "read", "good.jsonl", "--out", "./good.jsonl"], "--out ./good.jsonl is the input"),
         (
             ["problems", "arithmetic", "--out", "p.jsonl", "--solutions", "p.jsonl"],
-            "--solutions p.jsonl is --out too",
+            "--solutions p.jsonl",
         ),
         (["problems", "arithmetic", "--out", "no/p.jsonl"], "cannot write no/p.jsonl: there is no folder no"),
         # Links that lead nowhere.
@@ -82,7 +85,10 @@ def inside(folder):
         (["train", "good.jsonl", "--out", "loop"], "loop exists; delete it or choose another --out"),
         # One broken line in the middle.
         (["label", "formulas", "broken.jsonl", "--out", "o"], "with --keep-going, such rows are left out"),
-        (["label", "exact", "broken.jsonl", "--out", "o"], "with --keep-going, such rows are left out"),
+        (
+            ["label", "exact", "broken.jsonl", "--out", "o"],
+            "with --keep-going, rows that are no solutions are left out",
+        ),
         # Numbers out of range.
         (["problems", "arithmetic", "--count", "0", "--out", "p.jsonl"], "--count 0: expected 1 or more"),
         ([*SAMPLE, "--n", "0"], "--n 0: expected 1 or more"),
@@ -97,7 +103,7 @@ def inside(folder):
         ([*ROLLOUT, "--max-tokens", "0"], "--max-tokens 0: expected 1 or more"),
         (
             ["label", "exact", "good.jsonl", "--wrong", "0", "--out", "o"],
-            "--wrong must be at least 1, found 0",
+            "--wrong 0: expected 1 or more",
         ),
         ([*GRADE, "--marker", "x"], "--marker x: this is for --split marker, and --split is auto"),
         # Names that are none.

@@ -14,9 +14,9 @@ from huggingface_hub.errors import LocalTokenNotFoundError
 
 from checkpoints import token_classifier
 from stepmark.cli import main
-from stepmark.errors import BackendError, UsageError
+from stepmark.errors import BackendError, SettingError, UsageError
 from stepmark.integrations import hub as module
-from stepmark.integrations.hub import plan, publish, refusal
+from stepmark.integrations.hub import plan, publish, refusal, upload
 from stepmark.models.detect import spec_of
 from stepmark.training.card import Card, Data, Figure, card
 from stepmark.training.written import Written
@@ -146,7 +146,7 @@ def test_what_belongs_to_a_checkpoint_is_uploaded_and_nothing_else(folder):
     }
     assert planned.size == sum((folder / name).stat().st_size for name in names)
     hub = Fake()
-    published = publish(planned, hub=hub, message="one")
+    published = upload(planned, hub=hub, message="one")
     assert published.commit == f"https://hub/{REPO}/commit/1"
     assert published.strays == ()
     assert set(hub.repos[REPO]) == names | {".gitattributes"}
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_is_not_whole(folder, name, said):
     planned = plan(folder, REPO, load=False)
     assert any(said in problem for problem in planned.problems)
     with pytest.raises(UsageError, match=f"not ready to be published:(.|\n)*{said}"):
-        publish(planned, hub=Fake())
+        upload(planned, hub=Fake())
 
 
 def test_parts_that_are_missing(folder):
@@ -257,9 +257,9 @@ def test_a_base_that_comes_with_stepmark_needs_no_name_on_the_hub(folder):
 
 def test_the_way_past_an_incomplete_card_is_said_where_there_is_one(folder):
     (folder / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n## Data\nSums.\n")
-    assert refusal(plan(folder, REPO, load=False)).endswith("with --incomplete-card.")
+    assert refusal(plan(folder, REPO, load=False)).endswith("with `incomplete_card`.")
     (folder / "stepmark.json").unlink()
-    assert "--incomplete-card" not in refusal(plan(folder, REPO, load=False))
+    assert "incomplete_card" not in refusal(plan(folder, REPO, load=False))
 
 
 def test_folders_of_this_machine_are_told(folder):
@@ -284,12 +284,12 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_private_stays_private(folder):
     planned = plan(folder, REPO, load=False)
     hub = Fake()
-    publish(planned, hub=hub, private=True)
+    upload(planned, hub=hub, private=True)
     assert hub.private[REPO] is True
-    publish(planned, hub=hub, private=True)
+    upload(planned, hub=hub, private=True)
     hub.private[REPO] = False
     with pytest.raises(UsageError, match="is public"):
-        publish(planned, hub=hub, private=True)
+        upload(planned, hub=hub, private=True)
 
 
 def test_what_an_earlier_upload_left_is_told(folder):
@@ -298,7 +298,7 @@ def test_what_an_earlier_upload_left_is_told(folder):
         repos={REPO: {"model-00001-of-00002.safetensors": b"", "figure.png": b"", ".gitattributes": b""}}
     )
     hub.private[REPO] = False
-    assert publish(planned, hub=hub).strays == ("model-00001-of-00002.safetensors",)
+    assert upload(planned, hub=hub).strays == ("model-00001-of-00002.safetensors",)
 
 
 class Answer:
@@ -326,7 +326,7 @@ class RefusedByHubError(OSError):
 def test_a_hub_that_does_not_take_it(folder, hub, error, said):
     planned = plan(folder, REPO, load=False)
     with pytest.raises(error, match=said):
-        publish(planned, hub=hub)
+        upload(planned, hub=hub)
 
 
 def test_the_command(folder, monkeypatch, capsys):
@@ -344,3 +344,18 @@ def test_the_command(folder, monkeypatch, capsys):
     (folder / "README.md").unlink()
     assert main(["publish", str(folder), REPO, "--dry-run"]) == 2
     assert "there is no README.md" in capsys.readouterr().err
+
+
+def test_the_function_publishes_what_the_command_publishes(folder, monkeypatch):
+    hub = Fake()
+    monkeypatch.setattr(module, "_hub", lambda: hub)
+    plans = []
+    assert publish(folder, REPO, dry_run=True, no_load=True, on_plan=plans.append) is None
+    assert hub.repos == {} and plans[0].repo == REPO
+    assert publish(folder, REPO, no_load=True).commit == f"https://hub/{REPO}/commit/1"
+    assert main(["publish", str(folder), "someone/other", "--no-load"]) == 0
+    assert hub.repos[REPO] == hub.repos["someone/other"]
+    with pytest.raises(SettingError, match="private='yes': expected true or false"):
+        publish(folder, REPO, private="yes")
+    with pytest.raises(UsageError, match="OWNER/NAME"):
+        publish(folder, "mine")

@@ -92,8 +92,8 @@ def test_nothing_written_is_an_error(tmp_path, capsys):
         (["--to", "math-sheperd"], "math-shepherd"),
         (["--to", "openr"], "read and not written"),
         (["--to", "trl", "--from", "tlr"], "trl"),
-        (["--to", "trl", "--hard", "half"], "--hard half: expected a number"),
-        (["--to", "trl", "--hard", "2"], "from 0 to under 1"),
+        (["--to", "trl", "--hard", "half"], "--hard"),
+        (["--to", "trl", "--hard", "2"], "--hard 2.0: expected a number in [0, 1)"),
         ([], "--to"),
         (["--to", "trl", "--from", "prm800k"], "expected a row of PRM800K with labeler, question, label"),
     ],
@@ -150,7 +150,7 @@ def test_a_run_that_was_killed_is_continued_to_the_same_file(tmp_path, monkeypat
 
     out = tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
-        patch.setattr("stepmark.cli.convert.open_rows", dying)
+        patch.setattr("stepmark.solutions.interchange.conversion.open_rows", dying)
         with pytest.raises(Killed):
             main([*words, str(out)])
     assert len((tmp_path / "out.jsonl.part").read_text("utf-8").splitlines()) == 4

@@ -14,9 +14,9 @@ from stepmark.solutions.interchange import (
     LabelledRow,
     Losses,
     Writing,
-    convert,
     detect,
     read_labelled,
+    write_labelled,
 )
 from stepmark.store import Row
 
@@ -60,7 +60,7 @@ WITH_META = ["stepmark-labels", "solutions", "trl", "math-shepherd", "rlhflow"]
 
 
 def lines_of(row: LabelledRow, format: str, losses: Losses) -> list[dict[str, Any]]:
-    lines = list(convert([row], format, Writing(), losses))
+    lines = list(write_labelled([row], format, Writing(), losses))
     assert lines and all(isinstance(line, dict) for line in lines)
     return lines  # type: ignore[return-value]
 

@@ -15,9 +15,9 @@ from stepmark.solutions.interchange import (
     LabelledRow,
     Losses,
     Writing,
-    convert,
     detect,
     read_labelled,
+    write_labelled,
 )
 from stepmark.solutions.interchange.formats import format_named
 from stepmark.store import Row
@@ -50,7 +50,7 @@ def labelled(
 
 
 def written(row: LabelledRow, to: str, losses: Losses | None = None, **settings: Any) -> Any:
-    (one,) = convert([row], to, Writing(**settings), losses)
+    (one,) = write_labelled([row], to, Writing(**settings), losses)
     return one
 
 
@@ -65,8 +65,8 @@ SOFT = labelled(
 
 @pytest.mark.parametrize("to", ["trl", "math-shepherd", "rlhflow", "processbench"])
 def test_neutral_is_never_turned_without_being_told(to):
-    with pytest.raises(InputError, match="--neutral positive, negative or drop") as caught:
-        list(convert([RIGHT_NEUTRAL_WRONG], to))
+    with pytest.raises(InputError, match="`neutral` positive, negative or drop") as caught:
+        list(write_labelled([RIGHT_NEUTRAL_WRONG], to))
     assert caught.value.where == "in.jsonl:7"
 
 
@@ -76,7 +76,7 @@ def test_neutral_becomes_what_was_asked():
     losses = Losses()
     assert written(RIGHT_NEUTRAL_WRONG, "trl", losses, neutral="drop")["labels"] == [True]
     assert losses.facts()["lost"] == {
-        "a neutral rating left its step unjudged (--neutral drop)": 1,
+        "a neutral rating left its step unjudged (`neutral` drop)": 1,
         "the row was cut before its first step that nobody judged, which TRL has no word for": 1,
         "judged steps after one that nobody judged": 1,
     }
@@ -89,7 +89,7 @@ def test_unjudged_is_never_wrong_in_any_format():
         assert isinstance(written(first_unjudged, to, losses), InputError)
         assert losses.dropped == 1
     assert written(first_unjudged, "prm800k")["label"]["steps"][0]["completions"][0]["rating"] is None
-    (row,) = convert([first_unjudged], "prm800k-flat")
+    (row,) = write_labelled([first_unjudged], "prm800k-flat")
     assert (row["responses"], row["next_response"], row["rating"]) == (["a"], "b", 1)
 
 
@@ -101,9 +101,9 @@ def test_shares_stay_floats_and_become_hard_only_when_told():
     assert written(zero, "trl", hard="any")["labels"] == [False]
     assert written(zero, "trl")["labels"] == [0.0]
     for to in ("math-shepherd", "rlhflow", "processbench", "prm800k", "prm800k-flat"):
-        with pytest.raises(InputError, match="--hard THRESHOLD or --hard any"):
-            list(convert([SOFT], to))
-    with pytest.raises(UsageError, match="from 0 to under 1"):
+        with pytest.raises(InputError, match="set with `hard`"):
+            list(write_labelled([SOFT], to))
+    with pytest.raises(UsageError, match=r"hard=\S+: expected a number in \[0, 1\)"):
         Writing(hard=1.0)
 
 
@@ -138,7 +138,7 @@ def test_judges_side_by_side_need_a_choice():
         ("a", (rated(1, "human:ann"), rated(1, "human:bob"), rated(-1, "ai"))),
         ("b", (rated(1, "human:ann"), rated(-1, "human:bob"))),
     )
-    with pytest.raises(InputError, match=r"3 judges \(human:ann, human:bob, ai\).*--judge NAME.*--consensus"):
+    with pytest.raises(InputError, match=r"3 judges \(human:ann, human:bob, ai\).*`judge`.*`consensus`"):
         written(row, "trl")
     with pytest.raises(InputError, match="2 judges"):
         written(row, "trl", judge="human")
@@ -173,9 +173,9 @@ def test_a_branch_that_would_be_cut_before_its_own_step_is_dropped():
         "judgements that stand in another row too are written again, since TRL has no word for that"
         in (losses.facts()["lost"])
     )
-    assert [row["next_response"] for row in convert([branch], "prm800k-flat") if isinstance(row, dict)] == [
-        "c"
-    ]
+    assert [
+        row["next_response"] for row in write_labelled([branch], "prm800k-flat") if isinstance(row, dict)
+    ] == ["c"]
 
 
 def test_one_judge_with_two_ratings_leaves_the_step_unjudged():
@@ -297,7 +297,7 @@ def test_processbench(tmp_path):
         [[-1], [], []],
     ]
     assert [row.outcome for row in read] == [False, True, False]
-    assert list(convert(read, "processbench")) == rows
+    assert list(write_labelled(read, "processbench")) == rows
 
 
 def test_processbench_is_not_written_where_something_would_be_invented():
@@ -390,7 +390,7 @@ def test_a_row_tells_its_format():
     assert told("instance_id", "annotator", "steps", "mode") == "potato"
     assert told("messages") == "chat"
     assert told("id", "epoch", "messages", "target") == "inspect"
-    with pytest.raises(InputError, match=r"may be rlhflow or chat.*--from") as caught:
+    with pytest.raises(InputError, match=r"may be rlhflow or chat.*`from_format`") as caught:
         told("messages", "conversations")
     assert caught.value.where == "f:1"
     with pytest.raises(

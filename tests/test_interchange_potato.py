@@ -10,7 +10,14 @@ import pytest
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, Writing, convert, read_labelled
+from stepmark.solutions.interchange import (
+    LabelledRow,
+    Losses,
+    Reading,
+    Writing,
+    read_labelled,
+    write_labelled,
+)
 
 ITEMS = [
     {
@@ -114,7 +121,7 @@ def test_zero_is_neutral_or_nothing_and_never_wrong(tmp_path):
     told = export("q1", "per_step", mark(0, 1), mark(1, 0), mark(2, None), mark(3, -1))
     assert said(read(tmp_path, told)[0]) == [[(ANN, 1)], [(ANN, 0)], [], [(ANN, -1)]]
     untold = export("q1", "per_step", mark(0, 1), mark(1, 0), mark(2, 1), mark(3, -1))
-    with pytest.raises(InputError, match="--zero neutral"):
+    with pytest.raises(InputError, match="`zero` neutral"):
         read(tmp_path, untold)
     assert said(read(tmp_path, untold, zero="neutral")[0])[1] == [(ANN, 0)]
     assert said(read(tmp_path, untold, zero="unjudged")[0])[1] == []
@@ -163,7 +170,7 @@ def test_bad_rows_are_refused(row, said_, tmp_path):
 
 def test_the_data_file_is_needed_and_read_strictly(tmp_path):
     file = write(tmp_path / "labels.jsonl", export("q1", "first_error", *CASCADE))
-    with pytest.raises(UsageError, match="--items FILE"):
+    with pytest.raises(UsageError, match="`items`"):
         list(read_labelled(file))
     for bad, said_ in (
         ([ITEMS[0], ITEMS[0]], "stands twice"),
@@ -206,11 +213,11 @@ def rewards(row: Any) -> list[tuple[int, int | None]]:
 
 def test_every_person_has_a_record_of_their_own():
     row = judged([("human:ann", 1), ("human:bob", 1)], [("human:ann", 0)], [("human:bob", -1)])
-    ann, bob = convert([row], "potato")
+    ann, bob = write_labelled([row], "potato")
     assert (ann["instance_id"], ann["annotator"], ann["mode"]) == ("s", "ann", "per_step")
     assert rewards(ann) == [(0, 1), (1, 0), (2, None)]
     assert rewards(bob) == [(0, 1), (1, None), (2, -1)]
-    (one,) = convert([row], "potato", Writing(consensus="agree"))
+    (one,) = write_labelled([row], "potato", Writing(consensus="agree"))
     assert (one["annotator"], rewards(one)) == ("consensus:agree", [(0, 1), (1, 0), (2, -1)])
 
 
@@ -218,12 +225,12 @@ def test_what_a_record_cannot_hold():
     share = Judgement(kind="value", judge="rollout", share=0.5)
     solution = Solution.of("?", ["a"], id="s")
     row = LabelledRow(labelled=LabelledSolution(solution=solution, judgements=((share,),)), where="f.jsonl:1")
-    with pytest.raises(InputError, match="--hard"):
-        list(convert([row], "potato"))
-    (made,) = convert([row], "potato", Writing(hard=0.4))
+    with pytest.raises(InputError, match="`hard`"):
+        list(write_labelled([row], "potato"))
+    (made,) = write_labelled([row], "potato", Writing(hard=0.4))
     assert (made["annotator"], rewards(made)) == ("rollout", [(0, 1)])
     losses = Losses()
-    (error,) = convert([judged([("ai", 1)])], "potato", losses=losses)
+    (error,) = write_labelled([judged([("ai", 1)])], "potato", losses=losses)
     assert isinstance(error, InputError)
     assert losses.dropped == 1
 
@@ -234,7 +241,7 @@ def test_what_was_read_is_written_again(tmp_path):
         export("q1", "per_step", mark(0, 1), mark(1, 0), mark(2, None), mark(3, -1)),
         export("t1", "first_error", mark(1, -1), mark(3, -1)),
     ):
-        (written,) = convert(read(tmp_path, row), "potato")
+        (written,) = write_labelled(read(tmp_path, row), "potato")
         assert written == {
             key: value if key != "steps" else [{"index": m["index"], "reward": m["reward"]} for m in value]
             for key, value in row.items()
@@ -247,7 +254,7 @@ def test_what_was_read_is_written_again(tmp_path):
         mark(2, 1, source="ai", verified=False, ai_reward=1),
         mark(3, None),
     )
-    (written,) = convert(read(tmp_path, ai), "potato")
+    (written,) = write_labelled(read(tmp_path, ai), "potato")
     assert [
         (m["reward"], m["source"], m["verified"], m["ai_reward"], m["confidence"]) for m in written["steps"]
     ] == [

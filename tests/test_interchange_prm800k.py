@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepmark.errors import InputError
-from stepmark.solutions.interchange import Losses, Reading, Writing, convert, read_labelled
+from stepmark.solutions.interchange import Losses, Reading, Writing, read_labelled, write_labelled
 
 PROBLEM = "What is 2 + 3, doubled?"
 
@@ -189,17 +189,17 @@ def test_records_become_themselves_again_branches_and_all(tmp_path):
     )
     phase_2["question"] |= {"pre_generated_steps": ["2 + 3 = 5.", "5 * 2 = 12.", "12"]}
     rows = read(tmp_path / "raw.jsonl", PHASE_1, phase_2)
-    again = list(convert(rows, "prm800k"))
+    again = list(write_labelled(rows, "prm800k"))
     assert without_flags(again) == without_flags([PHASE_1, phase_2])
     # The same through the file format that keeps everything.
-    kept = [row for row in convert(rows, "stepmark-labels") if isinstance(row, dict)]
+    kept = [row for row in write_labelled(rows, "stepmark-labels") if isinstance(row, dict)]
     back = list(read_labelled(write(tmp_path / "kept.jsonl", *kept)))
-    assert without_flags(list(convert(back, "prm800k"))) == without_flags([PHASE_1, phase_2])
+    assert without_flags(list(write_labelled(back, "prm800k"))) == without_flags([PHASE_1, phase_2])
 
 
 def test_a_branch_without_its_main_row_is_a_record_of_its_own(tmp_path):
     rows = read(tmp_path / "raw.jsonl", PHASE_1)
-    (alone,) = convert([rows[3]], "prm800k")
+    (alone,) = write_labelled([rows[3]], "prm800k")
     assert [
         (s["chosen_completion"], [(c["text"], c["rating"]) for c in s["completions"]])
         for s in alone["label"]["steps"]
@@ -209,7 +209,7 @@ def test_a_branch_without_its_main_row_is_a_record_of_its_own(tmp_path):
 
 def test_flat_rows_of_a_record_are_its_rated_completions(tmp_path):
     rows = read(tmp_path / "raw.jsonl", PHASE_1)
-    flat = list(convert(rows, "prm800k-flat"))
+    flat = list(write_labelled(rows, "prm800k-flat"))
     add, five = "Add.", "2 + 3 = 5."
 
     def told(row: Any) -> tuple[Any, ...]:
@@ -246,7 +246,7 @@ def test_flat_rows_come_back_as_they_were(tmp_path):
     assert [shape(row)[1] for row in read_] == [((), (r,)) for r in (-1, 0, 1, 1)]
     assert read_[2].solution.texts[-1] == "So.\n\n# Answer\n\n10"
     assert read_[2].solution.problem.answer is None  # `answer` is the completion's own, right or wrong
-    assert list(convert(read_, "prm800k-flat")) == rows
+    assert list(write_labelled(read_, "prm800k-flat")) == rows
 
 
 def test_an_unrated_flat_row_is_not_wrong_and_is_not_written(tmp_path):
@@ -254,6 +254,6 @@ def test_an_unrated_flat_row_is_not_wrong_and_is_not_written(tmp_path):
     (one,) = read(tmp_path / "flat.jsonl", row)
     assert one.labelled.judgements == ((),)
     losses = Losses()
-    (error,) = convert([one], "prm800k-flat", Writing(), losses)
+    (error,) = write_labelled([one], "prm800k-flat", Writing(), losses)
     assert isinstance(error, InputError)
     assert losses.dropped == 1

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from stepmark.solutions.interchange import LabelledRow, Losses, Reading, Writing, convert, read_labelled
+from stepmark.solutions.interchange import (
+    LabelledRow,
+    Losses,
+    Reading,
+    Writing,
+    read_labelled,
+    write_labelled,
+)
 from stepmark.solutions.interchange.conversion import items_of
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -30,7 +37,7 @@ def raw(name: str, limit: int | None = None) -> list[dict[str, Any]]:
 
 def test_processbench_comes_back_as_it_was():
     rows = read_labelled(data("processbench/gsm8k.dev"))
-    assert list(convert(rows, "processbench")) == raw("processbench/gsm8k.dev")
+    assert list(write_labelled(rows, "processbench")) == raw("processbench/gsm8k.dev")
 
 
 def test_prm800k_records_come_back_as_they_were():
@@ -40,7 +47,7 @@ def test_prm800k_records_come_back_as_they_were():
         return [bare(one) for one in value] if isinstance(value, list) else value
 
     rows = read_labelled(data("prm800k/raw_records"))
-    assert [bare(row) for row in convert(rows, "prm800k")] == [
+    assert [bare(row) for row in write_labelled(rows, "prm800k")] == [
         bare(row) for row in raw("prm800k/raw_records")
     ]
 
@@ -48,7 +55,7 @@ def test_prm800k_records_come_back_as_they_were():
 def test_a_record_gives_the_flat_rows_that_others_made_of_it():
     rows = [
         row
-        for row in convert(read_labelled(data("prm800k/raw_records")), "prm800k-flat")
+        for row in write_labelled(read_labelled(data("prm800k/raw_records")), "prm800k-flat")
         if isinstance(row, dict)
     ]
     problem = rows[0]["instruction"]
@@ -63,7 +70,7 @@ def test_a_record_gives_the_flat_rows_that_others_made_of_it():
 def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
     theirs = raw("prm800k/phase1_test")
     losses = Losses()
-    rows = convert(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), losses)
+    rows = write_labelled(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), losses)
     ours = [row for row in rows if isinstance(row, dict)]
     rated = [row for row in theirs if row["rating"] is not None or row["is_human_response"]]
     assert [{key: row[key] for key in ours[0]} for row in rated] == ours
@@ -75,7 +82,7 @@ def test_rollout_trees_keep_their_shares(name):
     rows = list(read_labelled(data(name), settings=Reading(trials=32)))
     assert rows
     assert all(0 <= j.successes <= j.trials for row in rows for step in row.labelled.judgements for j in step)
-    soft = [row["labels"] for row in convert(rows, "trl") if isinstance(row, dict)]
+    soft = [row["labels"] for row in write_labelled(rows, "trl") if isinstance(row, dict)]
     assert all(0 <= label <= 1 for labels in soft for label in labels)
 
 

@@ -17,8 +17,8 @@ from stepmark.solutions.interchange import (
     Losses,
     Reading,
     Writing,
-    convert,
     detect,
+    write_labelled,
 )
 from stepmark.store import Row, encode_row, parse_row
 
@@ -62,7 +62,7 @@ def rating(*values: int, kind: str = "correctness", judge: str = "human:ann") ->
 
 
 def there_and_back(row: LabelledRow, format: str) -> LabelledRow:
-    (line,) = convert([row], format, Writing(), Losses())
+    (line,) = write_labelled([row], format, Writing(), Losses())
     assert isinstance(line, dict)
     data = parse_row(encode_row(line))
     raw = Row(data=data, file="out.jsonl", line=1)
@@ -183,7 +183,7 @@ def test_three_way_ratings_in_prm800k(row):
 @given(rows(rating(1, 0, -1, judge="human"), whole=False))
 @settings(max_examples=60, deadline=None)
 def test_each_rating_is_a_row_of_the_flat_layout(row):
-    lines = [line for line in convert([row], "prm800k-flat") if isinstance(line, dict)]
+    lines = [line for line in write_labelled([row], "prm800k-flat") if isinstance(line, dict)]
     back = [
         one
         for at, line in enumerate(lines, 1)

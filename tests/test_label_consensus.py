@@ -155,16 +155,16 @@ def test_a_source_whose_name_says_nothing_needs_a_kind(tmp_path, capsys):
     out = tmp_path / "o.jsonl"
     assert run(*files, "--rule", "priority", "--out", out) == 2
     assert "kind of the source 'mine'" in capsys.readouterr().err
-    assert run(*files, "--rule", "priority", "--kinds.mine", "formal", "--out", out) == 0
+    assert run(*files, "--rule", "priority", "--source-kinds", "mine=formal", "--out", out) == 0
     assert [row.meta["first_error"] for row in read_labelled(out)] == [1]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "o.jsonl"], "expected files"),
+        (["--out", "o.jsonl"], "expected a list of files"),
         (["none.jsonl", "--out", "o.jsonl"], "no such file"),
-        (["a.jsonl", "--out", "a.jsonl"], "is an input"),
+        (["a.jsonl", "--out", "a.jsonl"], "is the input"),
         (["a.jsonl", "--out", "o.jsonl", "--rule", "all"], "first-error-agrees"),
         (["a.jsonl", "--out", "o.jsonl", "--least", "0"], "least"),
     ],

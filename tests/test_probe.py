@@ -18,7 +18,7 @@ from stepmark.labels.tree import RolloutTree
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.code import CodeVerifier
 from stepmark.records import Judgement, LabelledSolution, Solution, Step, Verdict
-from stepmark.solutions.interchange import convert, read_labelled, to_row
+from stepmark.solutions.interchange import read_labelled, to_row, write_labelled
 from stepmark.solutions.interchange.rows import Losses, Writing
 from stepmark.store import encode_row
 
@@ -153,11 +153,11 @@ def test_the_file_format_holds_it_and_old_files_stay_readable(tmp_path):
     file.write_bytes(b"".join(map(encode_row, rows)))
     read = list(read_labelled(file))
     assert [row.labelled for row in read] == [labelled((one,)), labelled(())]
-    assert next(iter(convert(read, "stepmark-labels")))["root"] == [
+    assert next(iter(write_labelled(read, "stepmark-labels")))["root"] == [
         {"kind": "value", "judge": "bayes", "successes": 2, "trials": 5}
     ]
     losses = Losses()
-    list(convert(read, "trl", Writing(), losses))
+    list(write_labelled(read, "trl", Writing(), losses))
     assert losses.facts()["lost"]["rollouts of the problem alone (root) are left out"] == 1
 
 

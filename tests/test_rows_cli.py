@@ -289,7 +289,7 @@ def test_every_reader_has_the_flag(words, solutions, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     words = [solutions if word == "IN" else word for word in words]
     assert main([*words, "--columns", "nonsense"]) == 2
-    assert "--columns nonsense: expected NAME=COLUMN" in capsys.readouterr().err
+    assert "--columns nonsense: expected NAME=VALUE" in capsys.readouterr().err
     if words[0] not in ("train", "rl"):  # which would load a model first
         assert main([*words, "--columns", "id=nowhere"]) == 2
         told = capsys.readouterr().err

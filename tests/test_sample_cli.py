@@ -193,4 +193,4 @@ def test_problems_of_others(problems, tmp_path, capsys):
     assert main(["problems", "read", str(problems), "--limit", "2", "--out", str(out)]) == 0
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["p1", "p2"]
     assert main(["problems", "read", "--out", str(out)]) == 2
-    assert "files of problems" in capsys.readouterr().err
+    assert "expected a file of problems" in capsys.readouterr().err

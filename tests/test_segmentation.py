@@ -4,7 +4,7 @@ import pytest
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.segmentation import WAYS, Segmentation, own_text, side_by_side, split
+from stepmark.solutions.segmentation import REASONING, WAYS, Segmentation, own_text, side_by_side, split
 
 
 def texts(text: str, how: str, **settings: str) -> list[str]:
@@ -107,16 +107,69 @@ def test_line_cuts_at_every_kind_of_line_end():
 
 
 def test_line_keeps_a_display_formula_together():
-    text = "We get\n\\[\nx = 1 +\n2\n\\]\nand\n$$\ny\n\n= 2\n$$\nso\n\\begin{align}\na &= b \\\\[2pt]\n\\begin{x}\nc\n\\end{x}\n\\end{align}\ndone"
+    text = "Now.\n\\[\nx = 1 +\n2\n\\]\nSo.\n$$\ny\n\n= 2\n$$\nThen.\n\\begin{align}\na &= b \\\\[2pt]\n\\begin{x}\nc\n\\end{x}\n\\end{align}\nDone"
     assert texts(text, "line") == [
-        "We get",
+        "Now.",
         "\\[\nx = 1 +\n2\n\\]",
-        "and",
+        "So.",
         "$$\ny\n\n= 2\n$$",
-        "so",
+        "Then.",
         "\\begin{align}\na &= b \\\\[2pt]\n\\begin{x}\nc\n\\end{x}\n\\end{align}",
-        "done",
+        "Done",
     ]
+
+
+@pytest.mark.parametrize("how", ["line", "blank-line", "sentence"])
+@pytest.mark.parametrize("gap", ["\n\n", "\n\n\n"])
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        # What introduces a formula keeps it, whatever the formula is written in.
+        (
+            ["Doubling gives:", "\\[ 2x = 6 \\]", "So x is 3."],
+            ["Doubling gives: \\[ 2x = 6 \\]", "So x is 3."],
+        ),
+        (["Therefore,", "$$x = 3$$"], ["Therefore, $$x = 3$$"]),
+        (
+            ["Then the area is", "\\begin{align*}a\\end{align*}"],
+            ["Then the area is \\begin{align*}a\\end{align*}"],
+        ),
+        (["**Multiply by 2**", "\\[ 2x = 6 \\]"], ["**Multiply by 2** \\[ 2x = 6 \\]"]),
+        # What goes on after it is the same sentence, unless the formula ends it.
+        (
+            ["We use", "\\[ A = ab \\]", "where $a$ is a side."],
+            ["We use \\[ A = ab \\] where $a$ is a side."],
+        ),
+        (["We use", "\\[ A = ab. \\]", "where is b?"], ["We use \\[ A = ab. \\]", "where is b?"]),
+        # A sentence that is over, a line without words, an environment of text: as before.
+        (["This is known.", "\\[ x = 3 \\]", "So be it."], ["This is known.", "\\[ x = 3 \\]", "So be it."]),
+        (["---", "\\[ x = 3 \\]"], ["---", "\\[ x = 3 \\]"]),
+        (
+            ["Cases:", "\\begin{itemize}\\item a\\end{itemize}"],
+            ["Cases:", "\\begin{itemize}\\item a\\end{itemize}"],
+        ),
+        # Each formula of a derivation is a step; one that goes on with the formula before is not.
+        (["Solve:", "\\[ 2x = 6 \\]", "\\[ x = 3 \\]"], ["Solve: \\[ 2x = 6 \\]", "\\[ x = 3 \\]"]),
+        (["Solve:", "\\[ x, \\]", "\\[ y \\]"], ["Solve: \\[ x, \\] \\[ y \\]"]),
+        (["Solve:", "\\[ x \\]", "\\[ = y \\]"], ["Solve: \\[ x \\] \\[ = y \\]"]),
+    ],
+)
+def test_a_formula_stays_with_its_sentence(pieces, expected, gap, how):
+    text = gap.join(pieces)
+    assert [step.replace(gap, " ") for step in texts(text, how)] == expected
+    assert split(text, how).rejoin() == text
+
+
+def test_paragraphs_are_counted_with_their_formulas():
+    assert split("We have\n\n\\[ x = 3 \\]\n\nSo x is 3.").why == "it has 2 paragraphs"
+    alone = split("This is one. The other gives\n\n\\[ x = 3 \\]")
+    assert (alone.how, alone.texts[1]) == ("sentence", "The other gives\n\n\\[ x = 3 \\]")
+
+
+def test_reasoning_between_marks_is_noted():
+    for how in ("auto", "line", "whole"):
+        assert split("<think>\n1 + 1 = 2\n</think>\nIt is 2.", how).why.endswith(f"; {REASONING}")
+    assert "think" not in split("I think\nso").why
 
 
 def test_blank_line_cuts_at_blank_lines_only():
@@ -129,8 +182,7 @@ def test_blank_line_keeps_fences_and_formulas_whole():
     assert texts(text, "blank-line") == [
         "See:",
         "```python\na = 1\n\nb = 2\n```",
-        "Then\n\\[\n\nx\n\n\\]",
-        "end",
+        "Then\n\\[\n\nx\n\n\\]\n\nend",
     ]
 
 

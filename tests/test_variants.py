@@ -245,13 +245,13 @@ def test_a_broken_row_stops_the_run_unless_it_goes_on(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "o.jsonl"], "either FILE"),
-        (["f.jsonl", "--arithmetic", "2", "--out", "o.jsonl"], "either FILE"),
+        (["--out", "o.jsonl"], "either right solutions or --arithmetic"),
+        (["f.jsonl", "--arithmetic", "2", "--out", "o.jsonl"], "either right solutions or --arithmetic"),
         (["--arithmetic", "0", "--out", "o.jsonl"], "1 or more"),
-        (["f.jsonl", "--out", "f.jsonl"], "is an input"),
+        (["f.jsonl", "--out", "f.jsonl"], "is the input"),
         (["-", "--out", "o.jsonl"], "more than once"),
         (["f.jsonl", "--kinds", "unt", "--out", "o.jsonl"], "unit"),
-        (["f.jsonl", "--wrong", "0", "--out", "o.jsonl"], "at least 1"),
+        (["f.jsonl", "--wrong", "0", "--out", "o.jsonl"], "--wrong 0: expected 1 or more"),
         (["none.jsonl", "--out", "o.jsonl"], "no such file"),
     ],
 )

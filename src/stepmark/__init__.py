@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.integrations.hub import publish as publish
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.problems.answers import load_verifier as load_verifier
+    from stepmark.problems.sources import load_problems as load_problems
+    from stepmark.problems.world import ArithmeticWorld as ArithmeticWorld
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.solutions.interchange.conversion import convert as convert
+    from stepmark.solutions.interchange.conversion import read_labelled as read_labelled
+    from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
@@ -52,11 +58,13 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "ArithmeticWorld": "stepmark.problems.world",
     "AsyncClient": "stepmark.models.remote.async_client",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Grader": "stepmark.models.grader",
     "Judgement": "stepmark.records",
+    "LabelledRow": "stepmark.solutions.interchange.rows",
     "LabelledSolution": "stepmark.records",
     "Problem": "stepmark.records",
     "Refusal": "stepmark.records",
@@ -69,13 +77,17 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "convert": "stepmark.solutions.interchange.conversion",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
+    "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.problems.answers",
     "sample": "stepmark.sampling.problems",
+    "publish": "stepmark.integrations.hub",
+    "read_labelled": "stepmark.solutions.interchange.conversion",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
     "train": "stepmark.training.public",

@@ -133,6 +133,8 @@ def expected(annotation: Any) -> str:
         return " or ".join(expected(part) for part in get_args(annotation) if part is not type(None))
     if get_origin(annotation) is tuple:
         return f"a list, each {expected(get_args(annotation)[0])}"
+    if get_origin(annotation) is Mapping:
+        return f"names, each with {expected(get_args(annotation)[1])}"
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 

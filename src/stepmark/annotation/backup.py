@@ -30,7 +30,7 @@ def backup(database: Database, to: Path, *, force: bool = False) -> None:
         UsageError: there is a file already.
     """
     if to.exists() and not force:
-        raise UsageError(f"{to}: there is a file already; give another name, or --force to overwrite it")
+        raise UsageError(f"{to}: there is a file already; give another name, or overwrite it with `force`")
     part = to.with_name(f".{to.name}.part")
     part.unlink(missing_ok=True)
     try:
@@ -82,7 +82,7 @@ def restore(source: Path, url: str, *, force: bool = False) -> None:
             for table in (tables.accounts, tables.items, tables.changes)
         ):
             raise UsageError(
-                f"{new.shown}: holds a project already; --force puts the backup in its place, and what is there is lost"
+                f"{new.shown}: holds a project already; `force` puts the backup in its place, and what is there is lost"
             )
         _copy(source_rows, target_rows)
 
@@ -113,11 +113,11 @@ def _check(file: Path) -> None:
         raise InputError("expected a backup, found no file", where=str(file))
     try:
         with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True)) as connection:
-            said = connection.execute("PRAGMA quick_check").fetchone()[0]
+            verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise InputError(f"expected a backup, found {error}", where=str(file)) from None
-    if said != "ok":
-        raise InputError(f"the backup is damaged: {said}", where=str(file))
+    if verdict != "ok":
+        raise InputError(f"the backup is damaged: {verdict}", where=str(file))
 
 
 def _sync(path: Path) -> None:

@@ -104,7 +104,7 @@ class Database:
             UsageError: another process is.
         """
         taken = UsageError(
-            f"{self.shown}: another stepmark serves this database; stop it, or give --database another"
+            f"{self.shown}: another stepmark serves this database; stop it, or give another `database`"
         )
         if self.path is not None:
             with _locked(Path(f"{self.path}.lock"), taken):
@@ -203,7 +203,7 @@ def database_url(url: str) -> str:
         return "postgresql+psycopg://" + url.partition("://")[2]
     if scheme not in ("sqlite", "postgresql+psycopg"):
         raise UsageError(
-            f"--database {scheme}://…: expected a file for SQLite, sqlite:///FILE, or postgresql+psycopg://USER@HOST/NAME"
+            f"`database` {scheme}://…: expected a file for SQLite, sqlite:///FILE, or postgresql+psycopg://USER@HOST/NAME"
         )
     return url
 
@@ -250,13 +250,12 @@ def _engine(url: str, dialect: Dialect) -> Engine:
     return engine
 
 
-def check_settings(database: Database, project: Project, *, keep: bool = False) -> None:
+def check_settings(database: Database, project: Project) -> None:
     """Hold the database to the settings that its log was made with.
 
     Args:
         database: where the log is.
         project: the settings now.
-        keep: look only; the settings that are written down stay.
 
     Raises:
         UsageError: labels were made in another mode: they would mean something else now.
@@ -274,10 +273,8 @@ def check_settings(database: Database, project: Project, *, keep: bool = False) 
             raise UsageError(
                 f"{database.shown}: its labels were made with mode {before['mode']!r} and allow_neutral "
                 f"{before['allow_neutral']}, the project says {now['mode']!r} and {now['allow_neutral']}; "
-                "put the settings back, or give --database another file"
+                "put the settings back, or give another `database`"
             )
-        if keep:
-            return
         connection.execute(tables.meta.delete().where(tables.meta.c.key == "settings"))
         connection.execute(tables.meta.insert(), {"key": "settings", "value": json.dumps(now)})
 

@@ -24,8 +24,8 @@ How a thing is carried:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal
 
 from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.export_rows import RowMaker
@@ -33,7 +33,8 @@ from stepmark.annotation.items import Item, counts
 from stepmark.annotation.project import Project
 from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
-from stepmark.solutions.interchange import LabelledRow, Losses, Writing, convert
+from stepmark.settings import settings
+from stepmark.solutions.interchange import LabelledRow, Losses, Writing, write_labelled
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "first-error-majority", "intersection", "majority"]
@@ -49,7 +50,7 @@ FORMATS: Mapping[str, tuple[str, View]] = {
 """Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Exporting:
     """Settings of an export."""
 
@@ -71,13 +72,6 @@ class Exporting:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise unknown_name("export", self.format, FORMATS)
-        for name, value, known in (
-            ("view", self.view, get_args(View)),
-            ("agreement", self.agreement, get_args(Agreement)),
-            ("neutral", self.neutral, ("positive", "negative", "drop")),
-        ):
-            if value is not None and value not in known:
-                raise unknown_name(name, value, known)
         if self.view == "together" and self.format not in ("stepmark", "potato"):
             raise UsageError(
                 f"the view together puts several judges into a row, and {self.format} holds one: take annotators or decided"
@@ -113,7 +107,7 @@ def export(
     name, view = FORMATS[settings.format]
     chosen = replace(settings, view=settings.view or view)
     rows = _rows(project, items, answers, decisions, chosen, counted)
-    return convert(rows, name, Writing(neutral=settings.neutral), counted)
+    return write_labelled(rows, name, Writing(neutral=settings.neutral), counted)
 
 
 def _rows(
@@ -138,19 +132,19 @@ def _rows(
             losses.lose(f"answers to {item.role} items are left out", item.id, len(by_item.get(item.id, ())))
             continue
         given = sorted(by_item.get(item.id, ()), key=lambda answer: answer.account)
-        kept = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
-        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(kept))
+        counted = [one for one in given if settings.unfinished or counts(item, one.marks, project.help)]
+        losses.lose("answers that do not count yet are left out", item.id, len(given) - len(counted))
         maker = RowMaker(project=project, item=item, settings=settings, losses=losses)
-        for row in maker.rows(kept, decided.get(item.id)):
+        for row in maker.rows(counted, decided.get(item.id)):
             losses.read += 1
             yield row
 
 
-def _check(said: Answer | Decision, known: Mapping[str, Item]) -> None:
-    who = f"{said.item} by {said.account}"
-    item = known.get(said.item)
+def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
+    who = f"{answer.item} by {answer.account}"
+    item = known.get(answer.item)
     if item is None:
-        raise InputError(f"there is no item {said.item!r} in the project", where=who)
+        raise InputError(f"there is no item {answer.item!r} in the project", where=who)
     steps = len(item.solution.steps)
-    if said.marks.steps != steps or len(said.marks.ratings) != steps:
-        raise InputError(f"expected marks on {steps} steps, found {said.marks.steps}", where=who)
+    if answer.marks.steps != steps or len(answer.marks.ratings) != steps:
+        raise InputError(f"expected marks on {steps} steps, found {answer.marks.steps}", where=who)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from stepmark.annotation.project import Project, SettingError, check_settings
-from stepmark.errors import InputError, MissingExtraError
+from stepmark.annotation.project import Project, check_settings
+from stepmark.errors import InputError, MissingExtraError, SettingError
 from stepmark.records import read_record
 from stepmark.solutions.interchange.formats import FORMATS
 from stepmark.store import check_readable, json_type
@@ -135,7 +135,9 @@ def _made(data: Mapping[str, Any], where: str) -> Project:
         project = read_record(Project, data)
         check_settings(project)
     except SettingError as error:
-        raise InputError(error.reason, where=f"{where}:{error.key}") from None
+        raise InputError(
+            f"expected {error.expected}, found {error.value!r}", where=f"{where}:{error.setting}"
+        ) from None
     except InputError as error:
         raise InputError(
             error.message.removeprefix("Project: "), where=f"{where}:{error.field or 'settings'}"

@@ -73,7 +73,7 @@ def potato_settings(config: Mapping[str, Any], file: str) -> tuple[dict[str, Any
             raise InputError(f"there is no key {key}. Did you mean {near[0]!r}?", where=f"{file}:{key}")
     if "cot_segmentation" in unused:
         raise InputError(
-            "texts are not cut into steps while a project is read: cut them first (stepmark convert --to solutions) and name that "
+            "texts are not cut into steps while a project is read: cut them first (`stepmark.convert` to solutions) and name that "
             "file under data_files",
             where=f"{file}:cot_segmentation",
         )

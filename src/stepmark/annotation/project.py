@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from stepmark.annotation.marks import Change, Mode
 from stepmark.catalog import unknown_name
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, SettingError
+from stepmark.settings import settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class RewardLabels:
     """Words on the buttons."""
 
@@ -23,46 +26,46 @@ class RewardLabels:
     incorrect: str = "Wrong"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Limits:
     """What is refused before it costs anything."""
 
-    upload_bytes: int = 64 * 1024 * 1024
+    upload_bytes: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
     """Of one uploaded file of items."""
-    body_bytes: int = 256 * 1024
+    body_bytes: Annotated[int, Field(ge=1024)] = 256 * 1024
     """Of any other request."""
-    steps: int = 10_000
+    steps: Annotated[int, Field(ge=1)] = 10_000
     """Of one item."""
-    item_characters: int = 2_000_000
+    item_characters: Annotated[int, Field(ge=1)] = 2_000_000
     """Of one item: its problem, steps, and what the tools answered."""
-    note_characters: int = 4000
-    requests_per_second: float = 50.0
+    note_characters: Annotated[int, Field(ge=1)] = 4000
+    requests_per_second: Annotated[float, Field(ge=0.1)] = 50.0
     """Of one account, sustained; a burst of four seconds' worth is let through."""
-    logins_per_minute: int = 20
+    logins_per_minute: Annotated[int, Field(ge=1)] = 20
     """Failed ones, of one address."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Screening:
     """A test that every annotator passes before real work."""
 
     items: Path | None = None
     """A file of items with their right labels, read as those of the project; None: no screening."""
-    pass_mark: float = 0.75
+    pass_mark: Annotated[float, Field(ge=0, le=1)] = 0.75
     """Share of items whose first error (or all of whose ratings) must agree, in [0, 1]."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Gold:
     """Items with known labels, hidden among the work."""
 
     items: Path | None = None
     """A file of items with their right labels, read as those of the project; None: no gold items."""
-    every: int = 10
+    every: Annotated[int, Field(ge=2)] = 10
     """One gold item in this many."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Help:
     """What machines say, and when annotators see it."""
 
@@ -72,7 +75,7 @@ class Help:
     """Every suggestion must be accepted or overridden before the item counts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Project:
     """All settings of a project. Its fields are the keys of `project.yaml`."""
 
@@ -87,7 +90,7 @@ class Project:
     items: tuple[Path, ...] = ()
     """Files of items, in any format that `stepmark convert` reads, plain solutions, or traces."""
     format: str | None = None
-    """Their format: a name of `stepmark convert --from`, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
+    """Their format: one of `stepmark.convert`'s, or `traces` (rows with a list of steps under `steps_key`, as Potato shows them);
     None: told by each file's first row."""
     columns: dict[str, str] = field(default_factory=dict)
     """Which column of the files is what, where its name is neither ours nor a common one: {problem: question}; docs: files."""
@@ -108,11 +111,11 @@ class Project:
     """The reference answer is shown."""
     error_types: tuple[str, ...] = ()
     """A taxonomy to choose from for wrong steps; empty: none is asked."""
-    overlap: int = 1
+    overlap: Annotated[int, Field(ge=1)] = 1
     """How many annotators label each item."""
     blind: bool = True
     """Annotators see neither who wrote a solution nor what others said of it."""
-    lease_minutes: float = 30.0
+    lease_minutes: Annotated[float, Field(ge=0.1)] = 30.0
     """How long an item that is shown to somebody is kept from others, since their last change."""
     order: Literal["given", "active"] = "given"
     """`active`: convincing wrong answers first, then uncertain and disputed ones."""
@@ -142,47 +145,22 @@ class Project:
         return "Rate each step of the solution."
 
 
-class SettingError(UsageError):
-    """A setting that cannot work; `key` names it, with a dot before the key of a part."""
-
-    def __init__(self, key: str, message: str) -> None:
-        self.key = key
-        self.reason = message
-        super().__init__(f"{key}: {message}")
-
-
 def check_settings(project: Project) -> None:
-    """Refuse settings whose types are right and whose values cannot work. `loading.load_project` calls it.
+    """Refuse settings that are each right and do not work together. `loading.load_project` calls it.
 
     Raises:
-        SettingError: a number out of its range, a blank name, `allow_neutral` in mode `first_error`.
+        SettingError: a blank name, `allow_neutral` in mode `first_error`, error types that are blank or alike.
     """
-    for key, value, least, most in (
-        ("overlap", project.overlap, 1, None),
-        ("lease_minutes", project.lease_minutes, 0.1, None),
-        ("screening.pass_mark", project.screening.pass_mark, 0, 1),
-        ("gold.every", project.gold.every, 2, None),
-        ("limits.upload_bytes", project.limits.upload_bytes, 1, None),
-        ("limits.body_bytes", project.limits.body_bytes, 1024, None),
-        ("limits.steps", project.limits.steps, 1, None),
-        ("limits.item_characters", project.limits.item_characters, 1, None),
-        ("limits.note_characters", project.limits.note_characters, 1, None),
-        ("limits.requests_per_second", project.limits.requests_per_second, 0.1, None),
-        ("limits.logins_per_minute", project.limits.logins_per_minute, 1, None),
-    ):
-        if value < least or (most is not None and value > most):
-            expected = f"at least {least}" if most is None else f"{least} to {most}"
-            raise SettingError(key, f"expected {expected}, found {value}")
     for key, text in (("name", project.title), ("steps_key", project.steps_key), ("id_key", project.id_key)):
         if not text.strip():
-            raise SettingError(key, "expected a text, found a blank one")
+            raise SettingError(key, text, "a text that is not blank")
     if project.allow_neutral and project.mode == "first_error":
         raise SettingError(
-            "allow_neutral", "a first error has no neutral: take it out, or set mode: per_step"
+            "allow_neutral", True, "false in mode first_error, which has no neutral; or mode: per_step"
         )
     blank = [name for name in project.error_types if not name.strip()]
     if blank or len(set(project.error_types)) < len(project.error_types):
-        raise SettingError("error_types", "expected different names, none of them blank")
+        raise SettingError("error_types", list(project.error_types), "different names, none of them blank")
 
 
 def check_change(project: Project, change: Change) -> None:

@@ -235,7 +235,7 @@ async def audit_log(request: Request, before: RowId | None = None, limit: int = 
 
 @router.get("/api/admin/backup")
 async def take_backup(request: Request) -> Response:
-    """A consistent copy of everything, as one SQLite file that `--restore` reads."""
+    """A consistent copy of everything, as one SQLite file that `run.restore_labels` reads."""
     live, by = live_of(request), account_of(request)
 
     def make() -> IO[bytes]:

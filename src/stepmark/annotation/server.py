@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -12,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from stepmark import __version__
 from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.security import Guard, Scope, Site
@@ -52,7 +52,7 @@ def build_app(live: Live, site: Site, *, started: Callable[[], None] | None = No
 
     app = FastAPI(
         title="stepmark annotate",
-        version=__version__,
+        version=version("stepmark"),
         lifespan=lifespan,
         openapi_url="/api/openapi.json",
         docs_url=None,  # they load scripts from elsewhere

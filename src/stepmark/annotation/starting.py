@@ -12,16 +12,18 @@ from stepmark.annotation import tables
 from stepmark.annotation.accounts import audit, count_admins, hashed, invite, new_secret
 from stepmark.annotation.database import Database, check_settings
 from stepmark.annotation.marks import Folding
+from stepmark.annotation.project import Project
 from stepmark.annotation.reading import read_items
 from stepmark.annotation.resuming import Resumed, resumed
 from stepmark.annotation.stored import items_of, store_items
 from stepmark.annotation.wire import change_data
+from stepmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from sqlalchemy import Connection
 
     from stepmark.annotation.items import Item
-    from stepmark.annotation.project import Project
 
 FIRST_HOURS = 24.0
 """How long the first admin's link holds; every start makes another as long as there is no admin."""
@@ -52,6 +54,7 @@ def prepare(
         UsageError: the database has labels of another mode.
     """
     check_settings(database, project)
+    _note(database, "project", _project_adapter().dump_json(project).decode())
     items: Sequence[Item] = read_items(project)
     if suggest is not None:
         items = suggest(items)
@@ -75,40 +78,73 @@ def first_code(database: Database, *, clock: Callable[[], float] = time.time) ->
 
 def note_link(database: Database, link: str) -> None:
     """Write down where the project is reached, for links that another process prints."""
-    with database.writing() as connection:
-        connection.execute(tables.meta.delete().where(tables.meta.c.key == "link"))
-        connection.execute(tables.meta.insert(), {"key": "link", "value": link})
+    _note(database, "link", link)
 
 
 def noted_link(connection: Connection) -> str | None:
     """What `note_link` wrote last; None before the first start."""
+    return _noted(connection, "link")
+
+
+def noted_project(connection: Connection, shown: str) -> Project:
+    """The settings of the project at its last start.
+
+    Args:
+        connection: to the database.
+        shown: its name, for the message.
+
+    Raises:
+        UsageError: none are stored.
+    """
+    stored = _noted(connection, "project")
+    if stored is None:
+        raise UsageError(
+            f"{shown}: it does not hold its project's settings, as those of earlier versions: serve it once with this version"
+        )
+    project: Project = _project_adapter().validate_json(stored)
+    return project
+
+
+def _note(database: Database, key: str, value: str) -> None:
+    with database.writing() as connection:
+        connection.execute(tables.meta.delete().where(tables.meta.c.key == key))
+        connection.execute(tables.meta.insert(), {"key": key, "value": value})
+
+
+def _noted(connection: Connection, key: str) -> str | None:
     from sqlalchemy import select
 
-    found: str | None = connection.execute(
-        select(tables.meta.c.value).where(tables.meta.c.key == "link")
+    value: str | None = connection.execute(
+        select(tables.meta.c.value).where(tables.meta.c.key == key)
     ).scalar()
-    return found
+    return value
 
 
-def _take_over(connection: Connection, project: Project, found: Sequence[Resumed], now: float) -> None:
+def _project_adapter() -> TypeAdapter[Project]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Project)
+
+
+def _take_over(connection: Connection, project: Project, answers: Sequence[Resumed], now: float) -> None:
     from sqlalchemy import select
 
     known = {row.id for row in connection.execute(select(tables.changes.c.id))}
     steps = {row.id: row.steps for row in connection.execute(select(tables.items.c.id, tables.items.c.steps))}
     taken = 0
-    for one in found:
-        first = str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, 1])))
-        if first in known or not one.changes:
+    for answer in answers:
+        first = str(uuid.uuid5(_NAMESPACE, json.dumps([answer.item, answer.account, 1])))
+        if first in known or not answer.changes:
             continue
-        account = _account(connection, one.account, now)
-        folding = Folding(project.mode, steps[one.item], allow_neutral=project.allow_neutral)
+        account = _account(connection, answer.account, now)
+        folding = Folding(project.mode, steps[answer.item], allow_neutral=project.allow_neutral)
         rows = []
-        for version, change in enumerate(one.changes, start=1):
+        for version, change in enumerate(answer.changes, start=1):
             folding.take(change)
             rows.append(
                 {
-                    "id": str(uuid.uuid5(_NAMESPACE, json.dumps([one.item, one.account, version]))),
-                    "item": one.item,
+                    "id": str(uuid.uuid5(_NAMESPACE, json.dumps([answer.item, answer.account, version]))),
+                    "item": answer.item,
                     "account": account,
                     "version": version,
                     "data": json.dumps(change_data(change)),
@@ -118,7 +154,7 @@ def _take_over(connection: Connection, project: Project, found: Sequence[Resumed
             )
         connection.execute(tables.changes.insert(), rows)
         state = "submitted" if folding.submitted else "open"
-        row = {"item": one.item, "account": account, "shown_at": now, "leased_until": now, "state": state}
+        row = {"item": answer.item, "account": account, "shown_at": now, "leased_until": now, "state": state}
         connection.execute(tables.assignments.insert(), row)
         taken += 1
     if taken:
@@ -130,8 +166,8 @@ def _account(connection: Connection, name: str, now: float) -> int:
     from sqlalchemy import select
 
     t = tables.accounts
-    found = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
-    if found is None:
+    account = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
+    if account is None:
         row = {
             "name": name,
             "role": "annotator",
@@ -141,5 +177,5 @@ def _account(connection: Connection, name: str, now: float) -> int:
         }
         key = connection.execute(t.insert(), row).inserted_primary_key
         assert key is not None
-        found = key[0]
-    return int(found)
+        account = key[0]
+    return int(account)

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "stepmark.cli.convert:convert_command",
         "Convert labelled solutions from one format to another.",
     ),
-    "annotate": ("stepmark.cli.annotate:annotate_command", "Serve a web app where people label steps."),
+    "annotate": ("stepmark.cli.annotate:app", "Serve a web app where people label steps."),
     "serve": ("stepmark.cli.serve:serve_command", "Serve a PRM over HTTP for many clients."),
     "train": ("stepmark.cli.train:train_command", "Train a PRM on step-labelled solutions."),
     "publish": (
@@ -240,6 +240,8 @@ def _check_whole(app: App, tokens: list[str]) -> None:
 
 def _flags(tokens: list[str]) -> dict[str, str]:
     """The flags of the command that was typed, by the names of their settings."""
+    from stepmark.cli.twin import NAMES
+
     app = _app()
     try:
         _, apps, _ = app.parse_commands(_without_config(tokens)[0])
@@ -248,7 +250,7 @@ def _flags(tokens: list[str]) -> dict[str, str]:
         return {}
     names = [name for argument in arguments for name in argument.names if name.startswith("--")]
     flags = {name.removeprefix("--").replace("-", "_"): name for name in names}
-    return {**flags, **({"settings": "--set"} if "set" in flags else {})}
+    return {**flags, **{setting: name for setting, name in NAMES.items() if name in names}}
 
 
 def _message(error: Exception, tokens: list[str]) -> str:

@@ -1,62 +1,37 @@
-"""`stepmark publish`: a checkpoint on the Hugging Face hub, once all that belongs to it is there."""
+"""`stepmark publish`: the command of `stepmark.publish`."""
 
 from __future__ import annotations
 
-import sys
-
-from stepmark.cli.flags import Flag
+from stepmark.cli.twin import Call, command, report
 from stepmark.errors import UsageError
+from stepmark.integrations.hub import Plan, publish
 
 
-def publish_command(
-    folder: str,
-    repo: str,
-    /,
-    *,
-    private: Flag = False,
-    message: str | None = None,
-    incomplete_card: Flag = False,
-    no_load: Flag = False,
-    dry_run: Flag = False,
-) -> int:
-    """Publish a checkpoint with its card on the Hugging Face hub.
+def _run(call: Call) -> int:
+    if len(call.inputs) != 2:
+        raise UsageError(
+            f"expected the checkpoint's folder and the repository as OWNER/NAME, found {len(call.inputs)} words"
+        )
+    folder, repo = call.inputs
+    published = publish(folder, repo, on_plan=_print_plan, **call.settings)
+    if published is None:
+        print("nothing was sent (--dry-run)")
+        return 0
+    print(f"published: {published.commit}")
+    if published.strays:
+        strays = ", ".join(published.strays)
+        report(f"note: {repo} also holds {strays}, of an earlier upload; delete them on the hub")
+    return 0
 
-    First it is looked at: the files of a whole checkpoint are there, stepmark reads it and scores with it, and its card says licence, base,
-    data and figures. Then the files that belong to a checkpoint are uploaded in one commit; states, optimizers and logs are not. The token
-    is that of `hf auth login`, or HF_TOKEN.
 
-    Args:
-        folder: the checkpoint, whole or an adapter, as `stepmark train` writes it.
-        repo: OWNER/NAME; made if it does not exist.
-        private: make the repository private.
-        message: of the commit.
-        incomplete_card: publish though the card lacks something; what it lacks is printed.
-        no_load: do not read the checkpoint, which takes the memory of the whole model.
-        dry_run: print what would be uploaded, and send nothing.
-    """
-    from stepmark.integrations.hub import plan, publish, refusal
-
-    planned = plan(folder, repo, incomplete_card=incomplete_card, load=not no_load)
+def _print_plan(planned: Plan) -> None:
     print(f"{planned.repo}: {len(planned.upload)} files, {_bytes(planned.size)}")
     for file in planned.upload:
         print(f"  {file.name}  {_bytes(file.size)}")
     if planned.left:
         print(f"left out: {', '.join(planned.left)}")
     for note in planned.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if planned.problems:
-        raise UsageError(refusal(planned))
-    if dry_run:
-        print("nothing was sent (--dry-run)")
-        return 0
-    published = publish(planned, private=private, message=message)
-    print(f"published: {published.commit}")
-    if published.strays:
-        print(
-            f"note: {repo} also holds {', '.join(published.strays)}, of an earlier upload; delete them on the hub",
-            file=sys.stderr,
-        )
-    return 0
+        report(f"note: {note}")
 
 
 def _bytes(size: int) -> str:
@@ -64,3 +39,13 @@ def _bytes(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
+
+
+publish_command = command(
+    publish,
+    _run,
+    file="the checkpoint's folder, and the repository as OWNER/NAME",
+    many=True,
+    common=("private", "message", "incomplete_card", "no_load", "dry_run"),
+    drop=("on_plan",),
+)

@@ -41,7 +41,7 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-_NAMES = {"settings": "--set"}
+NAMES = {"settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
 
 _HINT = 60
@@ -90,6 +90,7 @@ def command(
     required: bool = True,
     also: Callable[..., Any] | None = None,
     panels: Mapping[str, Group] | None = None,
+    flags: Sequence[str] = (),
 ) -> Callable[..., int]:
     """The command of a function.
 
@@ -104,6 +105,7 @@ def command(
         file: the description of the positional argument; None where there is none.
         many: whether several files may be given.
         required: whether a file must be given.
+        flags: positional arguments of the function that are flags all the same.
         also: a function whose keyword-only arguments are flags of the command alone, which `run` finds in `Call.settings`.
         panels: in which panel of the help a setting, or the settings of a method, stand, where it is another than usual.
     """
@@ -114,8 +116,8 @@ def command(
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else panels.get(name, panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
-        if name in _NAMES:
-            options["name"] = _NAMES[name]
+        if name in NAMES:
+            options["name"] = NAMES[name]
         parameters[name] = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -137,7 +139,9 @@ def command(
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
-            if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
+            if name in models or name in drop:
+                continue
+            if parameter.kind is not parameter.KEYWORD_ONLY and name not in flags:
                 continue
             if name in methods:
                 add_fields(methods[name], panels.get(name, _PANELS.get(name, METHOD)))
@@ -237,6 +241,8 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
         return str | None, {"show_default": False}
+    if any(get_origin(part) is tuple and ... not in get_args(part) for part in parts):
+        return annotation, {"negative": ""}  # so many values, as (least, most)
     if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
         return tuple[str, ...], {"negative": "", "show_default": False}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}

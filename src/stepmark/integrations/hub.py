@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stepmark.errors import BackendError, CheckpointError, MissingExtraError, StepmarkError, UsageError
 from stepmark.models.spec import SPEC_FILE
+from stepmark.settings import checked
 
 CARD = "README.md"
 _ADAPTER = "adapter_config.json"
@@ -31,6 +32,50 @@ _BELONGS = re.compile(
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXAMPLE = ("What is 2 + 3 * 4?", ["3 * 4 = 12", "2 + 12 = 14"])
+
+
+@checked
+def publish(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = False,
+    message: str | None = None,
+    incomplete_card: bool = False,
+    no_load: bool = False,
+    dry_run: bool = False,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Published | None:
+    """Publish a checkpoint with its card on the Hugging Face hub.
+
+    First it is checked: the files of a whole checkpoint are there, stepmark reads it and scores with it, and its card names licence, base,
+    data and figures. Then the files that belong to a checkpoint are uploaded in one commit; states, optimizers and logs are not. The token
+    is that of `hf auth login`, or HF_TOKEN.
+
+    Args:
+        folder: the checkpoint, whole or an adapter, as `stepmark train` writes it.
+        repo: OWNER/NAME; made if it does not exist.
+        private: make the repository private.
+        message: of the commit.
+        incomplete_card: publish though the card lacks something.
+        no_load: do not read the checkpoint, which takes the memory of the whole model.
+        dry_run: check only, and send nothing.
+        on_plan: called with what would be uploaded, before anything is sent.
+
+    Returns:
+        The commit; None with `dry_run`.
+
+    Raises:
+        UsageError: the checkpoint is not ready to be published, no token, or the repository is public and shall be private.
+        BackendError: the hub refused or failed.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    planned = plan(folder, repo, incomplete_card=incomplete_card, load=not no_load)
+    if on_plan is not None:
+        on_plan(planned)
+    if planned.problems:
+        raise UsageError(refusal(planned))
+    return None if dry_run else upload(planned, private=private, message=message)
 
 
 class Hub(Protocol):
@@ -143,7 +188,7 @@ class Published:
     for this one's."""
 
 
-def publish(
+def upload(
     planned: Plan, *, private: bool = False, message: str | None = None, hub: Hub | None = None
 ) -> Published:
     """Upload what was planned, in one commit.
@@ -168,7 +213,7 @@ def publish(
         api.whoami()
         if private and api.repo_exists(repo) and not api.model_info(repo).private:
             raise UsageError(
-                f"{repo} exists and is public; make it private on the hub first, or leave --private out"
+                f"{repo} exists and is public; make it private on the hub first, or leave `private` out"
             )
         api.create_repo(repo, private=private or None, exist_ok=True)
         done = api.upload_folder(
@@ -194,7 +239,7 @@ def refusal(planned: Plan) -> str:
     """Why a plan cannot be carried out, for people."""
     lines = [f"- {problem}" for problem in planned.problems]
     if all(problem.startswith(CARD) for problem in planned.problems):
-        lines.append("Edit the card, or publish it as it is with --incomplete-card.")
+        lines.append("Edit the card, or publish it as it is with `incomplete_card`.")
     return "\n".join([f"{planned.folder} is not ready to be published:", *lines])
 
 
@@ -240,7 +285,7 @@ def _missing(path: Path, names: set[str]) -> list[str]:
         if not isinstance(base, str) or not (base.startswith("stepmark:") or _REPO.fullmatch(base)):
             problems.append(
                 f"{_ADAPTER}: the base {base!r} is no hub name, so nobody else could load the adapter; publish the whole checkpoint "
-                "(train without --adapter), or put the base's hub name there"
+                "(train without `adapter`), or put the base's hub name there"
             )
         return problems
     if "config.json" not in names:

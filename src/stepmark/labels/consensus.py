@@ -33,24 +33,42 @@ Deviation from Zhang et al.: any number of sources, and a source that does not k
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from stepmark.errors import InputError, UsageError
+from pydantic import Field
+
+from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution
+from stepmark.settings import checked, settings
+from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
+from stepmark.store import (
+    Results,
+    Source,
+    check_outputs,
+    is_stream,
+    open_rows,
+    parse_columns,
+    run_input,
+    write_beside,
+)
 
 Rule = Literal["first-error-agrees", "first-error-majority", "intersection", "majority", "priority"]
+SourceKind = Literal["human", "formal", "judge", "rollout"]
 Rating = Literal[-1, 0, 1]
 Why = Literal["agreed", "too few sources", "places differ", "place not known", "nothing agreed"]
 """Why a solution is kept (`agreed`) or dropped: to count by."""
 
-TRUST = ("human", "formal", "judge", "rollout")
+TRUST: tuple[SourceKind, ...] = get_args(SourceKind)
 """Kinds of sources, the most trusted first."""
 
-KINDS: Mapping[str, str] = {
+KINDS: Mapping[str, SourceKind] = {
     "human": "human",
     "exact": "formal",
     "formulas": "formal",
@@ -134,41 +152,19 @@ class Tally:
         return f"kept {self.kept} of {total}" + (f"; dropped: {', '.join(parts)}" if parts else "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Consensus:
-    """Settings of a consensus.
-
-    Raises:
-        UsageError: a setting out of its range.
-    """
+    """When sources of labels agree; see `consensus`."""
 
     rule: Rule = "first-error-agrees"
-    """What counts as agreement."""
     sources: tuple[str, ...] = ()
-    """Names of the judges that take part; who is silent counts as not knowing. Left out: whoever has spoken."""
-    least: int = 2
-    """Sources that must have said something of a solution; `priority` needs one."""
-    values: float | None = None
-    """Read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels."""
-    kinds: dict[str, str] | None = None
-    """For the rule priority: the kind of a source that is not known by its name: human, formal, judge or rollout."""
+    least: Annotated[int, Field(ge=1)] = 2
+    values: Annotated[float, Field(ge=0, lt=1)] | None = None
+    source_kinds: Mapping[str, SourceKind] | None = None
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise UsageError(
-                f"Consensus: expected one of the rules {', '.join(get_args(Rule))}, found {self.rule!r}"
-            )
-        if self.least < 1:
-            raise UsageError(f"--least must be at least 1, found {self.least}")
-        if self.values is not None and not 0 <= self.values < 1:
-            raise UsageError(f"--values must be None or in [0, 1), found {self.values}")
         if len(set(self.sources)) < len(self.sources):
-            raise UsageError(f"Consensus: a source is named twice in {self.sources!r}")
-        for name, kind in (self.kinds or {}).items():
-            if kind not in TRUST:
-                raise UsageError(
-                    f"Consensus: {name} is of the kind {kind!r}; the kinds are {', '.join(TRUST)}"
-                )
+            raise SettingError("sources", list(self.sources), "each name once")
 
     def view(self, labelled: LabelledSolution) -> View:
         """What the sources agree on for one solution.
@@ -176,14 +172,14 @@ class Consensus:
         Raises:
             UsageError: `priority`, and a source whose kind is not known.
         """
-        heard = self._opinions(labelled)
-        opinions = {name: ratings for name, ratings in heard.items() if any_said(ratings)}
+        sources = self._opinions(labelled)
+        opinions = {name: ratings for name, ratings in sources.items() if any_said(ratings)}
         places = {name: first_wrong(ratings) for name, ratings in opinions.items()}
         missing = [name for name in self.sources if name not in opinions]
         needed = 1 if self.rule == "priority" else self.least
         if len(opinions) < needed or (missing and self.rule in ("first-error-agrees", "intersection")):
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
-            evidence = sorted(set(heard) - set(opinions) - set(missing))
+            evidence = sorted(set(sources) - set(opinions) - set(missing))
             silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
             return self._dropped(
                 labelled,
@@ -253,45 +249,44 @@ class Consensus:
         self, opinions: Mapping[str, Sequence[Rating | None]]
     ) -> tuple[list[Rating | None], list[float | None]]:
         order = sorted(opinions, key=self._trust) if self.rule == "priority" else list(opinions)
-        heard = list(order)
+        sources = list(order)
         ratings: list[Rating | None] = []
         confidences: list[float | None] = []
         for step in range(len(next(iter(opinions.values())))):
-            said = {name: rating for name in heard if (rating := opinions[name][step]) is not None}
-            rating = self._one(said, len(heard))
+            given = {name: rating for name in sources if (rating := opinions[name][step]) is not None}
+            rating = self._one(given, len(sources))
             ratings.append(rating)
             confidences.append(
-                None if rating is None else sum(r == rating for r in said.values()) / len(said)
+                None if rating is None else sum(r == rating for r in given.values()) / len(given)
             )
             if rating == -1:
                 # Who took this step for right, or skipped it, went on from something else.
-                agree = {name for name in heard if opinions[name][step] == -1}
+                agree = {name for name in sources if opinions[name][step] == -1}
                 if self.rule == "priority":
                     rank = min(self._trust(name) for name in agree)
-                    agree |= {name for name in heard if self._trust(name) <= rank}
-                heard = [name for name in heard if name in agree]
+                    agree |= {name for name in sources if self._trust(name) <= rank}
+                sources = [name for name in sources if name in agree]
         return ratings, confidences
 
-    def _one(self, said: Mapping[str, Rating], heard: int) -> Rating | None:
+    def _one(self, given: Mapping[str, Rating], sources: int) -> Rating | None:
         """The rule, for one step."""
-        if not said:
+        if not given:
             return None
         if self.rule == "priority":
-            best = min(self._trust(name) for name in said)
-            top = {rating for name, rating in said.items() if self._trust(name) == best}
+            best = min(self._trust(name) for name in given)
+            top = {rating for name, rating in given.items() if self._trust(name) == best}
             return top.pop() if len(top) == 1 else None
-        (rating, count), *_ = Counter(said.values()).most_common()
+        (rating, count), *_ = Counter(given.values()).most_common()
         if self.rule == "majority":
-            return rating if 2 * count > len(said) else None
-        return rating if count == heard else None
+            return rating if 2 * count > len(given) else None
+        return rating if count == sources else None
 
     def _trust(self, name: str) -> int:
-        kinds = {**KINDS, **(self.kinds or {})}
+        kinds = {**KINDS, **(self.source_kinds or {})}
         kind = kinds.get(name) or kinds.get(name.partition(":")[0])
         if kind is None:
             raise UsageError(
-                f"Consensus: the kind of the source {name!r} is not known; say under `kinds` whether it is "
-                f"{', '.join(TRUST[:-1])} or {TRUST[-1]}"
+                f"the kind of the source {name!r} is not known: name it with `source_kinds` {name}=KIND, one of {', '.join(TRUST)}"
             )
         return TRUST.index(kind)
 
@@ -318,10 +313,10 @@ def any_said(ratings: Iterable[Rating | None]) -> bool:
 
 
 def tally(views: Iterable[View]) -> Tally:
-    """Count what was kept and why the others were dropped."""
+    """Count what is kept and why the others were dropped."""
     counts = Counter(view.why for view in views)
-    kept = counts.pop("agreed", 0)
-    return Tally(kept=kept, dropped=dict(counts.most_common()))
+    agreed = counts.pop("agreed", 0)
+    return Tally(kept=agreed, dropped=dict(counts.most_common()))
 
 
 def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolution]:
@@ -338,7 +333,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
     Raises:
         InputError: a solution whose judgements are not one entry a step.
     """
-    found: dict[tuple[str, ...], LabelledSolution] = {}
+    joined: dict[tuple[str, ...], LabelledSolution] = {}
     for source in sources:
         for labelled in source:
             solution = labelled.solution
@@ -349,8 +344,8 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                     field="judgements",
                 )
             key = (solution.problem.text, *solution.texts)
-            have = found.get(key)
-            found[key] = (
+            have = joined.get(key)
+            joined[key] = (
                 labelled
                 if have is None
                 else replace(
@@ -362,7 +357,7 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                     root=tuple(dict.fromkeys((*have.root, *labelled.root))),
                 )
             )
-    yield from found.values()
+    yield from joined.values()
 
 
 def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
@@ -381,3 +376,185 @@ def _places_differ(places: Mapping[str, int | None]) -> tuple[Why, str] | None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@checked
+def consensus(
+    files: Sequence[Source],
+    *,
+    out: str | Path | None = None,
+    rule: Rule = "first-error-agrees",
+    sources: Sequence[str] = (),
+    least: int = 2,
+    values: float | None = None,
+    source_kinds: Mapping[str, SourceKind] | None = None,
+    same_names: Literal["together", "apart"] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Results[LabelledRow]:
+    """Keep the solutions on which several sources of labels agree, and give the reason for each other solution.
+
+    A source is a judge's name. Rows are of the same solution where problem and steps read the same.
+
+    Args:
+        files: labelled solutions, each a file in any format that `stepmark.convert` reads, dicts, records, a data set or a data frame.
+        out: write the solutions that are kept to this file (format stepmark-labels), packed if its name ends in .gz; "-" for standard
+            output. The others stand in OUT.dropped.jsonl, each with its reason.
+        rule: what counts as agreement: first-error-agrees, first-error-majority, intersection, majority or priority.
+        sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.
+        least: sources that must have judged a solution, 1 or more; the rule priority needs one.
+        values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
+        source_kinds: for the rule priority, the kind of a source that is not known by its name: NAME=human, formal, judge or rollout.
+        same_names: judges of one name in several files are one source (together), or one a file (apart: NAME:FILE). Needed only where
+            there are such.
+        columns: names of columns, where they differ: problem=question,solution=response.
+
+    Returns:
+        The solutions that are kept, with all judgements and those of the view, judge "consensus:RULE"; `meta` holds `first_error` and what
+        each source alone says. `refused` has a line for each solution that is dropped.
+
+    Raises:
+        InputError: a row that cannot be read, or two that differ in the outcome of one solution.
+        UsageError: a setting that cannot work, a source of unknown kind, one judge's name in several files.
+    """
+    if isinstance(files, str | Path) or not files:
+        raise UsageError("expected a list of files of labelled solutions, such as [A, B]")
+    check_outputs({"out": out}, *files)
+    labeller = Consensus(
+        rule=rule, sources=tuple(sources), least=least, values=values, source_kinds=source_kinds
+    )
+    given = [run_input(file) for file in files]
+    names = [
+        Path(source.name).name if isinstance(source.source, str | Path) else f"rows-{number}"
+        for number, source in enumerate(given, start=1)
+    ]
+    read = [list(read_labelled(source.source, columns=columns)) for source in given]
+    outcomes = _outcomes(read)
+    views = list(labeller.views(side_by_side(*_sources(names, read, same_names))))
+    counts = tally(views)
+    judges = Counter(name for view in views for name in view.places)
+    manifest = {
+        "command": "label consensus",
+        "input": [source.manifest for source in given],
+        "method": asdict(labeller),
+        "settings": {"same_names": same_names, "columns": columns},
+    }
+    facts = {"sources": dict(judges), "kept": counts.kept, "dropped": dict(counts.dropped)}
+
+    def row(view: View, labelled: LabelledSolution, **meta: Any) -> LabelledRow:
+        known = {"method": f"{VIEW}:{view.rule}", "places": dict(view.places), **meta}
+        solution = labelled.solution
+        where = solution.id or solution.problem.id or ""
+        return LabelledRow(labelled=labelled, where=where, outcome=outcomes.get(_key(labelled)), meta=known)
+
+    def encoded(source: LabelledRow) -> dict[str, Any]:
+        return to_row(source.labelled, outcome=source.outcome, meta=source.meta)
+
+    agreed = [row(view, view.with_view(), first_error=view.first_error) for view in views if view.kept]
+    dropped = [row(view, view.labelled, why=view.why, reason=view.reason) for view in views if not view.kept]
+    with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
+        for source in agreed:
+            writer.write(encoded(source))
+        writer.finish(facts)
+    written = Path(out) if out is not None and not is_stream(out) else None
+    beside = None if written is None else write_beside(written, "dropped", list(map(encoded, dropped)))
+    return Results(
+        (lambda: iter(agreed)) if written is None else lambda: read_labelled(written),
+        len(agreed),
+        out=written,
+        refused=[f"{source.where}: {source.meta['reason']}" for source in dropped],
+        manifest={**manifest, **facts},
+        summary="\n".join(
+            [*_summary(views, len(files), judges, beside), *([] if written is None else [f"wrote {out}"])]
+        ),
+    )
+
+
+def parse_source_kinds(text: str) -> dict[str, str]:
+    """Read the kinds of sources of a command line: "mine=formal,ours=human".
+
+    Raises:
+        UsageError: no pair of names, or a name twice.
+    """
+    return parse_columns(text, setting="source_kinds", example="mine=formal,ours=human")
+
+
+def _summary(views: Sequence[View], files: int, judges: Mapping[str, int], beside: str | None) -> list[str]:
+    counts = tally(views)
+    at_error = sum(view.kept and view.first_error not in (None, -1) for view in views)
+    clean = sum(view.kept and view.first_error == -1 for view in views)
+    still_open = counts.kept - at_error - clean
+    names = ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items())) or "none"
+    lines = [
+        f"{len(views):,} solutions in {_count(files, 'file')}; sources: {names}",
+        f"kept {counts.kept:,} by {views[0].rule}: {at_error:,} with a first error, {clean:,} without"
+        + (f", {still_open:,} where steps before it are open" if still_open else ""),
+    ]
+    if counts.dropped:
+        listed = f", each with its reason in {beside}" if beside else ""
+        lines.append(f"dropped {sum(counts.dropped.values()):,}{listed}:")
+        lines += [f"  {count:,} x {why}" for why, count in counts.dropped.items()]
+    return lines
+
+
+def _key(labelled: LabelledSolution) -> tuple[str, ...]:
+    return (labelled.solution.problem.text, *labelled.solution.texts)
+
+
+def _outcomes(read: Sequence[Sequence[LabelledRow]]) -> dict[tuple[str, ...], bool]:
+    """Whether the answer is right, for each solution of which a row says so."""
+    outcomes: dict[tuple[str, ...], bool] = {}
+    for rows in read:
+        for row in rows:
+            if row.outcome is None:
+                continue
+            if outcomes.setdefault(_key(row.labelled), row.outcome) != row.outcome:
+                raise InputError(
+                    "another row gives this solution another outcome", where=row.where, field="outcome"
+                )
+    return outcomes
+
+
+def _sources(
+    files: Sequence[str], read: Sequence[Sequence[LabelledRow]], same: str | None
+) -> list[list[LabelledSolution]]:
+    """The files' solutions; judges whose name stands in several files are renamed where they are sources apart.
+
+    Raises:
+        UsageError: there are such, and `same` is None; or files of one name.
+    """
+    names = [
+        {
+            judgement.judge
+            for row in rows
+            for step in row.labelled.judgements
+            for judgement in step
+            if judgement.judge.partition(":")[0] != VIEW
+        }
+        for rows in read
+    ]
+    counts = Counter(name for own in names for name in own)
+    shared = sorted(name for name, files_with in counts.items() if files_with > 1)
+    plain = [[row.labelled for row in rows] for rows in read]
+    if not shared or same == "together":
+        return plain
+    if same is None:
+        where = [file for file, own in zip(files, names, strict=True) if shared[0] in own]
+        raise UsageError(
+            f"the judge {shared[0]!r} is in {' and in '.join(where)}: set whether that is one source "
+            "(`same_names` together) or one a file (`same_names` apart)"
+        )
+    stems = [file.partition(".")[0] for file in files]
+    if len(set(stems)) < len(stems):
+        raise UsageError(f"`same_names` apart: files need different names, found {', '.join(stems)}")
+    return [
+        [_renamed(labelled, {name: f"{name}:{stem}" for name in shared}) for labelled in own]
+        for own, stem in zip(plain, stems, strict=True)
+    ]
+
+
+def _renamed(labelled: LabelledSolution, names: Mapping[str, str]) -> LabelledSolution:
+    def renamed(judgements: Iterable[Judgement]) -> tuple[Judgement, ...]:
+        return tuple(replace(one, judge=names.get(one.judge, one.judge)) for one in judgements)
+
+    steps = tuple(renamed(step) for step in labelled.judgements)
+    return replace(labelled, judgements=steps, root=renamed(labelled.root))

@@ -8,21 +8,234 @@ Equal solutions, settings and seeds give equal variants, wherever in a file they
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
 
-from stepmark.errors import InputError, UsageError
+from pydantic import Field
+
+from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.carried import KINDS, Kind, with_errors
 from stepmark.labels.formulas import check
 from stepmark.labels.slips import FORMULA, NUMBER, as_written, compute
+from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.extraction import find_answer
-from stepmark.problems.gsm8k import Worked
-from stepmark.records import LabelledSolution, Solution
+from stepmark.problems.gsm8k import Worked, worked_row
+from stepmark.records import LabelledSolution, Refusal, Solution
+from stepmark.settings import checked, settings
+from stepmark.solutions.formats import read_solutions
+from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
+from stepmark.store import (
+    Results,
+    RunInput,
+    Source,
+    check_outputs,
+    is_stream,
+    open_rows,
+    read_rows,
+    run_input,
+    write_beside,
+)
+from stepmark.store.columns import content_of
 
 _REPEATS = 3
 """Errors of a kind that are there already, after which no more of it are sought."""
+
+
+@checked
+def exact(
+    solutions: Source | None = None,
+    *,
+    out: str | Path | None = None,
+    arithmetic: Annotated[int, Field(ge=1)] | None = None,
+    wrong: int = 4,
+    kinds: Sequence[Kind] = KINDS,
+    seed: int = 0,
+    split: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+) -> Results[LabelledRow]:
+    """Put errors into right solutions and carry them through the later steps: true labels, without any model.
+
+    Right solutions are GSM8K's rows, {"question": "…", "answer": "… <<48/2=24>>24 … #### 24"}, or {"problem": "…", "steps": […],
+    "answer": "…"} (or a text under "solution") whose steps write their calculations out (48 / 2 = 24). Solutions that are not right, or have
+    no place for an error, are left out and counted.
+
+    Args:
+        solutions: a file, dicts, records, a data set or a data frame. None with `arithmetic`.
+        out: write the labelled solutions to this file (format stepmark-labels), packed if its name ends in .gz; "-" for standard output.
+            What is left out is listed in OUT.refused.jsonl.
+        arithmetic: in the place of solutions: right solutions of this many problems of the arithmetic world, made from `seed`.
+        wrong: wrong variants of each solution, at most: of every kind in turn, as far as there are places for them.
+        kinds: kinds of errors to put in: value, operand, operation, unit, dropped, repeated, jump, "early stop".
+        seed: of the places and the errors: another seed gives others.
+        split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        keep_going: leave out rows that are no solutions too.
+
+    Returns:
+        For each solution: the right one, its wrong variants, and a right twin of each jump, as `LabelledRow`s: `labelled` holds the
+        judgements, `outcome` whether the final answer is right, `meta` the `kind` of error and `first_error` (0-based, -1 for none).
+
+    Raises:
+        InputError: a row that is no solution (unless `keep_going`), or no error could be put into any.
+        UsageError: a setting that cannot work, or an output that is an input.
+    """
+    if (solutions is None) == (arithmetic is None):
+        raise UsageError(
+            "expected either right solutions or `arithmetic`, a number of problems, and not both"
+        )
+    check_outputs({"out": out}, solutions)
+    labeller = ExactErrors(wrong=wrong, kinds=tuple(kinds), seed=seed)
+    given = None if solutions is None else run_input(solutions, again=True)
+    manifest = {
+        "command": "label exact",
+        "input": {"arithmetic": arithmetic} if given is None else given.manifest,
+        "method": {"name": "exact", **asdict(labeller)},
+        "settings": {"split": split, "columns": columns, "keep_going": keep_going},
+    }
+    made: Counter[str] = Counter()
+    nowhere: Counter[str] = Counter()
+    refused: list[dict[str, Any]] = []
+    records: list[LabelledRow] = []
+    sources = (
+        _of_the_world(arithmetic or 0, seed) if given is None else _worked(given, columns, split, keep_going)
+    )
+    with closing(open_rows(os.devnull if out is None else out, manifest, resumable=False)) as writer:
+        for where, source in sources:
+            try:
+                if isinstance(source, Refusal):
+                    raise source.error
+                variants = labeller.make(source)
+            except InputError as error:
+                refused.append({"where": where, "why": error.message})
+                continue
+            made["right"] += 1
+            made["twin"] += len(variants.twins)
+            made.update(variants.kinds)
+            nowhere.update(variants.without)
+            for row in _rows(variants, where):
+                writer.write(to_row(row.labelled, outcome=row.outcome, meta=row.meta))
+                if out is None:
+                    records.append(row)
+        if not made:
+            why = f": {refused[0]['where']}: {refused[0]['why']}" if refused else ""
+            raise InputError(
+                f"no error could be put into any solution{why}", where=None if given is None else given.name
+            )
+        counts = {"made": made, "no_place": nowhere, "refused": Counter(entry["why"] for entry in refused)}
+        facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
+        writer.finish(facts)
+    written = Path(out) if out is not None and not is_stream(out) else None
+    beside = None if written is None else write_beside(written, "refused", refused)
+    wrote = [] if written is None else [f"wrote {out}"]
+    return Results(
+        (lambda: iter(records)) if written is None else lambda: read_labelled(written),
+        sum(made.values()),
+        out=written,
+        refused=[f"{entry['where']}: {entry['why']}" for entry in refused],
+        manifest={**manifest, **facts},
+        summary="\n".join([*_summary(made, nowhere, refused, beside), *wrote]),
+    )
+
+
+def _of_the_world(count: int, seed: int) -> Iterator[tuple[str, Worked]]:
+    for number, problem in enumerate(arithmetic_problems(count, seed=seed)):
+        yield problem.id or f"arithmetic:{number}", problem.worked
+
+
+def _worked(
+    given: RunInput, columns: Mapping[str, str] | None, split: str, keep_going: bool
+) -> Iterator[tuple[str, Worked | Refusal]]:
+    """Right solutions, each with its name, NAME:LINE; a refusal in the place of one that cannot be used.
+
+    Raises:
+        InputError: a row that is no solution, unless `keep_going`.
+    """
+
+    def refusal(error: InputError) -> Refusal:
+        if not keep_going:
+            error.add_note("with `keep_going`, rows that are no solutions are left out and listed")
+            raise error
+        return Refusal(solution=None, error=error)
+
+    def gsm8k() -> Iterator[tuple[str, Worked | Refusal]]:
+        for row in read_rows(given.source, columns=columns, keep_going=True):
+            if isinstance(row, Refusal):
+                yield row.error.where or given.name, refusal(row.error)
+                continue
+            try:
+                yield row.where, worked_row(row)
+            except InputError as error:
+                yield row.where, refusal(error)
+
+    def written_out() -> Iterator[tuple[str, Worked | Refusal]]:
+        for row in read_solutions(given.source, columns=columns, how=split, keep_going=True):
+            if isinstance(row, Refusal):
+                yield row.error.where or given.name, refusal(row.error)
+                continue
+            try:
+                yield row.where, worked_of(row.solution)
+            except InputError as error:
+                # A solution that is not right is no broken row: it is left out and counted.
+                yield row.where, Refusal(solution=row.solution, error=error)
+
+    first = next(read_rows(given.source, columns=columns, keep_going=True))
+    is_gsm8k = (
+        not isinstance(first, Refusal)
+        and {"question", "answer"} <= set(first.data)
+        and not content_of(first.data, first.named)
+    )
+    for where, worked in gsm8k() if is_gsm8k else written_out():
+        name = Path(where).name  # without the folder: equal inputs give equal files wherever they lie
+        if isinstance(worked, Worked) and worked.problem.id in (None, where):
+            yield name, replace(worked, problem=replace(worked.problem, id=name))
+        else:
+            yield name, worked
+
+
+def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
+    """The right solution, the wrong ones, each twin; their ids name what was made of what."""
+    base = variants.right.solution.problem.id or where
+
+    def row(labelled: LabelledSolution, name: str, outcome: bool, **facts: Any) -> LabelledRow:
+        named = replace(labelled, solution=replace(labelled.solution, id=f"{base}/{name}"))
+        meta = {"method": "exact", "from": where, **facts}
+        return LabelledRow(labelled=named, where=where, outcome=outcome, meta=meta)
+
+    yield row(variants.right, "right", True, first_error=-1)
+    for number, (wrong, kind) in enumerate(zip(variants.wrong, variants.kinds, strict=True), start=1):
+        place = next(i for i, step in enumerate(wrong.judgements) if any(j.rating == -1 for j in step))
+        # A wrong unit leaves the answer's number as it is.
+        yield row(wrong, f"wrong-{number}", kind == "unit", first_error=place, kind=kind)
+    for number, twin in enumerate(variants.twins, start=1):
+        yield row(twin, f"twin-{number}", True, first_error=-1, kind="jump")
+
+
+def _summary(
+    made: Counter[str], nowhere: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None
+) -> list[str]:
+    kinds = {kind: count for kind, count in made.most_common() if kind not in ("right", "twin")}
+    lines = [
+        f"{made['right']:,} right solutions, {made['twin']:,} right twins of jumps, {sum(kinds.values()):,} wrong ones: "
+        + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+    ]
+    if nowhere:
+        lines.append("no place for " + ", ".join(f"{kind} in {n:,}" for kind, n in nowhere.most_common()))
+    if refused:
+        lines.append(f"left out {len(refused):,} solutions{f', listed in {beside}' if beside else ''}:")
+        reasons: dict[str, list[str]] = {}
+        for entry in refused:
+            # "step 3 is not right: …" is of one row; the count is of the kind of reason.
+            reasons.setdefault(entry["why"].partition(":")[0], []).append(entry["where"])
+        for why, places in sorted(reasons.items(), key=lambda item: -len(item[1])):
+            lines.append(f"  {len(places):,} x {why} (first: {places[0]})")
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,29 +255,17 @@ class Variants:
     """Kinds that were wanted and have no place in this solution."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class ExactErrors:
-    """How many errors are put in, and which.
+    """How many errors are put in, and which; see `exact`."""
 
-    Raises:
-        UsageError: a number under 1, no kinds or one twice, or a kind that is none.
-    """
-
-    wrong: int = 4
-    """Wrong variants of each solution, at most: of every kind in turn, as far as there are places for them."""
+    wrong: Annotated[int, Field(ge=1)] = 4
     kinds: tuple[Kind, ...] = KINDS
-    """Kinds of errors to put in; give the flag once for each."""
     seed: int = 0
-    """Of the places and the errors: another seed gives others."""
 
     def __post_init__(self) -> None:
-        if self.wrong < 1:
-            raise UsageError(f"--wrong must be at least 1, found {self.wrong}")
-        for kind in self.kinds:
-            if kind not in KINDS:
-                raise UsageError(f"ExactErrors: expected kinds among {', '.join(KINDS)}, found {kind!r}")
         if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise UsageError(f"ExactErrors: expected one or more different kinds, found {self.kinds!r}")
+            raise SettingError("kinds", list(self.kinds), "one or more different kinds")
 
     def make(self, worked: Worked) -> Variants:
         """The right solution and its wrong variants.
@@ -149,16 +350,16 @@ def worked_of(solution: Solution) -> Worked:
             cannot be marked.
     """
     texts = list(solution.texts)
-    said = find_answer("\n".join(texts))
-    own = None if said is None else compute(_bare(said.text))
+    stated = find_answer("\n".join(texts))
+    own = None if stated is None else compute(_bare(stated.text))
     answer = solution.problem.answer
     if answer is None:
-        if said is None:
+        if stated is None:
             raise InputError("there is no reference answer, and the solution names none")
-        answer = _bare(said.text)
+        answer = _bare(stated.text)
     elif own is not None and own != compute(_bare(answer)):
         raise InputError(
-            f"it is no right solution: its answer is {said.text if said else None}, the reference {answer}"
+            f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
         )
     if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(check(texts[-1])):
         texts.pop()
@@ -188,17 +389,17 @@ def marked(text: str) -> str:
     for formula in check(text):
         expression, _, result = formula.text.rpartition("=")
         number = NUMBER.search(result)
-        wanted = as_written(expression)
+        calculation = as_written(expression)
         if (
             formula.truth != "right"
             or formula.start < at
             or number is None
             or result.strip(" $") != number[0]
-            or compute(wanted) is None
-            or compute(wanted) != compute(number[0])
+            or compute(calculation) is None
+            or compute(calculation) != compute(number[0])
         ):
             raise InputError(f"a calculation cannot be marked: {formula.text}: {formula.why}")
         start = formula.start + len(expression) + 1 + number.start()
-        pieces += [text[at:start], f"<<{wanted}={number[0].replace(',', '')}>>"]
+        pieces += [text[at:start], f"<<{calculation}={number[0].replace(',', '')}>>"]
         at = start
     return "".join(pieces) + text[at:]

@@ -90,6 +90,21 @@ def check_score(score: float, kind: ScoreKind, *, step: int) -> float:
     return float(score)
 
 
+def resolve_aggregate(aggregate: str | None, own: str, kind: ScoreKind) -> str:
+    """The aggregate that a run uses: the one that was set, or else the PRM's own.
+
+    Args:
+        aggregate: as it was set; None for the PRM's own.
+        own: the PRM's own (`PRM.default_aggregate`).
+        kind: of the PRM's scores.
+
+    Raises:
+        UnknownNameError: no such aggregate.
+        ScoreKindError: it means nothing for this kind of score.
+    """
+    return check_aggregate(own if aggregate is None else aggregate, kind)
+
+
 def aggregate(scores: Sequence[float | None], how: str, *, kind: ScoreKind = "probability") -> float:
     """One number of the step scores of one solution.
 

@@ -9,7 +9,7 @@ from itertools import tee
 from typing import Any
 
 from stepmark.errors import BackendError, InputError, UsageError
-from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
+from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
 from stepmark.metrics.first_error import found_error
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution, StepScores, scored_keys
@@ -34,9 +34,7 @@ class Grade:
             ScoreKindError: the aggregate means nothing for this PRM's scores.
             UsageError: the threshold is not in the range of the scores.
         """
-        how = check_aggregate(
-            prm.default_aggregate if self.aggregate is None else self.aggregate, prm.score_kind
-        )
+        how = resolve_aggregate(self.aggregate, prm.default_aggregate, prm.score_kind)
         threshold = prm.default_threshold if self.threshold is None else self.threshold
         if threshold is not None:
             try:
@@ -164,7 +162,7 @@ def _scored(
     orm: PRM | None,
     verdict: StepScores | None,
 ) -> ScoredSolution:
-    how = prm.default_aggregate if settings.aggregate is None else settings.aggregate
+    how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
     needed = steps.scores[-1:] if how == "last" else steps.scores
     return ScoredSolution(
         solution=solution,

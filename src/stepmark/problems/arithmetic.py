@@ -11,7 +11,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
 from stepmark.problems.arithmetic_text import (
@@ -29,7 +32,9 @@ from stepmark.problems.arithmetic_text import (
     write_number,
 )
 from stepmark.problems.gsm8k import Worked
-from stepmark.records import Problem, Solution, Step
+from stepmark.records import Problem, Solution, Step, record_row
+from stepmark.settings import checked
+from stepmark.store import Results, atomic_rows, check_outputs, is_stream
 
 Sign = Literal["+", "-", "*", "/"]
 _SIGN_OF: dict[str, Sign] = {
@@ -187,6 +192,65 @@ def step_line(operation: Operation, left: Number, sign: str, right: Number, resu
 def answer_line(answer: Number) -> str:
     """The last line of a solution."""
     return f"The answer is {write_number(answer)}."
+
+
+@checked
+def make_problems(
+    *,
+    count: Annotated[int, Field(ge=1)] = 100,
+    out: str | Path | None = None,
+    solutions: str | Path | None = None,
+    steps: tuple[int, int] = (4, 16),
+    surface: Literal["formula", "story", "both"] = "both",
+    distractors: Annotated[int, Field(ge=0)] = 2,
+    largest: Annotated[int, Field(ge=99, le=999)] = LARGEST,
+    seed: int = 0,
+) -> Results[ArithmeticProblem]:
+    """Make problems of the arithmetic world, whose true steps, answers and values are known.
+
+    Args:
+        count: how many.
+        out: write the problems to this file: {"problem", "answer", "id"} a line, packed if its name ends in .gz; "-" for standard output.
+        solutions: write the true solutions to this file: {"problem", "steps", "answer", "id"} a line, which grading and labelling read.
+        steps: least and most steps of the true solution, the answer among them; from 2 to 16.
+        surface: bare operations (formula), stories (story), or both.
+        distractors: most numbers in a text that nothing depends on.
+        largest: no quantity is larger; from 99 to 999.
+        seed: another seed, other problems; equal seeds give equal problems.
+
+    Returns:
+        The problems: `text`, `answer`, `steps`, `problem` (the record), `solution(steps)`.
+
+    Raises:
+        UsageError: a setting out of its range, or an output that cannot be written.
+    """
+    check_outputs({"out": out, "solutions": solutions})
+    made = list(
+        arithmetic_problems(
+            count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
+        )
+    )
+    if solutions is not None:
+        with atomic_rows(solutions) as write:
+            for problem in made:
+                row = {
+                    "problem": problem.text,
+                    "steps": list(problem.steps),
+                    "answer": problem.problem.answer,
+                    "id": problem.id,
+                }
+                write(row)
+    if out is not None:
+        with atomic_rows(out) as write:
+            for problem in made:
+                write(record_row(problem.problem))
+    written = Path(out) if out is not None and not is_stream(out) else None
+    return Results(
+        lambda: iter(made),
+        len(made),
+        out=written,
+        summary=f"{len(made):,} problems" + ("" if written is None else f" in {written}"),
+    )
 
 
 def arithmetic_problems(

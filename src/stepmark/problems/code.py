@@ -279,8 +279,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
         f"  To install it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
-        "  To run programs without a sandbox, with the files of this user open to them: --isolation process "
-        '(isolation="process")'
+        "  To run programs without a sandbox, with the files of this user open to them: `isolation` process"
     )
 
 

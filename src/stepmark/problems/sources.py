@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from stepmark.errors import InputError
-from stepmark.records import Problem, Refusal
-from stepmark.store import Columns, Row, Source, json_type, read_rows
+from pydantic import Field
+
+from stepmark.errors import InputError, UsageError
+from stepmark.records import Problem, Refusal, record_row
+from stepmark.settings import checked
+from stepmark.store import (
+    Columns,
+    Results,
+    Row,
+    Source,
+    atomic_rows,
+    check_outputs,
+    is_stream,
+    json_type,
+    read_rows,
+)
 from stepmark.store.columns import COMMON, identifier, nearly, problem_column, reference_answer, riding
 
 
@@ -21,6 +35,70 @@ class ProblemRow:
     """`Row.where`."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The row's `meta`, and the columns that mean nothing here."""
+
+
+T = TypeVar("T")
+
+
+@checked
+def load_problems(
+    source: Source | Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    limit: Annotated[int, Field(ge=1)] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Results[Problem]:
+    """Read problems of any known layout.
+
+    Known are `problem`, `question` or `prompt`; `answer`, `gold` or `target`; GSM8K's worked answers, whose reference answer follows
+    "####"; and ids. Other columns are kept under `meta`.
+
+    Args:
+        source: a file (JSON lines, CSV, TSV, Parquet, a JSON list), several files, dicts, records, a data set or a data frame.
+        out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, packed if its name ends in .gz; "-" for standard
+            output.
+        limit: take only so many, evenly spaced over the data.
+        columns: names of columns, where they differ: problem=task,answer=result.
+
+    Returns:
+        The problems, in the order of the rows.
+
+    Raises:
+        InputError: with the place: no question, a blank one, no reference answer, one that is neither text nor number.
+        UsageError: an output that is an input or cannot be written.
+    """
+    files: list[Source] = [source]
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        names = [name for name in source if isinstance(name, str | Path)]
+        files = [*names] if len(names) == len(source) else files
+    if not files:
+        raise UsageError("expected a file of problems, or several")
+    check_outputs({"out": out}, *files)
+    rows = evenly([row for file in files for row in _refusing(file, columns)], limit)
+    if out is not None:
+        with atomic_rows(out) as write:
+            for row in rows:
+                write({**record_row(row.problem), **({"meta": dict(row.meta)} if row.meta else {})})
+    written = Path(out) if out is not None and not is_stream(out) else None
+    return Results(
+        lambda: (row.problem for row in rows),
+        len(rows),
+        out=written,
+        summary=f"{len(rows):,} problems" + ("" if written is None else f" in {written}"),
+    )
+
+
+def evenly(rows: Sequence[T], limit: int | None) -> Sequence[T]:
+    """At most `limit` rows, evenly spaced over all of them; all for None."""
+    count = len(rows) if limit is None else min(limit, len(rows))
+    return [rows[i * len(rows) // count] for i in range(count)]
+
+
+def _refusing(source: Source, columns: Columns | None) -> Iterator[ProblemRow]:
+    for row in problem_rows(source, columns=columns):
+        if isinstance(row, InputError):
+            raise row
+        yield row
 
 
 def read_problems(

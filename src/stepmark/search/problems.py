@@ -19,6 +19,7 @@ from stepmark.batching.cluster import Build
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.batching.cluster_worker import Built
 from stepmark.errors import InputError, UsageError
+from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import PolicyLike, policy_of
@@ -353,8 +354,10 @@ def _fitted(
     """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
     grading = Grading()
     if "prm.name" in models.facts:
-        how = str(models.facts["prm.aggregate"]) if aggregate is None else aggregate
-        grading = Grading(aggregate=how, kind=cast(ScoreKind, models.facts["prm.score_kind"]))
+        kind = cast(ScoreKind, models.facts["prm.score_kind"])
+        grading = Grading(
+            aggregate=resolve_aggregate(aggregate, str(models.facts["prm.aggregate"]), kind), kind=kind
+        )
     known = Sizes(
         policy=_size(models, "policy", sizes["policy_parameters"]),
         prm=_size(models, "prm", sizes["prm_parameters"]),

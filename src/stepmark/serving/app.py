@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -13,7 +14,6 @@ from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from stepmark import __version__
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
@@ -53,7 +53,7 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
 
     app = FastAPI(
         title="stepmark serve",
-        version=__version__,
+        version=version("stepmark"),
         description=_ABOUT,
         lifespan=lifespan,
         openapi_url=None,

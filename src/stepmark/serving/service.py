@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, final
 
-from stepmark import __version__
 from stepmark.errors import UsageError
+from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.grading import Grade
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
@@ -279,10 +280,10 @@ class Service:
         name = settings.name or served_name(prm.name)
         identity = identity_of(prm)
         facts = PRMFacts(
-            version=__version__,
+            version=version("stepmark"),
             identity=name + identity.removeprefix(prm.name),
             score_kind=prm.score_kind,
-            default_aggregate=grade.aggregate or prm.default_aggregate,
+            default_aggregate=resolve_aggregate(grade.aggregate, prm.default_aggregate, prm.score_kind),
             default_threshold=grade.threshold,
             family=_family(prm),
             max_tokens=backend.max_tokens,

@@ -315,3 +315,72 @@ def _breaks_line(text: str, start: int, line: str, previous: str) -> bool:
         return False
     first = line.lstrip("*_\"'“‘(")[:1]
     return first.isdigit() or (first.isalpha() and not first.islower())
+
+
+# --- displayed formulas ---------------------------------------------------------------------------------------
+
+_DISPLAY = re.compile(
+    r"\\\[|\$\$|\\begin\{(?:align|alignat|array|cases|displaymath|eqnarray|equation|flalign|gather|multline|split|\w{0,2}matrix)\*?\}"
+)
+_CLOSED_BY = r"\s{0,9}(?:\\\]|\$\$|\\end\{[^{}]{1,40}\})\Z"
+_GOES_ON = re.compile(r"[,，]" + _CLOSED_BY)
+_IS_OVER = re.compile(r"[.。]" + _CLOSED_BY)
+_RELATION = re.compile(r"(?:\\\[|\$\$)\s{0,9}(?:[=<>]|\\(?:leq?|geq?|neq?|approx|equiv|sim)(?![A-Za-z]))")
+_INLINE = re.compile(r"\$[^$]*\$|\\\(.*?\\\)")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+def with_displays(text: str, cuts: Sequence[int], spans: Sequence[Span]) -> list[int]:
+    """Those of the sorted cuts that do not part a displayed formula from the sentence that it belongs to.
+
+    A formula belongs to the text before it unless that text ends a sentence or has no words: "Doubling both sides gives", "we have:",
+    "Multiply by 2". After a formula that does not end in a full stop, text that begins with a lower-case word or with punctuation goes on
+    with the same sentence ("where x is …"). Of two formulas in a row the second belongs to the first only where that ends in a comma, or the
+    second begins with a relation: otherwise each is a step of a derivation.
+
+    Args:
+        text: any text.
+        cuts: outside the spans.
+        spans: as `protected_spans` gives them.
+    """
+    displays = {start: end for start, end in spans if _DISPLAY.match(text, start)}
+    if not displays:
+        return list(cuts)
+    closes = set(displays.values())
+    borders = [*cuts, len(text)]
+    nexts = [len(text)] * len(borders)  # where what follows a cut begins, blank lines skipped
+    for index in range(len(cuts) - 1, -1, -1):
+        share = text[borders[index] : borders[index + 1]]
+        bare = share.lstrip()
+        nexts[index] = borders[index] + len(share) - len(bare) if bare else nexts[index + 1]
+    free = []
+    at = end = 0  # where the share before begins, and where what is written in it or before it ends
+    for cut, start in zip(cuts, nexts, strict=False):
+        end = at + len(bare) if (bare := text[at:cut].rstrip()) else end
+        at = cut
+        before = text[max(0, end - _LOOK_BACK * 2) : end]
+        if end in closes:
+            same = (
+                bool(_GOES_ON.search(before) or _RELATION.match(text, start))
+                if start in displays
+                else _continues(text, start) and not _IS_OVER.search(before)
+            )
+        else:
+            same = start in displays and _introduces(before)
+        if not same:
+            free.append(cut)
+    return free
+
+
+def _introduces(before: str) -> bool:
+    """Whether a sentence that a formula may end stands right before a place."""
+    line = before.splitlines()[-1].rstrip("*_ \t\"'”’") if before.strip() else ""
+    if line[-1:] in tuple(":：,，;；"):
+        return True
+    return line[-1:] not in tuple(".!?…。！？|`") and _WORD.search(_INLINE.sub(" ", line)) is not None
+
+
+def _continues(text: str, start: int) -> bool:
+    """Whether what begins at a place goes on with a sentence."""
+    word = _WORD.match(text, start)
+    return text[start : start + 1] in tuple(",.;:)") or (word is not None and word[0].islower())

@@ -318,7 +318,7 @@ def _check_foreign(row: dict[str, Any]) -> None:
     ):
         if all(key in row for key in keys):
             raise InputError(
-                f"this row is of the format {format}: make solutions of it with stepmark convert --to solutions",
+                f"this row is of the format {format}: make solutions of it with `stepmark.convert`, to solutions",
                 field=keys[1],
             )
 

@@ -14,7 +14,8 @@ whole solution and every word, to study what granularity does.
 Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
 is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.protect`), with two exceptions: "code" cuts
 inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
-formulas; "marker" and "token" heed only what is closed.
+formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
+the sentence that it belongs to (`borders.with_displays`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from stepmark.solutions.borders import (
     paragraph_cuts,
     sentence_cuts,
     token_cuts,
+    with_displays,
 )
 from stepmark.solutions.code import code_cuts, looks_like_code
 from stepmark.solutions.protect import Span, outside, protected_spans
@@ -53,6 +55,9 @@ WAYS: tuple[str, ...] = (
 """The names that `how` may have. "agent" needs messages: `solutions.traces.read_messages`."""
 
 _DISPLAYS = ("\\[", "$$", "\\begin")
+
+REASONING = "it has <think> or </think>: the reasoning inside is split like any other text, and the marks stay in its steps"
+"""The note of a reasoning trace, which no way to split knows."""
 
 ASKED = "asked for"
 """What `Segmentation.why` begins with when the way was named by the caller."""
@@ -128,13 +133,16 @@ def split(
     if how == "marker" and marker is not None:
         steps, note = _cut_at_marker(text, marker)
     elif how == "code":
-        found = code_cuts(text, language)
-        steps, note = _assemble(text, [(cut, cut) for cut in found.cuts]), found.note
+        program = code_cuts(text, language)
+        steps, note = _assemble(text, [(cut, cut) for cut in program.cuts]), program.note
     else:
         cuts, note = _cuts(text, how)
         # Between sentences and between words any white space is the separator.
         steps = _assemble(text, [(cut, cut) for cut in cuts], blanks=how not in ("sentence", "token"))
-    return Segmentation(text=text, steps=steps, how=how, why=f"{why}; {note}" if note else why)
+    notes = [note] if note else []
+    if "<think>" in text or "</think>" in text:
+        notes.append(REASONING)
+    return Segmentation(text=text, steps=steps, how=how, why="; ".join([why, *notes]))
 
 
 def side_by_side(
@@ -186,12 +194,12 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
         return list(outside(token_cuts(text), protected_spans(text, unclosed=False))), None
     spans = protected_spans(text)
     if how == "numbered":
-        found = numbered_list(text, spans)
-        if found is None:
+        numbered = numbered_list(text, spans)
+        if numbered is None:
             return [], "the text has no numbered list, so it is one step"
-        return numbered_cuts(text, found, spans), None
+        return with_displays(text, numbered_cuts(text, numbered, spans), spans), None
     border = {"line": line_cuts, "blank-line": paragraph_cuts, "sentence": sentence_cuts}[how]
-    return list(outside(border(text), spans)), None
+    return with_displays(text, list(outside(border(text), spans)), spans), None
 
 
 def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, str]:
@@ -204,14 +212,16 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
     if code is not None:
         return "code", code
     spans = protected_spans(text)
-    found = numbered_list(text, spans)
-    if found is not None:
-        return "numbered", f'it has a numbered list, "{found.first}" to "{found.last}"'
+    numbered = numbered_list(text, spans)
+    if numbered is not None:
+        return "numbered", f'it has a numbered list, "{numbered.first}" to "{numbered.last}"'
     paragraphs = _shares(text, list(outside(paragraph_cuts(text), spans)))
     lines = _shares(text, list(outside(line_cuts(text), spans)))
     if len(paragraphs) > 1 and not (len(lines) > 2 and _one_paragraph_rules(paragraphs, lines, text)):
-        return "blank-line", f"it has {len(paragraphs)} paragraphs"
-    sentences = _shares(text, list(outside(sentence_cuts(text), spans)))
+        whole = _shares(text, _cuts(text, "blank-line")[0])
+        if len(whole) > 1:
+            return "blank-line", f"it has {len(whole)} paragraphs"
+    sentences = _shares(text, _cuts(text, "sentence")[0])
     if len(lines) > 1:
         if any(text[start:end].lstrip().startswith(_DISPLAYS) for start, end in lines):
             return "sentence", f"it has formulas on lines of their own within its {len(sentences)} sentences"

@@ -29,6 +29,7 @@ from stepmark.store.writing import (
     hold,
     is_stream,
     open_rows,
+    write_beside,
 )
 
 __all__ = [
@@ -65,4 +66,5 @@ __all__ = [
     "row_files",
     "run_input",
     "storage_error",
+    "write_beside",
 ]

@@ -1,4 +1,4 @@
-"""The names of columns: those that a caller gives (`--columns`), common ones that need no saying, and misspelt ones.
+"""The names of columns: those that a caller gives (`columns`), common ones that need no saying, and misspelt ones.
 
 `columns` says which column of a source holds what: `{"problem": "question"}` reads the column `question` as `problem`. A name that
 begins with "meta." puts a column under `meta`: `{"meta.steps": "steps"}`. A column that is not named keeps its name.
@@ -40,8 +40,10 @@ _NEAR = 0.8
 """How like a field's name a column's must be to be taken for it misspelt: difflib's ratio."""
 
 
-def parse_columns(text: str) -> dict[str, str]:
-    """Read `--columns`: "problem=question,solution=response".
+def parse_columns(
+    text: str, *, setting: str = "columns", example: str = "problem=question,solution=response"
+) -> dict[str, str]:
+    """Read the columns of a command line: "problem=question,solution=response".
 
     Raises:
         UsageError: no pair of names, or a name twice.
@@ -50,11 +52,9 @@ def parse_columns(text: str) -> dict[str, str]:
     for pair in text.split(","):
         name, equals, column = (part.strip() for part in pair.partition("="))
         if not (name and equals and column):
-            raise UsageError(
-                f"--columns {text}: expected NAME=COLUMN, as in problem=question,solution=response; found {pair!r}"
-            )
+            raise UsageError(f"`{setting}` {text}: expected NAME=VALUE, as in {example}; found {pair!r}")
         if name in columns:
-            raise UsageError(f"--columns {text}: {name!r} stands twice; expected once")
+            raise UsageError(f"`{setting}` {text}: {name!r} stands twice; expected once")
         columns[name] = column
     return columns
 

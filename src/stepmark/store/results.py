@@ -76,6 +76,14 @@ class Results(Sequence[R_co], Generic[R_co]):
     def _repr_html_(self) -> str:
         import html
 
-        shown = [record._repr_html_() for record in islice(self._read(), _SHOWN)]  # type: ignore[attr-defined]
+        shown = [_html(record) for record in islice(self._read(), _SHOWN)]
         more = f"<p>{self._count - _SHOWN:,} more</p>" if self._count > _SHOWN else ""
         return f"{''.join(shown)}{more}<p>{html.escape(repr(self))}</p>"
+
+
+def _html(record: Any) -> str:
+    """A record in a notebook: as it shows itself, or else as text."""
+    import html
+
+    shown = getattr(record, "_repr_html_", None)
+    return f"<pre>{html.escape(repr(record))}</pre>" if shown is None else str(shown())

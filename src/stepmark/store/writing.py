@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -139,13 +139,32 @@ def remove_stale_drafts(target: Path) -> None:
 def atomic_rows(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write a file of JSON lines that is whole or absent, as `atomic_write`; packed if its name ends in .gz.
 
-    Gives the function that writes one row. Equal rows are equal files.
+    Gives the function that writes one row. Equal rows are equal files. "-" is standard output.
 
     Raises:
         UsageError: as `atomic_write`.
     """
+    if path == STDIO:
+        yield StreamedRows(path).write
+        return
     with atomic_write(path) as handle, _packed(handle, Path(path)) as sink:
         yield lambda row: _put(sink, row)
+
+
+def write_beside(out: str | Path, what: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Write what is not in an output to OUT.WHAT.jsonl, a row each; without rows there is none, also none of an earlier run.
+
+    Returns:
+        Its name.
+    """
+    beside = Path(f"{out}.{what}.jsonl")
+    if not rows:
+        beside.unlink(missing_ok=True)
+        return None
+    with atomic_rows(beside) as write:
+        for row in rows:
+            write(row)
+    return str(beside)
 
 
 def _put(sink: BinaryIO, row: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate as aggregated
-from stepmark.metrics.aggregate import check_aggregate
+from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.policies.rows import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution
@@ -170,7 +170,7 @@ def solution_scores(
     Raises:
         UnknownNameError, ScoreKindError: no such aggregate, or none for this PRM's scores.
     """
-    how = check_aggregate(aggregate or prm.default_aggregate, prm.score_kind)
+    how = resolve_aggregate(aggregate, prm.default_aggregate, prm.score_kind)
     there = [row for row, text in enumerate(texts) if text.strip()]
     solutions = (
         Solution(problem=Problem(text=problems[row]), steps=tuple(cut(texts[row], split).steps))

@@ -101,7 +101,7 @@ FORMATS: Mapping[str, Format] = {
         read=openr.read,
     ),
     "potato": Format(
-        about="Potato's user_state.json, annotations.jsonl or JSON lines export (with --items)",
+        about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
         keys=(potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS),
         read=potato.read,
         write=each(potato_writing.write),
@@ -139,7 +139,7 @@ def detect(row: Row) -> str:
         return best[0]
     if best:
         raise InputError(
-            f"this row may be {' or '.join(best)}, by its keys: say which with --from", where=row.where
+            f"this row may be {' or '.join(best)}, by its keys: name it with `from_format`", where=row.where
         )
     if is_solution(row.data):
         if columns_of(row.data, "messages"):
@@ -166,5 +166,5 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
         raise unknown_name("format", name, FORMATS)
     if to_write and format.write is None:
         writable = ", ".join(known for known, other in FORMATS.items() if other.write is not None)
-        raise UsageError(f"{name} is read and not written; expected --to one of {writable}")
+        raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format

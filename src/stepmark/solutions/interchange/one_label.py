@@ -59,7 +59,7 @@ def one_label_each(row: LabelledRow, settings: Writing, losses: Losses) -> Label
     if len(judges) > 1 and settings.consensus is None:
         raise InputError(
             f"the steps have judgements of {len(judges)} judges ({', '.join(judges)}) and this format holds one label a "
-            "step: choose with --judge NAME, or say how they decide together with --consensus agree or majority",
+            "step: choose one with `judge`, or set how they decide together with `consensus` agree or majority",
             where=row.where,
         )
     if settings.kind is None and any(j.kind == "correctness" for step in steps for j in step):
@@ -90,19 +90,19 @@ def _one(
     for judgement in judgements:
         by_judge.setdefault(judgement.judge, []).append(judgement)
     labels = [_of_one_judge(own, settings, row, losses) for own in by_judge.values()]
-    said = [label for label in labels if label is not None]
-    if len(said) <= 1:
-        return said[0] if said else None
-    if any(label.rating is None for label in said):
+    given = [label for label in labels if label is not None]
+    if len(given) <= 1:
+        return given[0] if given else None
+    if any(label.rating is None for label in given):
         raise InputError(
-            "several judges, and one of them gives a share of rollouts: say with --hard from which share on a step "
+            "several judges, and one of them gives a share of rollouts: set with `hard` above which share a step "
             "is right",
             where=row.where,
         )
-    votes = Counter(label.rating for label in said)
+    votes = Counter(label.rating for label in given)
     rating, count = votes.most_common(1)[0]
-    if count == len(said) or (settings.consensus == "majority" and 2 * count > len(said)):
-        return StepLabel(judge=f"consensus:{settings.consensus}", kind=said[0].kind, rating=rating)
+    if count == len(given) or (settings.consensus == "majority" and 2 * count > len(given)):
+        return StepLabel(judge=f"consensus:{settings.consensus}", kind=given[0].kind, rating=rating)
     losses.lose(f"judges without consensus ({settings.consensus}) leave a step unjudged", row.where)
     return None
 
@@ -132,10 +132,10 @@ def _of_one_judge(
     sides = {share > settings.above for share in shares}
     if len(sides) > 1 and settings.above > 0:
         losses.lose(
-            f"shares of one step lie on both sides of --hard {settings.hard}; it is left unjudged", row.where
+            f"shares of one step lie on both sides of `hard` {settings.hard}; it is left unjudged", row.where
         )
         return None
-    losses.lose(f"a share of rollouts became right or wrong (--hard {settings.hard})", row.where)
+    losses.lose(f"a share of rollouts became right or wrong (`hard` {settings.hard})", row.where)
     # "any": one success is enough, however many estimates there are.
     return StepLabel(judge=judge, kind=kind, rating=1 if True in sides else -1)
 
@@ -151,7 +151,7 @@ def three_way(row: LabelledRow, settings: Writing, losses: Losses) -> tuple[Step
         if label is not None and label.rating is None:
             raise InputError(
                 f"step {step} (0-based) has the share {label.share:g} of successful rollouts, and this format holds hard "
-                "labels: say with --hard THRESHOLD or --hard any from which share on a step is right",
+                "labels: set with `hard` above which share a step is right (a number, or any)",
                 where=row.where,
             )
     return labels
@@ -166,15 +166,15 @@ def _settled(labels: Labels, row: LabelledRow, settings: Writing, losses: Losses
             continue
         if settings.neutral is None:
             raise InputError(
-                f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: say with --neutral "
-                "positive, negative or drop what it becomes",
+                f"step {step} (0-based) is rated neutral, and this format knows only right and wrong: set what it becomes "
+                "with `neutral` positive, negative or drop",
                 where=row.where,
             )
         if settings.neutral == "drop":
-            losses.lose("a neutral rating left its step unjudged (--neutral drop)", row.where)
+            losses.lose("a neutral rating left its step unjudged (`neutral` drop)", row.where)
             settled.append(None)
             continue
-        losses.lose(f"a neutral rating became {settings.neutral} (--neutral)", row.where)
+        losses.lose(f"a neutral rating became {settings.neutral} (`neutral`)", row.where)
         rating: Rating = 1 if settings.neutral == "positive" else -1
         settled.append(StepLabel(judge=label.judge, kind=label.kind, rating=rating, note=label.note))
     return settled

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.interchange.rows import (
     LabelledRow,
@@ -55,11 +55,8 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
 
     Raises:
         InputError: with `FILE:LINE`: another format, a share out of [0, 1] or no multiple of 1 / trials.
-        UsageError: `trials` is not positive.
     """
     trials = settings.trials
-    if trials is not None and trials < 1:
-        raise UsageError(f"--trials {trials}: expected 1 or more")
     need(row, KEYS, "openr")
     question = text_of(row, "question")
     answer = row.data["final_answer"]
@@ -196,7 +193,7 @@ def _successes(share: float, row: Row, trials: int) -> int:
     successes = round(share * trials)
     if abs(successes / trials - share) > _ROUNDING:
         raise InputError(
-            f"expected a multiple of 1/{trials} (--trials {trials}), found {share!r}",
+            f"expected a multiple of 1/{trials} (`trials` {trials}), found {share!r}",
             where=row.where,
             field="mc_value",
         )

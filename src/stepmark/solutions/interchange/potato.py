@@ -9,7 +9,7 @@ JSON lines export      `instance_id`, `annotator`, `steps`, `mode`
 =====================  =========================================================================================
 
 The JSON text is {`steps`: [{`index`, `reward`, `source`, `verified`, `ai_reward`, `ai_reasoning`, `confidence`}], `mode`}.
-None of these files holds the problem or the steps: they are joined by id with the data file that was shown (`--items`), JSON
+None of these files holds the problem or the steps: they are joined by id with the data file that was shown (`items`), JSON
 lines with `id`, the problem under `task_description`, `problem`, `question`, `prompt` or `text`, and the steps under `steps`,
 `structured_turns` or `cot_steps` (`potato_items`).
 
@@ -18,7 +18,7 @@ What a reward means:
 - mode `first_error`: a click on the first wrong step writes -1 on it *and on all that follow*, which nobody judged. Only
   the first -1 counts here; what follows stays unjudged. 0 is unmarked.
 - mode `per_step`: -1 and 1; null is unmarked, and 0 then is neutral. In a file where no reward is null, 0 may mean either;
-  `--zero neutral` or `--zero unjudged` says which.
+  the setting `zero` (neutral or unjudged) says which.
 - A label whose `source` is the AI and which nobody verified is the AI's (judge "ai"), never a person's. Where a person
   verified or changed one, both stand side by side.
 """
@@ -58,7 +58,7 @@ def read(row: Row, settings: Reading, losses: Losses) -> Iterator[LabelledRow]:
     """
     if settings.items is None:
         raise UsageError(
-            "Potato's files hold labels and no text: name the data file that its annotators were shown with --items FILE"
+            "Potato's files hold labels and no text: name the data file that its annotators were shown with `items`"
         )
     check_readable(settings.items)
     facts = Path(settings.items).stat()
@@ -253,8 +253,8 @@ def _meaning_of_zero(
         return "neutral"
     if any(mark.reward == 0 for mark in marks):
         raise InputError(
-            "a reward of 0 is neutral or unmarked in Potato, by a setting that its file does not hold: say with "
-            "--zero neutral (allow_neutral was on) or --zero unjudged",
+            "a reward of 0 is neutral or unmarked in Potato, by a setting that its file does not hold: set "
+            "`zero` neutral (allow_neutral was on) or `zero` unjudged",
             where=row.where,
             field="steps",
         )

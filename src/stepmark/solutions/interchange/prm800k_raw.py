@@ -201,9 +201,9 @@ def _left_out(record: RawRecord, settings: Reading) -> str | None:
     if settings.quality_control:
         return None
     if record.is_initial_screening_question:
-        return "a screening question, served to every labeller (kept with --quality-control)"
+        return "a screening question, served to every labeller (kept with `quality_control`)"
     if record.is_quality_control_question:
-        return "a quality-control question, served to every labeller (kept with --quality-control)"
+        return "a quality-control question, served to every labeller (kept with `quality_control`)"
     return None
 
 

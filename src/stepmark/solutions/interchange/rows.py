@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from stepmark.errors import InputError, UsageError
+from pydantic import Field
+
+from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Refusal, Solution
+from stepmark.settings import settings
 from stepmark.store import Row, json_type
 from stepmark.store.columns import riding
 
@@ -90,7 +93,7 @@ class Losses:
         return lines
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Reading:
     """Settings of readers; each format uses those that it needs."""
 
@@ -98,7 +101,7 @@ class Reading:
     """How a text that is not cut into steps is cut (`stepmark split`)."""
     marker: str | None = None
     """The separator, when `how` is "marker"."""
-    trials: int | None = None
+    trials: Annotated[int, Field(ge=1)] | None = None
     """Rollouts behind each share of an openr tree, which its files do not say."""
     items: str | None = None
     """The data file that Potato showed to its annotators: its own files hold no text."""
@@ -108,7 +111,7 @@ class Reading:
     """Keep PRM800K's screening and quality-control questions, which every labeller was served."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Writing:
     """Settings of writers: how several judgements of a step become the one label that most formats hold."""
 
@@ -120,12 +123,8 @@ class Writing:
     """What several judges say together: `agree`: all the same; `majority`: more than half the same. Else nothing."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong; `drop` leaves its step unjudged."""
-    hard: float | Literal["any"] | None = None
+    hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None
     """A share of successful rollouts above this number, in [0, 1), becomes right, another wrong; "any" is 0."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.hard, float | int) and not 0 <= self.hard < 1:
-            raise UsageError(f"--hard {self.hard}: expected a number from 0 to under 1, or any")
 
     @property
     def above(self) -> float | None:

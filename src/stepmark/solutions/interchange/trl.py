@@ -1,7 +1,7 @@
 """TRL's stepwise rows: `prompt`, `completions`, `labels`; soft labels stay floats.
 
 Labels of a row are true or false (or 1 and 0), or floats, which are shares of rollouts. TRL's own collator makes an integer of
-each label, so 0.9 trains as 0 there: write hard labels (`--hard`) for it. A row whose labels were shares has floats
+each label, so 0.9 trains as 0 there: write hard labels (`hard`) for it. A row whose labels were shares has floats
 throughout, and one whose labels were ratings true and false, so that reading tells them apart.
 
 Written rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` {`from`, `judge`, `kind`, `outcome`, ...} too; the

@@ -1,0 +1,85 @@
+"""Problems and single texts: the functions write and give what the commands do."""
+
+import json
+
+import pytest
+
+from stepmark import ArithmeticWorld, Problem, load_problems
+from stepmark.cli import main
+from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.solutions.inputs import split_file
+
+ROWS = [
+    {"question": f"How many? {n}", "answer": f"Two and {n}.\n#### {2 + n}", "id": f"q{n}", "level": n}
+    for n in range(5)
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+def test_problems_are_written_as_the_command_writes_them(tmp_path, file, capsys):
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    assert main(["problems", "read", str(file), "--limit", "2", "--out", str(a)]) == 0
+    problems = load_problems(file, limit=2, out=b)
+    assert a.read_bytes() == b.read_bytes()
+    assert [(one.id, one.answer) for one in problems] == [("q0", "2"), ("q2", "4")]  # evenly spaced over five
+    assert json.loads(b.read_text().splitlines()[1])["meta"] == {"level": 2}
+    assert "2 problems in" in capsys.readouterr().err
+
+
+def test_problems_of_python_rows_and_several_files(file):
+    assert list(load_problems(ROWS)) == list(load_problems(iter(ROWS))) == list(load_problems(file))
+    assert len(load_problems([file, str(file)])) == 10
+    (same,) = load_problems([Problem(text="Add.", answer="3", id="a")])
+    assert same == Problem(text="Add.", answer="3", id="a")
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "error", "message"),
+    [
+        ([{"answer": "4"}], {}, InputError, "row 1.*expected a problem"),
+        ("none.jsonl", {}, InputError, "there is no such file"),
+        (ROWS, {"limit": 0}, SettingError, "limit=0: expected 1 or more"),
+        (ROWS, {"out": "nowhere/a.jsonl"}, UsageError, "there is no folder"),
+        ([], {}, UsageError, "expected a file of problems"),
+    ],
+)
+def test_errors_of_problems(rows, settings, error, message):
+    with pytest.raises(error, match=message):
+        load_problems(rows, **settings)
+
+
+def test_the_arithmetic_world_writes_what_the_command_writes(tmp_path):
+    a, b = (tmp_path / name for name in "ab")
+    for folder in (a, b):
+        folder.mkdir()
+    words = ["--count", "4", "--steps", "3", "5", "--seed", "2", "--largest", "99", "--distractors", "0"]
+    outs = ["--out", str(a / "p.jsonl"), "--solutions", str(a / "s.jsonl")]
+    assert main(["problems", "arithmetic", *words, *outs]) == 0
+    made = ArithmeticWorld.make_problems(
+        count=4, steps=(3, 5), seed=2, largest=99, distractors=0, out=b / "p.jsonl", solutions=b / "s.jsonl"
+    )
+    for name in ("p.jsonl", "s.jsonl"):
+        assert (a / name).read_bytes() == (b / name).read_bytes()
+    assert all(3 <= len(problem.steps) <= 5 for problem in made)
+    for problem in made:
+        labels, first_error = ArithmeticWorld.true_labels(problem, problem.steps)
+        assert all(labels) and first_error == -1
+    with pytest.raises(
+        SettingError, match=r"largest=5: expected a number in \[99, 999\]|largest=5: expected"
+    ):
+        ArithmeticWorld.make_problems(largest=5)
+
+
+def test_a_file_with_one_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("2 + 3 = 5\n5 * 2 = 10")
+    assert split_file(path)["step"].texts == ("2 + 3 = 5", "5 * 2 = 10")
+    assert list(split_file(path, side_by_side=True)) == ["whole", "step", "token"]
+    with pytest.raises(UsageError, match="leave out `marker`"):
+        split_file(path, split="agent", marker="x")
