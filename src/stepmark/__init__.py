@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
@@ -59,6 +60,7 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "evaluate": "stepmark.evaluation.public",
     "grade": "stepmark.scoring.run",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",

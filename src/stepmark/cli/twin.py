@@ -31,7 +31,10 @@ OUTPUT = Group("Output", sort_key=5)
 MACHINE = Group("Machine", sort_key=6)
 
 _PANELS: Mapping[str, Group] = {
-    **dict.fromkeys(("columns", "split", "marker", "limit", "keep_going", "data", "scores", "format"), DATA),
+    **dict.fromkeys(
+        ("columns", "split", "marker", "limit", "keep_going", "data", "scores", "model_name", "format"), DATA
+    ),
+    **dict.fromkeys(("truncate", "orm"), MODEL),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
     **dict.fromkeys(
         ("cluster", "in_flight", "dtype", "device", "token_budget"),
@@ -42,6 +45,9 @@ _PANELS: Mapping[str, Group] = {
 
 _NAMES = {"settings": "--set"}
 """Flags that are not named like their setting."""
+
+_SEVERAL = ("data", "sizes", "verifiers", "only", "budgets", "methods")
+"""Flags that take several values at once: --data A B."""
 
 _HINT = 60
 """Characters of a default that are shown."""
@@ -113,6 +119,10 @@ def command(
         annotation, options = _flag(annotation, default)
         if name in _NAMES:
             options["name"] = _NAMES[name]
+        if name in _SEVERAL:
+            options["consume_multiple"] = True
+        if default is True:
+            options["negative"] = f"--no-{name.replace('_', '-')}"
         parameters[name] = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -134,10 +144,10 @@ def command(
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
-            if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
-                continue
             if name in methods:
                 add_fields(methods[name], _PANELS.get(name, METHOD))
+                continue
+            if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
                 continue
             add(name, hints[name], parameter.default, texts.get(name, ""))
     for name, model in models.items():
@@ -224,18 +234,24 @@ def report(text: str) -> None:
     print(re.sub(r"`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text), file=sys.stderr)
 
 
+_LISTS = (tuple, Sequence, collections.abc.Sequence)
+
+
 def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     """The annotation of a flag, without the constraints, which the library checks; and what cyclopts must know of it."""
     annotation = plain = _without_metadata(annotation)
-    if Path in get_args(plain):
-        return (FileOrDash | None if default is None else FileOrDash), {}
     if plain is bool:
         return bool, {"negative": "", "show_default": False}
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
     if any(get_origin(part) in (Mapping, dict) or part is Mapping for part in parts):
         return str | None, {"show_default": False}
-    if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
-        return tuple[str, ...], {"negative": "", "show_default": False}
+    if any(get_origin(part) in _LISTS for part in parts):
+        listed = next(part for part in parts if get_origin(part) in _LISTS)
+        inner = _without_metadata(get_args(listed)[0])
+        kind = inner if inner in (int, float) else str
+        return tuple[kind, ...], {"negative": "", "show_default": bool(default)}  # type: ignore[valid-type]
+    if Path in get_args(plain):
+        return (FileOrDash | None if default is None else FileOrDash), {}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
 
 

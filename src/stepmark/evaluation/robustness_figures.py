@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepmark.evaluation.robustness import NOISE
+from stepmark.evaluation.robustness_items import NOISE
 from stepmark.metrics.intervals import Floats, Statistic, shares
 
 Bools = npt.NDArray[np.bool_]
@@ -49,7 +49,7 @@ def figures(items: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Fl
     verdicts.
 
     Args:
-        items: as `robustness.items_of` makes them.
+        items: as `robustness_items.items_of` makes them.
         weights: of shape (B, items): how often each is drawn.
 
     Returns:

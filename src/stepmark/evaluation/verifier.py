@@ -15,33 +15,23 @@ Formats, one JSON object a line:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.labelled_pairs import LabelledPair, read_pairs
-from stepmark.evaluation.result import Figure, Item, Result, measured, shown
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.metrics.intervals import Floats, Interval, Statistic, shares, wilson
-from stepmark.problems.answers import Verifier
+from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import Verdict
+from stepmark.settings import settings
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.tables import Align, Table
-
-__all__ = [
-    "CheckedPair",
-    "LabelledPair",
-    "VerifierErrors",
-    "check_pairs",
-    "errors_of",
-    "evaluate",
-    "items_of",
-    "read_pairs",
-    "statistic",
-]
-
-NAME = "verifier"
 
 _SHOWN = 300
 _LEFT: tuple[Align, ...] = ("left",) * 5
@@ -176,64 +166,110 @@ def statistic(items: Sequence[Item]) -> Statistic:
     return figures
 
 
-def evaluate(
-    checked: Sequence[CheckedPair],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    data: Sequence[Mapping[str, Any]] = (),
-    facts: Sequence[str] = (),
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Result:
-    """The report on one or more verifiers.
+@settings
+class VerifierAccuracy(Evaluation):
+    """False positives and negatives of answer verifiers on labelled pairs, and the rows where they differ or err.
 
-    Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
-
-    Raises:
-        InputError: there are no pairs.
+    The data are JSON lines of labelled pairs ({"gold", "answer" or "text", "equal", optional "id", "why"}), or of candidates with `gold` and
+    `correct`.
     """
-    errors = errors_of(checked)
-    items = items_of(checked)
-    problems = len({item["problem"] for item in items})
-    independent = problems == len(items)
-    figures = (
-        _wilson(errors) if independent else measured(items, statistic(items), resamples=resamples, seed=seed)
-    )
-    by_name = {figure.name: figure for figure in figures}
-    disputed = [one for one in checked if one.disputed]
-    return Result(
-        evaluation=NAME,
-        title=f"Verifiers: {', '.join(one.verifier for one in errors)}",
-        prm="",
-        facts=(
-            f"{len(items):,} pairs of answers of {problems:,} problems: {errors[0].equal:,} equal, {errors[0].different:,} "
-            "different. A pair without a verdict counts as neither error.",
-            "Intervals are Wilson's at 95%." if independent else "Intervals are a bootstrap over problems at 95%.",
-            *facts,
-        ),
-        figures=figures,
-        tiles=tuple(
-            Tile(label=f"{one.verifier}: {what}", value=shown(by_name[f"{one.verifier}/{what}"]).split(" ")[0],
-                 detail=f"percent; {count:,} of {base:,}")
-            for one in errors
-            for what, count, base in (
-                (_ERRORS[0], one.false_positives, one.different),
-                (_ERRORS[1], one.false_negatives, one.equal),
+
+    name: ClassVar[str] = "verifier"
+    models: ClassVar[tuple[str, ...]] = ()
+    verifiers: tuple[str, ...] = ("math", "number", "text")
+    """Which to test: math, number, choice, text, code, or "package.module:Class"."""
+    part: Literal["answer", "text"] = "answer"
+    """Of candidates, check their `answer` or their whole `text` (finding the answer is then tested too)."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
+    isolation: Isolation | None = None
+    """Of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        isolation = isolation_of("code" if "code" in self.verifiers else None, self.isolation)
+        if isolation is not None:
+            run.note(isolation_note(isolation))
+        pairs = list(read_pairs(run.data, part=self.part, columns=run.columns))
+        taken = run.spaced(pairs)
+        if len(taken) < len(pairs):
+            run.facts.append(
+                f"Only {len(taken):,} of {len(pairs):,} pairs were checked (limit {run.limit}), evenly spaced."
             )
-        ),
-        sections=(
-            Section(title="Errors", items=(_table(errors, by_name),)),
-            Section(title="Where they err or differ", items=(_rows(disputed, errors),)),
-        ),
-        items=tuple(items),
-        settings=dict(settings or {}),
-        data=data,
-    )  # fmt: skip
+        checked = []
+        with ExitStack() as stack:
+            verifiers = [
+                stack.enter_context(
+                    open_verifier(
+                        name,
+                        percent=self.percent if name in ("math", "number") else "distinct",
+                        isolation=isolation if name == "code" else None,
+                    )
+                )
+                for name in self.verifiers
+            ]
+            for number, one in enumerate(check_pairs(taken, verifiers), start=1):
+                checked.append(one)
+                if number % 1000 == 0:
+                    run.note(f"checked {number:,} of {len(taken):,} pairs")
+        given = {} if isolation is None else {"isolation": isolation}
+        return self.of_checked(checked, run, **given)
+
+    def of_checked(self, checked: Sequence[CheckedPair], run: Run, **filled: Any) -> Result:
+        """The report on one or more verifiers.
+
+        Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
+
+        Args:
+            checked: what `check_pairs` gives.
+            run: the run.
+            filled: settings of this class that were filled in.
+
+        Raises:
+            InputError: there are no pairs.
+        """
+        errors = errors_of(checked)
+        items = items_of(checked)
+        problems = len({item["problem"] for item in items})
+        independent = problems == len(items)
+        figures = _wilson(errors) if independent else run.figures(items, statistic(items))
+        disputed = [one for one in checked if one.disputed]
+        views = Views(
+            title=f"Verifiers: {', '.join(one.verifier for one in errors)}",
+            facts=(
+                f"{len(items):,} pairs of answers of {problems:,} problems: {errors[0].equal:,} equal, {errors[0].different:,} "
+                "different. A pair without a verdict counts as neither error.",
+                "Intervals are Wilson's at 95%."
+                if independent
+                else "Intervals are a bootstrap over problems at 95%.",
+            ),
+            tiles=[
+                Tile(
+                    label=f"{one.verifier}: {what}",
+                    value=shown(figures[f"{one.verifier}/{what}"]).split(" ")[0],
+                    detail=f"percent; {count:,} of {base:,}",
+                )
+                for one in errors
+                for what, count, base in (
+                    (_ERRORS[0], one.false_positives, one.different),
+                    (_ERRORS[1], one.false_negatives, one.equal),
+                )
+            ],
+            sections=(
+                Section(title="Errors", items=(_table(errors, figures),)),
+                Section(title="Where they err or differ", items=(_rows(disputed, errors),)),
+            ),
+        )
+        return run.result(self, views, figures, items, **filled)
 
 
-def _wilson(errors: Sequence[VerifierErrors]) -> tuple[Figure, ...]:
-    return tuple(
-        Figure(
+def _wilson(errors: Sequence[VerifierErrors]) -> dict[str, Figure]:
+    return {
+        f"{one.verifier}/{what}": Figure(
             name=f"{one.verifier}/{what}",
             value=rate.value,
             low=rate.low,
@@ -245,7 +281,7 @@ def _wilson(errors: Sequence[VerifierErrors]) -> tuple[Figure, ...]:
         for what, rate in zip(
             _ERRORS, (one.false_positive_rate, one.false_negative_rate, one.unparsed_rate), strict=True
         )
-    )
+    }
 
 
 def _table(errors: Sequence[VerifierErrors], figures: Mapping[str, Figure]) -> Table:
