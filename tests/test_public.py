@@ -22,6 +22,7 @@ PUBLIC = [
     "StepScores",
     "Verdict",
     "aggregate",
+    "evaluate",
     "grade",
     "load_policy",
     "load_prm",
@@ -58,6 +59,15 @@ def test_search_is_a_function_and_the_place_of_its_methods():
     assert stepmark.search.BeamSearch(width=2).width == 2
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = stepmark.search.Nothing
+
+
+def test_evaluate_is_a_function_and_the_place_of_its_evaluations():
+    import inspect
+
+    from stepmark.evaluation.run import evaluate
+
+    assert inspect.signature(stepmark.evaluate) == inspect.signature(evaluate)
+    assert stepmark.evaluate.ProcessBench(threshold="argmax").threshold == "argmax"
 
 
 def test_an_unknown_name():

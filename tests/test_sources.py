@@ -380,7 +380,7 @@ def test_files_and_folders(write, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: no file in this folder ends in \.jsonl"):
         files_of([str(tmp_path / "empty")])
-    with pytest.raises(UsageError, match="expected --data"):
+    with pytest.raises(UsageError, match="expected `data`"):
         files_of([])
 
 
@@ -424,14 +424,14 @@ def test_the_hub_that_fails(hub):
         UsageError, match=r"hitsmy/PRMBench_Preview could not be downloaded \(Connection refused"
     ) as caught:
         files_of(["hub"], dataset="prmbench")
-    assert "fetch prmtest_classified.jsonl yourself and give --data their folder" in str(caught.value)
+    assert "fetch prmtest_classified.jsonl yourself and give their folder as `data`" in str(caught.value)
 
 
 def test_no_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UsageError, match="pip install huggingface_hub"):
         files_of(["hub"], dataset="processbench")
-    with pytest.raises(UsageError, match="--data hub: known are processbench, prmbench; name a file"):
+    with pytest.raises(UsageError, match="`data` hub: known are processbench, prmbench; name a file"):
         files_of(["hub"], dataset=None)
 
 

@@ -30,6 +30,10 @@ _COMMON = ("data", "prm", "scores", "out", "threshold", "policy", "budgets", "li
 def _run(call: Call) -> int:
     settings = dict(call.settings)
     method = settings.pop("method")
+    if method is None:
+        raise UsageError(
+            f"expected the name of an evaluation ({', '.join(EVALUATIONS)}) or --method package.module:Class, a class of your own"
+        )
     if isinstance(method, SearchContest):  # as a shell passes a new line
         method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
     name = load_evaluation(method, settings.get("settings", ()))[0].name
@@ -44,7 +48,7 @@ def _run(call: Call) -> int:
     return 0
 
 
-def _typed(*, method: str) -> None:
+def _typed(*, method: str | None = None) -> None:
     """Settings of the command alone.
 
     Args:

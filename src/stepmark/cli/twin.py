@@ -43,7 +43,7 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-_NAMES = {"settings": "--set"}
+_NAMES = {"settings": "--set", "own_settings": "--set"}
 """Flags that are not named like their setting."""
 
 _SEVERAL = ("data", "sizes", "verifiers", "only", "budgets", "methods")

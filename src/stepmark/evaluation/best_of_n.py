@@ -19,7 +19,7 @@ from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, ch
 from stepmark.evaluation.examples import SHOWN, card, problem
 from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
 from stepmark.evaluation.policies import policy_statistic
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import Figure, Item, Result, made_folder
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_candidates
 from stepmark.metrics.aggregate import AGGREGATES, allowed
@@ -369,7 +369,7 @@ class BestOfN(Evaluation):
             prompt=self.prompt,
             **given,
         )
-        path = run.folder / "candidates.jsonl"
+        path = made_folder(run.folder) / "candidates.jsonl"
         manifest = {
             "command": "evaluate best-of-n, sampling",
             "policy": run.policy.name,

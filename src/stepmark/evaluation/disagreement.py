@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -143,8 +142,6 @@ class Disagreement(Evaluation):
         prm = "labels" if sheet is None else sheet.prm
         views = self._views(cases, sheet, items, chosen, figures, order)
         identity = None if sheet is None else sheet.identity
-        if sheet is None:
-            run = replace(run, settings={**run.settings, "prm": None})
         return run.result(self, views, figures, items, prm=prm, identity=identity)
 
     def _views(

@@ -12,17 +12,19 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.result import Figure, Item, Result, measured, shown
+from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
 from stepmark.evaluation.sources import read_cases
 from stepmark.metrics.intervals import Statistic
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy
+from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.show.evaluation import Section, Tile
@@ -117,7 +119,7 @@ class Run:
             return read_scores(self.scores, cases, model=self.model_name)
         model = self.orm if outcome else self.prm
         assert model is not None
-        path = self.folder / ("outcomes.jsonl" if outcome else "scores.jsonl")
+        path = made_folder(self.folder) / ("outcomes.jsonl" if outcome else "scores.jsonl")
         manifest = json.loads(
             json.dumps(
                 {
@@ -324,10 +326,6 @@ def plain_settings(method: Evaluation) -> dict[str, Any]:
 
 def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
     """A PRM's name, and what it is loaded with where that is not the default."""
-    from inspect import signature
-
-    from stepmark.models.load import load_prm
-
     if not isinstance(model, Lazy):
         return {"prm": model.name}
     defaults = {one.name: one.default for one in signature(load_prm).parameters.values()}
@@ -337,8 +335,6 @@ def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
 
 def identity_before_loading(model: PRM | Lazy[PRM]) -> str:
     """The identity of a PRM, without reading a checkpoint's weights into memory."""
-    from stepmark.models.load import prm_identity
-
     return prm_identity(model.name, model.arguments) if isinstance(model, Lazy) else identity_of(model)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import Evaluation, Run, settings_of
 from stepmark.evaluation.methods import load_evaluation
-from stepmark.evaluation.result import Result, made_folder
+from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import PRMLike, lazy_prm
@@ -89,20 +89,6 @@ def evaluate(
     sources = _sources(data, evaluation)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-        facts: dict[str, Any] = {
-            "evaluation": evaluation.name,
-            **({} if grader is None else settings_of(grader)),
-            "scores": None if scores is None else str(scores),
-            "model_name": model_name,
-            **({} if orm is None else {"orm": orm}),
-            **({} if writer is None else {"policy": writer.name}),
-            "columns": columns,
-            "limit": limit,
-            "resamples": resamples,
-            "seed": seed,
-            "truncate": truncate,
-            **({} if source is None else {"source": dict(source)}),
-        }
         run = Run(
             columns=columns,
             limit=limit,
@@ -115,13 +101,25 @@ def evaluate(
             policy=writer,
             folder=folder,
             progress=progress,
-            settings=facts,
         )
         _check(evaluation, run)
-        read = tuple(map(run.add_input, sources))
-        if out is not None:
-            made_folder(folder)
-        result = evaluation.measure(replace(run, data=read))
+        asked = grader is not None and evaluation.asks_prm(run)
+        facts: dict[str, Any] = {
+            "evaluation": evaluation.name,
+            **(settings_of(grader) if asked and grader is not None else {"prm": None}),
+            "scores": None if scores is None else str(scores),
+            "model_name": model_name,
+            **({} if orm is None else {"orm": orm}),
+            **({} if writer is None else {"policy": writer.name}),
+            "columns": columns,
+            "limit": limit,
+            "resamples": resamples,
+            "seed": seed,
+            "truncate": truncate,
+            **({} if source is None else {"source": dict(source)}),
+        }
+        run = replace(run, data=tuple(map(run.add_input, sources)), settings=facts)
+        result = evaluation.measure(run)
         if out is not None:
             result.save(folder)
     return result
@@ -162,6 +160,7 @@ def _orm(name: str, prm: PRM | Lazy[PRM] | None, *, truncate: bool) -> Lazy[PRM]
 
 def _check(evaluation: Evaluation, run: Run) -> None:
     """Refuse what can be known to be wrong before anything is read or loaded."""
+    evaluation.check(run)
     if run.scores is not None:
         check_readable(run.scores)
     prm = run.prm
@@ -185,4 +184,3 @@ def _check(evaluation: Evaluation, run: Run) -> None:
         run.orm.check()
     if isinstance(run.policy, Lazy):
         run.policy.check()
-    evaluation.check(run)

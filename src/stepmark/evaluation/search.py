@@ -13,7 +13,7 @@ from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
 from stepmark.evaluation.search_contest import Arena, Contest, Contested, Unit, contest, search_of
 from stepmark.evaluation.search_entrants import BASELINES, METHODS, Shape, entrants
 from stepmark.evaluation.search_figures import ENDS, POSITIONS, STOPS, cells_of, statistic
@@ -79,7 +79,7 @@ class SearchContest(Evaluation):
     """Of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
     methods: tuple[str, ...] = ()
     """Which methods; majority and best-of-n are always among them. Default: all. A search of your own as package.module:Class."""
-    settings: tuple[str, ...] = ()
+    own_settings: tuple[str, ...] = ()
     """A field of your own search, as name=value; once for each. With several of your own: package.module:Class.name=value."""
     seeds: Annotated[int, Field(ge=1)] = 1
     """Run everything so often, with other samples: accuracies are means over them, and their spread is shown."""
@@ -148,7 +148,7 @@ class SearchContest(Evaluation):
                 f"Only {len(problems):,} of the data's {len(every):,} problems were taken (limit {run.limit}), evenly spaced."
             )
         with ExitStack() as stack:
-            stack.enter_context(hold(run.folder))
+            stack.enter_context(hold(made_folder(run.folder)))
             verifier = stack.enter_context(
                 open_verifier(self.verifier, percent=self.percent, isolation=self.isolation)
             )
@@ -208,7 +208,7 @@ class SearchContest(Evaluation):
         given: dict[str, list[str]] = {name: [] for name in names}
         if len(given) < len(names):
             raise UsageError(f"`methods` {' '.join(names)}: one is named twice")
-        for one in self.settings:
+        for one in self.own_settings:
             key = one.partition("=")[0]
             if not names:
                 raise UsageError(
