@@ -106,9 +106,9 @@ def test_the_function_writes_what_the_command_writes(method, words, rows):
 
 def test_the_verifier_evaluation_asks_no_prm():
     data = write(PAIRS)
-    command = ["evaluate", "verifier", "--data", data, "--verifiers", "number", "text", "--out", "a"]
+    command = ["evaluate", "verifier", "--data", data, "--verifier", "number", "text", "--out", "a"]
     assert main([*command, "--resamples", "100"]) == 0
-    method = stepmark.evaluate.VerifierAccuracy(verifiers=("number", "text"))
+    method = stepmark.evaluate.VerifierAccuracy(verifier=("number", "text"))
     result = stepmark.evaluate(method, data=data, resamples=100, out="b", progress=False)
     assert result.figures["text/false negatives"].value == 1.0  # 5.0 is no "5" as a text
     assert result.figures["number/false negatives"].value == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
         ][number]
 
     monkeypatch.setattr(
-        "stepmark.models.policies.load_policy", lambda address, **_: ScriptedPolicy(write, name=address)
+        sys.modules[__name__], "mine", lambda: ScriptedPolicy(write, name="mine"), raising=False
     )
     problems = rows(
         tmp_path,
@@ -172,8 +173,8 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
         "evaluate",
         "best-of-n",
         "--policy",
-        "mine",
-        "--problems",
+        f"{__name__}:mine",
+        "--data",
         problems,
         "--n",
         "3",

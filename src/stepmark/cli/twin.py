@@ -46,7 +46,7 @@ _PANELS: Mapping[str, Group] = {
 _NAMES = {"settings": "--set", "own_settings": "--set"}
 """Flags that are not named like their setting."""
 
-_SEVERAL = ("data", "sizes", "verifiers", "only", "budgets", "methods")
+_SEVERAL = ("data", "sizes", "verifier", "only", "budgets", "methods")
 """Flags that take several values at once: --data A B."""
 
 _HINT = 60
@@ -119,7 +119,7 @@ def command(
         annotation, options = _flag(annotation, default)
         if name in _NAMES:
             options["name"] = _NAMES[name]
-        if name in _SEVERAL:
+        if name in _SEVERAL and get_origin(annotation) is tuple:
             options["consume_multiple"] = True
         if default is True:
             options["negative"] = f"--no-{name.replace('_', '-')}"

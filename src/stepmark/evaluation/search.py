@@ -148,13 +148,13 @@ class SearchContest(Evaluation):
                 f"Only {len(problems):,} of the data's {len(every):,} problems were taken (limit {run.limit}), evenly spaced."
             )
         with ExitStack() as stack:
-            stack.enter_context(hold(made_folder(run.folder)))
             verifier = stack.enter_context(
                 open_verifier(self.verifier, percent=self.percent, isolation=self.isolation)
             )
             isolation = isolation_of(self.verifier, self.isolation)
             if isolation is not None:
                 run.note(isolation_note(isolation))
+            stack.enter_context(hold(made_folder(run.folder)))
             prm: PRM = run.loaded(run.prm)
             named = run.policy
             if isinstance(named, Lazy):

@@ -176,7 +176,7 @@ class VerifierAccuracy(Evaluation):
 
     name: ClassVar[str] = "verifier"
     models: ClassVar[tuple[str, ...]] = ()
-    verifiers: tuple[str, ...] = ("math", "number", "text")
+    verifier: tuple[str, ...] = ("math", "number", "text")
     """Which to test: math, number, choice, text, code, or "package.module:Class"."""
     part: Literal["answer", "text"] = "answer"
     """Of candidates, check their `answer` or their whole `text` (finding the answer is then tested too)."""
@@ -191,7 +191,7 @@ class VerifierAccuracy(Evaluation):
 
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""
-        isolation = isolation_of("code" if "code" in self.verifiers else None, self.isolation)
+        isolation = isolation_of("code" if "code" in self.verifier else None, self.isolation)
         if isolation is not None:
             run.note(isolation_note(isolation))
         pairs = list(read_pairs(run.data, part=self.part, columns=run.columns))
@@ -210,7 +210,7 @@ class VerifierAccuracy(Evaluation):
                         isolation=isolation if name == "code" else None,
                     )
                 )
-                for name in self.verifiers
+                for name in self.verifier
             ]
             for number, one in enumerate(check_pairs(taken, verifiers), start=1):
                 checked.append(one)
