@@ -161,9 +161,7 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
             "I do not know.",
         ][number]
 
-    monkeypatch.setattr(
-        sys.modules[__name__], "mine", lambda: ScriptedPolicy(write, name="mine"), raising=False
-    )
+    monkeypatch.setattr("scripted_prms.mine", lambda: ScriptedPolicy(write, name="mine"), raising=False)
     problems = rows(
         tmp_path,
         *({"id": p.id, "problem": p.text, "answer": p.answer} for p in PROBLEMS),
@@ -173,7 +171,7 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
         "evaluate",
         "best-of-n",
         "--policy",
-        f"{__name__}:mine",
+        "scripted_prms:mine",
         "--data",
         problems,
         "--n",
