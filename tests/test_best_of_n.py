@@ -23,13 +23,13 @@ from stepmark.evaluation.best_of_n_items import (
     figures,
     items,
     method_names,
+    policy_statistic,
     statistic,
     summary,
     vote_refusal,
 )
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.length_bias import ranks, spearman
-from stepmark.evaluation.policies import policy_statistic
 from stepmark.evaluation.subsets import chosen_shares, subset_sizes, subsets, vote
 from stepmark.metrics.intervals import bootstrap
 from stepmark.records import ScoreKind, StepScores

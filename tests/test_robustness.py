@@ -22,8 +22,15 @@ from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.result import as_markdown, html, read_result, write_json
 from stepmark.evaluation.robustness import Robustness
-from stepmark.evaluation.robustness_figures import figures, statistic
-from stepmark.evaluation.robustness_items import Judging, Trial, items_of, to_grade, trials
+from stepmark.evaluation.robustness_items import (
+    Judging,
+    Trial,
+    figures,
+    items_of,
+    statistic,
+    to_grade,
+    trials,
+)
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import bootstrap
 from stepmark.models.scripted import ScriptedPRM

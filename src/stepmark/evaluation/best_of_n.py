@@ -12,13 +12,18 @@ from pydantic import Field
 
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_items
-from stepmark.evaluation.best_of_n_items import Counting, method_names, summary, vote_refusal
+from stepmark.evaluation.best_of_n_items import (
+    Counting,
+    method_names,
+    policy_statistic,
+    summary,
+    vote_refusal,
+)
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
 from stepmark.evaluation.examples import SHOWN, card, problem
 from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
-from stepmark.evaluation.policies import policy_statistic
 from stepmark.evaluation.result import Figure, Item, Result, made_folder
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_candidates

@@ -36,8 +36,7 @@ from stepmark.evaluation.calibration_items import (
 )
 from stepmark.evaluation.cases import Case, Neutral, unique
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem
-from stepmark.evaluation.facts import unreadable
+from stepmark.evaluation.examples import card, problem, unreadable
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet, score_lengths
 from stepmark.evaluation.sources import read_cases, read_prmbench

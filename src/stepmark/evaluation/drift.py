@@ -21,8 +21,7 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.calibration_items import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem
-from stepmark.evaluation.facts import unreadable
+from stepmark.evaluation.examples import card, problem, unreadable
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.sources import read_cases

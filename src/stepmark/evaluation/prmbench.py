@@ -22,8 +22,7 @@ import numpy as np
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, step_labels
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem, spread
-from stepmark.evaluation.facts import percent_tile, unreadable
+from stepmark.evaluation.examples import card, percent_tile, problem, spread, unreadable
 from stepmark.evaluation.published import PRMBENCH, published_table
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths

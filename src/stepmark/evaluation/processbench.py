@@ -19,8 +19,7 @@ import numpy as np
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
-from stepmark.evaluation.examples import card, problem, spread
-from stepmark.evaluation.facts import percent_tile, unreadable
+from stepmark.evaluation.examples import card, percent_tile, problem, spread, unreadable
 from stepmark.evaluation.published import PROCESSBENCH, published_table
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet

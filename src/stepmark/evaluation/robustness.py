@@ -14,8 +14,16 @@ from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
 from stepmark.evaluation.examples import card, problem
 from stepmark.evaluation.perturbations import PERTURBATIONS, perturbation
 from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.robustness_figures import BREAKING, PRESERVING, statistic
-from stepmark.evaluation.robustness_items import Judging, Trial, items_of, to_grade, trials
+from stepmark.evaluation.robustness_items import (
+    BREAKING,
+    PRESERVING,
+    Judging,
+    Trial,
+    items_of,
+    statistic,
+    to_grade,
+    trials,
+)
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import Statistic
 from stepmark.models.grading import first_error
@@ -49,7 +57,7 @@ class Robustness(Evaluation):
     """A rise by more than this is a success of the attack, in the unit of the aggregate. Default: 0.05 for probabilities, 0.1 for margins."""
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
-        """See `robustness_figures.statistic`."""
+        """See `robustness_items.statistic`."""
         return statistic(items)
 
     def measure(self, run: Run) -> Result:
