@@ -16,7 +16,6 @@ from stepmark.evaluation.sources import (
     read_cases,
     read_prmbench,
     read_processbench,
-    read_trl,
     without_number,
 )
 
@@ -280,7 +279,7 @@ def test_step_numbers_are_taken_off(step, text):
 
 def test_trl(write):
     path = write(TRL, {**TRL, "id": "mine", "labels": [1, 0]})
-    one, two = read_trl([path])
+    one, two = read_cases([path])
     assert (one.id, two.id) == ("data.jsonl:1", "mine")
     assert step_labels(one.labelled) == step_labels(two.labelled) == (1.0, 0.0)
 
@@ -296,7 +295,7 @@ def test_trl(write):
     ],
 )
 def test_labels_that_cannot_be(write, labels, said):
-    assert "field 'labels'" in refused(read_trl, write({**TRL, "labels": labels}), said)
+    assert "field 'labels'" in refused(read_cases, write({**TRL, "labels": labels}), said)
 
 
 def test_candidates(write):

@@ -250,30 +250,11 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
         )
 
 
-def read_prm800k_cases(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """Rated completions of PRM800K in the flat layout: one case a row, of which the last step is judged.
-
-    Raises:
-        InputError: with the place, as `solutions.prm800k`.
-    """
-    return _read(files, columns, _prm800k)
-
-
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
     from stepmark.solutions.prm800k import rated_completion
 
     for row in rows:
         yield Case(id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k")
-
-
-def read_trl(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """TRL's stepwise rows: `prompt`, `completions`, `labels` (true or false, 1 or 0).
-
-    Raises:
-        InputError: with the place: another format, no labels, not one label a completion, a share (how many rollouts it is
-            of is not known).
-    """
-    return _read(files, columns, lambda rows: map(_trl, rows))
 
 
 def _trl(row: Row) -> Case:
