@@ -14,7 +14,7 @@ import numpy as np
 from concept_world import QUIET, RECOVERS, WEAK, Found, Sampled, line, logit, noise, percent, sampled, squash
 
 from stepmark import Solution, StepScores
-from stepmark.evaluation.best_of_n import BestOfN, items, statistic
+from stepmark.evaluation.best_of_n_items import Counting, items, statistic
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.subsets import chosen_shares
@@ -75,7 +75,7 @@ def candidates(groups: Sequence[Sequence[Sampled]], grader: Grader) -> list[Cand
 
 def accuracies(sets: Sequence[CandidateSet], sizes: tuple[int, ...], draws: int = 10_000) -> dict[str, float]:
     """`accuracy/METHOD/N` of the evaluation."""
-    rows = items(sets, BestOfN(sizes=sizes, limit=draws, draws=draws))
+    rows = items(sets, Counting(sizes=sizes, limit=draws, draws=draws))
     figures = statistic(rows)(np.ones((1, len(rows))))
     return {name: float(value[0]) for name, value in figures.items() if name.startswith("accuracy/")}
 

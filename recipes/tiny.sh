@@ -32,5 +32,5 @@ stepmark train "$out/exact.jsonl" "$out/rollouts.jsonl" "$out/formulas.jsonl" --
     --token-budget 1024 --dtype float32 --evaluations 1 --out "$out/prm"
 
 # Eight new solutions of each test problem: best by the PRM, by majority vote, and by both.
-stepmark evaluate best-of-n --policy $policy --problems "$out/test.jsonl" --n 8 --temperature 1 --verifier number \
+stepmark evaluate best-of-n --policy $policy --data "$out/test.jsonl" --n 8 --temperature 1 --verifier number \
     --prm "$out/prm" --dtype float32 --out "$out/best-of-8"

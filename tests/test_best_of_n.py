@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.best_of_n import (
-    BestOfN,
+from stepmark.evaluation.best_of_n_items import (
+    Counting,
     common_sizes,
     figures,
     items,
     method_names,
+    policy_statistic,
     statistic,
     summary,
     vote_refusal,
 )
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.length_bias import ranks, spearman
-from stepmark.evaluation.policies import policy_statistic
 from stepmark.evaluation.subsets import chosen_shares, subset_sizes, subsets, vote
 from stepmark.metrics.intervals import bootstrap
 from stepmark.records import ScoreKind, StepScores
@@ -54,7 +54,7 @@ def problem(*candidates: Candidate, id: str = "p") -> CandidateSet:
 
 
 def of(*sets: CandidateSet, sizes: tuple[int, ...] | None = None, **more: Any) -> dict[str, float]:
-    rows = json.loads(json.dumps(items(sets, BestOfN(sizes=sizes, **more)), allow_nan=False))
+    rows = json.loads(json.dumps(items(sets, Counting(sizes=sizes, **more)), allow_nan=False))
     return {name: float(value[0]) for name, value in figures(rows, np.ones((1, len(sets)))).items()}
 
 
@@ -137,7 +137,7 @@ CANDIDATES = st.builds(
 def test_every_method_equals_brute_force(candidates: list[Candidate]) -> None:
     one = problem(*candidates)
     sizes = tuple(range(1, len(candidates) + 1))
-    row = items([one], BestOfN(sizes=sizes))[0]
+    row = items([one], Counting(sizes=sizes))[0]
     checked = 0
     for method, found in row["methods"].items():
         if method == "single" or method.split()[-1] in {"softmin", "sum-logit"}:
@@ -389,7 +389,7 @@ def test_random_subsets_agree_with_all_of_them_and_are_recorded() -> None:
         assert drawn[f"accuracy/{method}/12"] == pytest.approx(exact[f"accuracy/{method}/12"])
     assert again == drawn
     assert drawn["accuracy/best mean/6"] == exact["accuracy/best mean/6"]  # closed form, no draws
-    rows = items(sets, BestOfN(sizes=(6, 12), limit=100, draws=4000))
+    rows = items(sets, Counting(sizes=(6, 12), limit=100, draws=4000))
     assert summary(rows)["subsets"] == {
         "6": {"most": 4000, "exact": False},
         "12": {"most": 1, "exact": True},
@@ -451,7 +451,7 @@ def test_what_cannot_be_evaluated_is_refused_by_name(sets: list[CandidateSet], s
 @pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (2, 2), (1, 9)])
 def test_impossible_sizes_are_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"sizes|N = 9"):
-        items([problem(candidate(True), candidate(False))], BestOfN(sizes=sizes))
+        items([problem(candidate(True), candidate(False))], Counting(sizes=sizes))
 
 
 def test_a_vote_cannot_be_taken_away() -> None:

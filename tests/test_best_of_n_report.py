@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from stepmark.cli import main
-from stepmark.evaluation import best_of_n_report
-from stepmark.evaluation.best_of_n import BestOfN, items, statistic
-from stepmark.evaluation.best_of_n_report import candidate_sets, evaluate
-from stepmark.evaluation.best_of_n_tables import (
+from stepmark.evaluation import best_of_n as best_of_n_report
+from stepmark.evaluation.best_of_n import (
+    BestOfN,
     accuracy_table,
     aggregate_plot,
+    candidate_sets,
     length_table,
     policy_table,
     price_plot,
@@ -24,14 +24,19 @@ from stepmark.evaluation.best_of_n_tables import (
     refused_votes,
     undecided_table,
 )
+from stepmark.evaluation.best_of_n_items import Counting, items, policy_statistic, statistic
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.policies import policy_statistic
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import measured, read_result, write_html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import Interval
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
+
+
+def evaluate(sheet, *, resamples=1000):
+    return BestOfN().of_candidates(sheet, Run(resamples=resamples))
 
 
 def point(values: dict[str, np.ndarray]) -> dict[str, Interval]:
@@ -148,7 +153,7 @@ def test_the_plot_stands_on_n_where_tokens_were_not_counted() -> None:
     candidates = tuple(
         Candidate(correct=bool(i), steps=StepScores(scores=(0.5,), kind="margin")) for i in range(2)
     )
-    rows = items([CandidateSet(id="a", candidates=candidates)], BestOfN(sizes=(2,)))
+    rows = items([CandidateSet(id="a", candidates=candidates)], Counting(sizes=(2,)))
     figures = point(statistic(rows)(np.ones((1, 1))))
     plot = price_plot(rows, figures, "min")
     assert plot.x_label == "N"
@@ -186,8 +191,8 @@ def test_answers_and_tokens_that_the_data_does_not_give() -> None:
 
 def test_the_result_can_be_written_and_its_items_give_its_figures_again(tmp_path: Path) -> None:
     result = evaluate(replace(sheet(), threshold=0.5, aggregate="min"), resamples=100)
-    assert result.figure("accuracy/single/1").value == pytest.approx(0.6)
-    assert result.figure("policy/tiny/auc/min").value == pytest.approx(0.5)
+    assert result.figures["accuracy/single/1"].value == pytest.approx(0.6)
+    assert result.figures["policy/tiny/auc/min"].value == pytest.approx(0.5)
     assert any("by its min" in fact for fact in result.facts)
     write_json(result, tmp_path / "result.json")
     items_read = read_result(tmp_path / "result.json")["items"]

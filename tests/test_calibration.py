@@ -9,20 +9,8 @@ import numpy as np
 import pytest
 
 from stepmark.cli import main
-from stepmark.errors import CheckpointError, InputError, ScoreKindError, UsageError
-from stepmark.evaluation.calibration import (
-    FIGURES,
-    bin_statistic,
-    check_how,
-    difficulties,
-    facets,
-    floor,
-    items_of,
-    position,
-    solution_score,
-    statistic,
-    targets_of,
-)
+from stepmark.errors import CheckpointError, ScoreKindError, UsageError
+from stepmark.evaluation.calibration import Calibration, direction
 from stepmark.evaluation.calibration_fit import (
     FITTED,
     MEASURED,
@@ -35,15 +23,31 @@ from stepmark.evaluation.calibration_fit import (
     logits_of,
     place,
 )
-from stepmark.evaluation.calibration_report import evaluate
-from stepmark.evaluation.calibration_tables import direction
+from stepmark.evaluation.calibration_items import (
+    FIGURES,
+    bin_statistic,
+    check_how,
+    difficulties,
+    facets,
+    floor,
+    items_of,
+    position,
+    solution_score,
+    statistic,
+    targets_of,
+)
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.models.calibration import composed, store_calibration
 from stepmark.models.spec import LinearHead, Readout
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
+
+
+def evaluate(sheet, targets, *, split=None, resamples=1000, **settings):
+    return Calibration(**settings).calibrated(sheet, Run(resamples=resamples), targets, split=split)
 
 
 def case(
@@ -272,7 +276,7 @@ def test_other_kinds_of_scores_have_an_auc_and_no_calibration():
     for kind in ("margin", "log-ratio", "unbounded"):
         sheet = sheet_of([(case("a", [1, 0]), [0.9, -0.4]), (case("b", [1, 0]), [0.1, 0.2])], kind=kind)
         figures = measured(items := items_of(sheet, ["steps"]), statistic(items), resamples=100)
-        by_name = {f.name: f for f in figures}
+        by_name = figures
         assert by_name["steps/all/auc"].value == pytest.approx(3 / 4)
         assert by_name["steps/all/share_right"].value == 0.5
         for what in ("ece", "brier", "mean_score", "gap", "gap_high", "gap_low"):
@@ -325,20 +329,20 @@ def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
     assert maps["steps"].temperature == pytest.approx(2.0, rel=0.05)
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.5, 0.0), abs=0.04)
     ece = {
-        view: result.figure(f"steps/measured, {view}/ece").value
+        view: result.figures[f"steps/measured, {view}/ece"].value
         for view in ("before", "temperature", "platt")
     }
     assert ece["before"] > 0.06
     assert max(ece["temperature"], ece["platt"]) < 0.03  # 0.013 by the floor alone
     # Both maps rise, so the order stays.
-    before, after = (result.figure(f"steps/measured, {view}/auc").value for view in ("before", "platt"))
+    before, after = (result.figures[f"steps/measured, {view}/auc"].value for view in ("before", "platt"))
     assert after == pytest.approx(before)
     # The map makes of each score what it was sharpened from, up to what was fitted.
     item = result.items[0]["steps"]
     a, b = maps["steps"].scale, maps["steps"].shift
     for score, mapped in zip(item["scores"], item["platt"], strict=True):
         assert mapped == pytest.approx(1 / (1 + math.exp(-(a * math.log(score / (1 - score)) + b))))
-    high = result.figure("steps/all/gap_high")
+    high = result.figures["steps/all/gap_high"]
     assert high.low is not None
     assert high.low > 0  # too sure of what it calls right
 
@@ -346,19 +350,19 @@ def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
 def test_a_shifted_prm_is_called_overconfident():
     sheet = simulated(800, shift=1.0)
     items = items_of(sheet, ["steps"])
-    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    by_name = measured(items, statistic(items), resamples=200)
     gap = by_name["steps/all/gap"]
     assert gap.low > 0.05
     assert direction("steps", by_name).startswith("Steps: overconfident overall by")
     lower = simulated(800, shift=-1.0)
     items = items_of(lower, ["steps"])
-    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    by_name = measured(items, statistic(items), resamples=200)
     said = direction("steps", by_name)
     assert said.startswith("Steps: underconfident overall by")
     assert "by -" not in said
     calm = simulated(800)
     items = items_of(calm, ["steps"])
-    by_name = {f.name: f for f in measured(items, statistic(items), resamples=200)}
+    by_name = measured(items, statistic(items), resamples=200)
     assert direction("steps", by_name).startswith("Steps: neither over- nor underconfident overall")
 
 
@@ -375,10 +379,9 @@ def test_scores_that_are_no_probabilities_become_some_by_platt():
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.8, -0.5), abs=0.12)
     assert maps["steps"].temperature is None
     assert "no middle" in maps["steps"].no_temperature
-    assert result.figure("steps/measured, before/ece").value is None
-    assert result.figure("steps/measured, platt/ece").value < 0.04
-    with pytest.raises(InputError):
-        result.figure("steps/measured, temperature/ece")
+    assert result.figures["steps/measured, before/ece"].value is None
+    assert result.figures["steps/measured, platt/ece"].value < 0.04
+    assert "steps/measured, temperature/ece" not in result.figures
 
 
 def test_log_ratios_have_a_middle_and_so_a_temperature():
@@ -571,7 +574,7 @@ def test_the_fitted_numbers_are_of_the_fitted_part_and_say_so():
         own = sheet_of([(r.case, r.scores) for r in sheet.rows if split.roles[r.case.id] == role])
         alone = value(items_of(own, ["steps"]))
         for what in FIGURES:
-            figure = result.figure(f"steps/{role}, before/{what}")
+            figure = result.figures[f"steps/{role}, before/{what}"]
             assert figure.value == pytest.approx(alone[f"steps/all/{what}"])
             assert sign in figure.policy
     (table,) = [t for t in result.tables if t.title.startswith("Scaling")]
@@ -585,8 +588,8 @@ def test_what_is_fitted_on_from_another_file_is_in_no_other_figure():
     assert [c.id for c in whole] == [c.id for c in cases]
     result, _ = evaluate(sheet, ["steps"], split=split, resamples=100)
     alone = value(items_of(Sheet(prm="test", kind="probability", rows=sheet.rows[:100]), ["steps"]))
-    assert result.figure("steps/all/ece").value == pytest.approx(alone["steps/all/ece"])
-    assert result.figure("steps/measured, before/ece").value == pytest.approx(alone["steps/all/ece"])
+    assert result.figures["steps/all/ece"].value == pytest.approx(alone["steps/all/ece"])
+    assert result.figures["steps/measured, before/ece"].value == pytest.approx(alone["steps/all/ece"])
     assert result.facts[0].startswith("100 solutions")
 
 
@@ -642,7 +645,7 @@ def test_the_bins_of_the_report_count_every_labelled_score():
     (table,) = [t for t in result.tables if t.title.startswith("Bins")]
     assert len(table.rows) == 5
     assert sum(int(row[1].replace(",", "")) for row in table.rows) == 400
-    with pytest.raises(UsageError, match="at least one bin"):
+    with pytest.raises(UsageError, match="bins=0: expected 1 or more"):
         evaluate(sheet, ["steps"], bins=0)
 
 
@@ -749,7 +752,7 @@ def test_a_stored_map_gives_the_calibrated_scores(checkpoint, labelled, tmp_path
     # The scores of before are not fitted to the checkpoint of now.
     capsys.readouterr()
     assert calibrate(*words, "--store", checkpoint, "--out", tmp_path / "one") == 2
-    assert "made otherwise" in capsys.readouterr().err
+    assert "made with other settings" in capsys.readouterr().err
     assert calibrate(*words, "--out", tmp_path / "one") == 2
     assert read_spec(checkpoint / "stepmark.json").readout == readout
     # Graded again there is nothing left to correct, and the note keeps the one before.
@@ -866,7 +869,7 @@ def test_the_command_on_processbench(tmp_path, capsys):
     for name, figure in figures.items():
         expected = math.nan if figure["value"] is None else figure["value"]
         assert again[name] == pytest.approx(expected, nan_ok=True)
-    difference = compare(result, read_result(tmp_path / "flat" / "result.json"), resamples=200)
+    difference = compare(*(tmp_path / name / "result.json" for name in ("good", "flat")), resamples=200)
     assert difference.differences["steps/all/auc"].value < 0
     page = (tmp_path / "good" / "report.html").read_text()
     assert "Reliability: steps, as scored" in page

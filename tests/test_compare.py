@@ -9,10 +9,17 @@ from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.compare import compare, table
-from stepmark.evaluation.processbench import evaluate
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.processbench import ProcessBench
 from stepmark.evaluation.result import read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.records import Problem, Solution, Step, StepScores
+
+
+def evaluate(sheet, *, threshold=None, data=(), resamples=1000):
+    run = Run(resamples=resamples, inputs=list(data))
+    return ProcessBench(threshold=threshold).of_sheet(sheet, run)
+
 
 FILE = {"name": "data.jsonl", "bytes": 1, "sha256": "a" * 64}
 TRUTH = {"w0": 0, "w1": 1, "w2": 1, "w3": 0, "r0": -1, "r1": -1}
@@ -48,9 +55,7 @@ B = ALL | {"w0": 1}  # 3 of 4, 2 of 2
 def of(tmp_path):
     def of(one, other, **more):
         left = result(tmp_path, "one", one)
-        return compare(
-            read_result(left), read_result(result(tmp_path, "other", other, **more)), resamples=500
-        )
+        return compare(left, result(tmp_path, "other", other, **more), resamples=500)
 
     return of
 
@@ -128,16 +133,22 @@ def test_nothing_in_common(of):
         of(A, {f"x-{id}": named for id, named in B.items()})
 
 
+def renamed(path, name):
+    path.write_text(path.read_text().replace('"evaluation": "processbench"', f'"evaluation": "{name}"'))
+    return path
+
+
 def test_results_of_two_evaluations(tmp_path):
-    a = read_result(result(tmp_path, "a", A))
+    a, b = result(tmp_path, "a", A), renamed(result(tmp_path, "b", A), "prmbench")
     with pytest.raises(InputError, match="of one evaluation, found 'processbench' and 'prmbench'"):
-        compare(a, a | {"evaluation": "prmbench"})
+        compare(a, b)
 
 
 def test_a_result_names_no_code_to_load(tmp_path):
-    a = read_result(result(tmp_path, "a", A)) | {"evaluation": "os:system"}
-    with pytest.raises(InputError, match="results of 'os:system' cannot be compared; those of processbench"):
+    a = renamed(result(tmp_path, "a", A), "os:system")
+    with pytest.raises(InputError, match="how results of 'os:system' are made is not known: give `method`"):
         compare(a, a)
+    assert compare(a, a, method=ProcessBench(), resamples=100).differences["g/f1"].value == 0
 
 
 @pytest.mark.parametrize(
@@ -198,9 +209,9 @@ def test_only_the_figures_that_were_asked_for(tmp_path, capfd):
     assert main([*words, "--figure", "g/f2"]) == 2
     assert "--figure g/f2: there is none; known: g/error, g/correct, g/f1" in capfd.readouterr().err
     assert main([*words[:-1], "5"]) == 2
-    assert "100 resamples" in capfd.readouterr().err
+    assert "expected 100 or more" in capfd.readouterr().err
     assert main([*words, "--seed", "-1"]) == 2
-    assert "a seed of 0 or more, found -1" in capfd.readouterr().err
+    assert "--seed -1: expected 0 or more" in capfd.readouterr().err
     assert main(["evaluate", "compare", str(a), str(tmp_path / "c.json")]) == 2
     assert "there is no such file" in capfd.readouterr().err
 

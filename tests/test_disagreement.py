@@ -16,16 +16,16 @@ from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.compare import compare
-from stepmark.evaluation.disagreement import (
+from stepmark.evaluation.disagreement import Disagreement, confident
+from stepmark.evaluation.disagreement_items import (
     CELLS,
     cell,
-    evaluate,
     items_of,
     ratios,
     statistic,
     steps_right,
 )
-from stepmark.evaluation.disagreement_examples import confident
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import html, read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import wilson
@@ -33,6 +33,10 @@ from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Ste
 from stepmark.show.evaluation import Examples
 
 pytest.importorskip("matplotlib")
+
+
+def evaluate(cases, sheet=None, *, resamples=1000, **settings):
+    return Disagreement(**settings).of_cases(cases, Run(resamples=resamples), sheet)
 
 
 def case(
@@ -159,7 +163,7 @@ def test_figures_of_a_table_worked_by_hand():
 
 def test_scores_beside_labels_worked_by_hand():
     result = evaluate(HAND, sheet_of(HAND, SCORES), show=2, resamples=100)
-    found = {figure.name: figure.value for figure in result.figures}
+    found = {figure.name: figure.value for figure in result.figures.values()}
     # By scores: right 0 2 3 11, lucky 1, unlucky 4 9, wrong 5 6 7; not known 8 and 10.
     assert [found[f"g/scores/{name}"] for name in CELLS] == pytest.approx([4 / 10, 1 / 10, 2 / 10, 3 / 10])
     # Both known: 0 to 7 and 9. The same cell: 0, 2, 4, 6, 7.
@@ -168,8 +172,8 @@ def test_scores_beside_labels_worked_by_hand():
     assert found["g/both/lucky-confirmed"] == 0  # 1 by the scores alone
     assert found["g/both/unlucky-found"] == 1 / 2  # 4 but not 5
     assert found["g/both/unlucky-confirmed"] == 1 / 2  # 4 but not 9
-    assert result.figure("g/both/same-cell").policy == "0.5, the PRM's own"
-    assert result.figure("g/labels/lucky").policy == ""
+    assert result.figures["g/both/same-cell"].policy == "0.5, the PRM's own"
+    assert result.figures["g/labels/lucky"].policy == ""
     confusion = next(
         item
         for section in result.sections
@@ -242,25 +246,25 @@ def test_what_is_not_known_is_said_and_in_no_share():
     without = evaluate(
         [*HAND[:8], HAND[9]], sheet_of([*HAND[:8], HAND[9]], [*SCORES[:8], SCORES[9]]), resamples=100
     )
-    assert result.figure("g/both/same-cell").value == without.figure("g/both/same-cell").value
+    assert result.figures["g/both/same-cell"].value == without.figures["g/both/same-cell"].value
 
 
 def test_where_none_was_seen_the_interval_says_how_many_there_may_be():
     cases = [case(n, True, (1,), problem=n // 2) for n in range(20)]
-    figure = evaluate(cases, resamples=100).figure("g/labels/lucky-of-right")
+    figure = evaluate(cases, resamples=100).figures["g/labels/lucky-of-right"]
     bound = wilson(0, 10)  # of ten problems
     assert (figure.value, figure.low, figure.high) == (0.0, bound.low, bound.high)
-    always = evaluate(cases, resamples=100).figure("g/labels/agreement")
+    always = evaluate(cases, resamples=100).figures["g/labels/agreement"]
     assert (always.low, always.high) == (wilson(10, 10).low, 1.0)
-    assert evaluate(cases, resamples=100).figure("g/labels/phi").value is None
+    assert evaluate(cases, resamples=100).figures["g/labels/phi"].value is None
 
 
 def test_what_cannot_be_answered_is_refused():
     with pytest.raises(UsageError, match="no case of this data says whether its final answer"):
         evaluate([case(0, None, (1,))])
-    with pytest.raises(UsageError, match="--process scores"):
+    with pytest.raises(UsageError, match="`process` scores"):
         evaluate([case(0, True, (None,))])
-    with pytest.raises(UsageError, match="--prm or --scores"):
+    with pytest.raises(UsageError, match="`prm` or `scores`"):
         evaluate(HAND, process="scores")
     with pytest.raises(UsageError, match="is for a PRM's scores"):
         evaluate(HAND, threshold="0.3")
@@ -390,7 +394,8 @@ def test_a_prm_that_repeats_the_labels_has_their_table():
         for c in HAND
     ]
     found = {
-        f.name: f.value for f in evaluate(HAND[:10], sheet_of(HAND[:10], scores[:10]), resamples=100).figures
+        f.name: f.value
+        for f in evaluate(HAND[:10], sheet_of(HAND[:10], scores[:10]), resamples=100).figures.values()
     }
     for name in [*CELLS, "phi", "lucky-of-right"]:
         assert found[f"g/scores/{name}"] == found[f"g/labels/{name}"]
@@ -411,11 +416,11 @@ def test_two_results_are_compared_from_their_files(tmp_path: Path):
         paths.append(tmp_path / f"{number}.json")
         write_json(result, paths[-1])
         rebuilt = values(read_result(paths[-1])["items"])
-        for figure in result.figures:
+        for figure in result.figures.values():
             assert figure.value == pytest.approx(rebuilt[figure.name]) or (
                 figure.value is None and math.isnan(rebuilt[figure.name])
             )
-    found = compare(*(read_result(path) for path in paths), resamples=200)
+    found = compare(*paths, resamples=200)
     assert found.differences["g/labels/lucky-of-right"].value == 0
     # The second blames nothing: of the five right answers (one blamed by the first) none has a wrong step.
     assert found.differences["g/scores/lucky-of-right"].value == pytest.approx(-1 / 5)

@@ -197,21 +197,14 @@ def test_finished_scores_need_no_model(monkeypatch):
     assert evaluate("--threshold", "0.4") == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--refuse-long",), "settings.refuse_long was false and is now true"),
-        (("--limit", "2"), "limit was null and is now 2"),
-    ],
-)
-def test_other_settings_do_not_use_them(capfd, words, said):
+def test_other_settings_do_not_use_them(capfd):
     assert evaluate() == 0
     before = {name: Path("evaluation/processbench", name).read_bytes() for name in FILES}
     capfd.readouterr()
-    assert evaluate(*words) == 2
+    assert evaluate("--limit", "2") == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert said in err
+    assert "limit was null and is now 2" in err
     assert "Choose another --out, delete it, or measure it as it is with --scores" in err
     assert {name: Path("evaluation/processbench", name).read_bytes() for name in FILES} == before
 
@@ -324,12 +317,12 @@ def test_a_killed_run_with_other_settings(tmp_path, capfd):
     process.communicate()
     os.environ["ASKED"] = str(log)
     try:
-        words = ("--out", "out", "--refuse-long")
+        words = ("--out", "out", "--limit", "20")
         assert evaluate(*words, data=data, prm="slow") == 2
     finally:
         del os.environ["ASKED"]
     err = capfd.readouterr().err
-    assert "settings.refuse_long was false and is now true" in err
+    assert "limit was null and is now 20" in err
     assert "Run with the same settings to continue it" in err
 
 
@@ -483,10 +476,10 @@ def test_a_limit(capfd):
     assert evaluate("--limit", "5", data=data) == 0
     # Evenly spaced over ten problems, with every solution of each.
     assert [row["id"] for row in graded()] == ["a-0", "a-11", "a-2", "a-4", "a-6", "a-8"]
-    assert "Only 6 of the data's 11 solutions were taken (--limit), evenly spaced." in capfd.readouterr().out
+    assert "Only 6 of the data's 11 solutions were taken (limit 5), evenly spaced." in capfd.readouterr().out
     assert evaluate("--limit", "10", "--out", "all", data=data) == 0
     assert len(graded("all")) == 11
-    assert "--limit" not in capfd.readouterr().out
+    assert "were taken" not in capfd.readouterr().out
 
 
 # --- what cannot be
@@ -525,7 +518,7 @@ def test_a_pipe_cannot_be_named_by_its_hash(monkeypatch, capfd):
     with Path(file_of(*ROWS)).open("rb") as lines:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines))
         assert main(["evaluate", "processbench", "--data=-", "--prm", "scripted_prms:never"]) == 2
-    assert "--data -: expected a file" in capfd.readouterr().err
+    assert "-: expected a file, found a pipe" in capfd.readouterr().err
 
 
 def test_data_that_cannot_be_is_refused_before_the_model_is_loaded(capfd):
@@ -550,8 +543,7 @@ def test_a_typo_of_a_name_gives_the_nearest(capfd):
     for typo, meant in (("procesbench", "processbench"), ("prm-bench", "prmbench"), ("compair", "compare")):
         assert main(["evaluate", typo]) == 2
         err = capfd.readouterr().err
-        assert typo in err and f'Did you mean "{meant}"?' in err
-        assert "See: stepmark evaluate --help" in err
+        assert typo in err and meant in err
 
 
 # --- quick

@@ -1,4 +1,4 @@
-"""`stepmark evaluate search`: figures by hand, sizes, width advice in worlds with known truth, the command, and resume."""
+"""`stepmark evaluate search`: figures by hand, sizes, the separation of scores, the command, and resume."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -15,22 +14,18 @@ from search_worlds import World, full_tree
 from stepmark.batching import Written
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation import search as evaluation_search
-from stepmark.evaluation.search import Arena, Contest, contest
+from stepmark.evaluation import search_contest as evaluation_search
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.result import Figure
+from stepmark.evaluation.search import SearchContest, advice
+from stepmark.evaluation.search_contest import Arena, Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, Shape, entrants
-from stepmark.evaluation.search_figures import between, statistic
-from stepmark.evaluation.search_report import Setting, evaluate
-from stepmark.evaluation.search_width import POSITIONS, advise, lost, position_sums, spread_statistic
-from stepmark.models import scorer
-from stepmark.models.policies import answerers as policy_answerers
+from stepmark.evaluation.search_figures import POSITIONS, between, position_sums, spread_statistic, statistic
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies
-from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
-from stepmark.search.beam import BeamSearch
-from stepmark.search.run import run
 from stepmark.search.searching import Grading, ModelSize, Searching, Sizes, Steps
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
@@ -134,48 +129,7 @@ def test_between_is_piecewise_linear_over_the_logarithm():
     assert single == pytest.approx([0.4])
 
 
-# -- The width of a beam -----------------------------------------------------------------------------------------
-
-
-def test_the_advice_for_a_scorer_that_is_never_wrong_and_for_one_that_knows_nothing():
-    # One step after each beam: nothing is chosen, and each way is right with q^T.
-    assert lost(3, 1.7, 0.5, 2, expand=1) == pytest.approx(0.75**3)
-    # One beam, and a scorer that is never wrong: lost where no child is right, in any of the rounds.
-    assert lost(1, 30.0, 0.5, 3, expand=4) == pytest.approx(1 - (1 - 0.5**4) ** 3)
-    # One beam, and a scorer that knows nothing: a lottery at every round.
-    assert lost(1, 0.0, 0.5, 3, expand=4) == pytest.approx(1 - 0.5**3)
-    # Two candidates, one round: the right one is above the wrong one with probability Phi(d / sqrt 2).
-    q, d = 0.3, 1.1
-    ahead = NormalDist().cdf(d / math.sqrt(2))
-    assert lost(1, d, q, 1, expand=2) == pytest.approx(1 - (q * q + 2 * q * (1 - q) * ahead), abs=1e-6)
-    sure = advise(30.0, 1.0, 5, expand=4)
-    assert sure.width == 1
-    assert sure.lost == {1: 0.0}
-    assert advise(30.0, 0.5, 1, expand=1).width == 6  # 0.5^4 = 0.0625, and 5 is not among the widths
-    assert advise(0.0, 0.3, 8, expand=4).width is None
-    assert advise(0.0, 0.5, 6, expand=4).useful == 1.0
-    assert advise(2.0, 0.9, 5, expand=4).useful == pytest.approx(math.exp(2))
-    for bad in ((math.nan, 0.5, 5, 4), (1.0, 0.0, 5, 4), (1.0, 0.5, 0, 4), (1.0, 0.5, 5, 0)):
-        with pytest.raises(UsageError, match="finite separation"):
-            advise(bad[0], bad[1], bad[2], expand=bad[3])
-
-
-@pytest.mark.parametrize(
-    ("width", "separation", "q", "expand", "steps"),
-    [(2, 1.5, 0.6, 4, 5), (5, 1.0, 0.5, 4, 4), (4, 2.0, 0.4, 8, 6)],
-)
-def test_what_is_lost_is_what_a_simulated_beam_loses(width, separation, q, expand, steps):
-    dice = np.random.default_rng(7)
-    runs, count = 2000, 0
-    for _ in range(runs):
-        right = np.ones(width, dtype=bool)
-        for _ in range(steps):
-            children = np.repeat(right, expand) & (dice.random(width * expand) < q)
-            scores = separation * children + dice.standard_normal(width * expand)
-            right = children[np.argsort(-scores)[:width]]
-        count += not right.any()
-    expected = lost(width, separation, q, steps, expand=expand)
-    assert count / runs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / runs))
+# -- The separation of scores --------------------------------------------------------------------------------------
 
 
 def test_the_spread_is_measured_as_it_was_made():
@@ -216,38 +170,16 @@ def test_the_spread_by_hand():
     assert (logits["whole"]["right"], logits["whole"]["wrong"]) == (0, 1)
 
 
-def test_the_advice_holds_for_a_real_beam_search():
-    """A policy whose steps are right with a known q, a PRM with a known separation: the advised width loses few, a third of it many."""
-    q, steps, expand, separation = 0.5, 4, 4, 1.2
-    normal = NormalDist()
+def test_the_advice_follows_the_separation():
+    def figure(value):
+        name = "spread/whole/separation"
+        return {name: Figure(name=name, value=value, low=None, high=None, level=0.95, policy="")}
 
-    def write(request, number):
-        depth = request.prefill.count("\n")
-        dice = random.Random(f"{request.seed}/{request.prefill}/{number}/{request.prompt}")
-        word = "good" if dice.random() < q else "bad"
-        text = f"{word} {dice.randrange(10**9)}"
-        return Written(text=text, finish="end" if depth == steps - 1 else "stop", tokens=3)
-
-    def score(problem, prefix):
-        right = all(step.startswith("good") for step in prefix)
-        noise = random.Random(f"{problem}/{prefix}").gauss(0, 1)
-        return normal.cdf(separation * right + noise)
-
-    everyone = policy_answerers(ScriptedPolicy(write)) | scorer.answerers(ScriptedPRM(score))
-    problems = [Problem(text=f"problem {number}", id=str(number)) for number in range(80)]
-
-    def really_lost(width):
-        search = BeamSearch(width=width, expand=expand, grading=Grading(aggregate="last"))
-        kept = [
-            any(all(step.startswith("good") for step in candidate.steps) for candidate in found.candidates)
-            for found in run(problems, search, everyone)
-        ]
-        return 1 - sum(kept) / len(kept)
-
-    advice = advise(separation, q, steps, expand=expand)
-    assert really_lost(advice.width) <= 0.05 + 0.075  # three standard errors of 80 problems
-    for width in (1, 2):
-        assert really_lost(width) == pytest.approx(advice.lost[width], abs=0.17)
+    assert "is not known" in advice({}) and "is not known" in advice(figure(None))
+    assert advice(figure(0.5)).endswith("so sample whole solutions and vote.")
+    assert "lie 1.50 standard deviations" in advice(figure(1.5)) and "by a vote" in advice(figure(1.5))
+    assert advice(figure(2.5)).endswith("read its size off the curves.")
+    assert "more than 20 standard deviations" in advice(figure(50.0))
 
 
 # -- Sizes, budgets, and a whole comparison ----------------------------------------------------------------------
@@ -389,13 +321,14 @@ def test_the_report_shows_where_methods_disagree():
     world = World(tree, lambda steps: 0.9 if all(step[-1] in "b1" for step in steps) else 0.1)
     problems = [Problem(text=f"What is {n}?", id=str(n), answer="121") for n in range(3)]
     settings = Contest(budgets=(60, 120), methods=("beam", "mcts"), pilot=1, shape=Shape(expand=3))
-    report = evaluate(problems, settings, arena(world), Setting(prm="oracle", policy="tree", settings={}))
-    result = report.result
-    assert result.figure("accuracy/beam/120").value == 1.0
-    assert (
-        result.figure("accuracy/majority/120").value == result.figure("accuracy/best-of-n/120").value == 0.0
+    result = SearchContest(budgets=(60.0, 120.0)).of_arena(
+        problems, settings, arena(world), Run(), prm="oracle", policy="tree"
     )
-    assert result.figure("over best-of-n/beam/120").value == 1.0
+    assert result.figures["accuracy/beam/120"].value == 1.0
+    assert (
+        result.figures["accuracy/majority/120"].value == result.figures["accuracy/best-of-n/120"].value == 0.0
+    )
+    assert result.figures["over best-of-n/beam/120"].value == 1.0
     titles = [table.title for table in result.tables]
     assert "Accuracy by method and budget, %" in titles
     assert "Over best-of-N, percentage points" in titles
@@ -412,7 +345,8 @@ def test_the_report_shows_where_methods_disagree():
     }
     for card in cards:
         assert card.note.startswith("right" if "beam" in card.title else "wrong")
-    assert {view.method for view in report.trees} == {"beam", "mcts"}
+    page = "".join(result.pages["trees.html"]())
+    assert all(f"{number}: {name}" in page for number in range(3) for name in ("beam", "mcts"))
 
 
 # -- The command -------------------------------------------------------------------------------------------------
@@ -432,7 +366,19 @@ def test_the_command_writes_a_report_and_a_second_run_asks_nothing(tmp_path, mon
     file, out = problem_file(tmp_path), tmp_path / "out"
     asked = tmp_path / "asked"
     monkeypatch.setenv("ASKED", str(asked))
-    words = ["evaluate", "search", str(file), *MODELS, "--budgets", "150", "400", "--methods", "beam", "mcts"]
+    words = [
+        "evaluate",
+        "search",
+        "--data",
+        str(file),
+        *MODELS,
+        "--budgets",
+        "150",
+        "400",
+        "--methods",
+        "beam",
+        "mcts",
+    ]
     words += ["--pilot", "2", "--seeds", "2", "--resamples", "100"]
     assert main([*words, "--out", str(out)]) == 0
     result = json.loads((out / "result.json").read_text())
@@ -444,7 +390,7 @@ def test_the_command_writes_a_report_and_a_second_run_asks_nothing(tmp_path, mon
     assert len(result["items"]) == 3
     page = (out / "report.html").read_text()
     assert "Accuracy against compute" in page
-    assert "Advised beam width" in page or "No beam width can be advised" in page
+    assert "How well do the scores separate right from wrong?" in page
     assert re.search(r"Over best-of-N", (out / "result.md").read_text())
     before = asked.read_text()
     assert main([*words, "--out", str(out)]) == 0
@@ -458,7 +404,7 @@ def test_the_command_writes_a_report_and_a_second_run_asks_nothing(tmp_path, mon
 
 def test_a_run_that_dies_goes_on(tmp_path, monkeypatch, capsys):
     file, whole, broken = problem_file(tmp_path), tmp_path / "whole", tmp_path / "broken"
-    words = ["evaluate", "search", str(file), *MODELS[2:], "--budgets", "200", "--methods", "beam"]
+    words = ["evaluate", "search", "--data", str(file), *MODELS[2:], "--budgets", "200", "--methods", "beam"]
     words += ["--pilot", "1", "--resamples", "100", "--policy"]
     assert main([*words, "search_models:policy", "--out", str(whole)]) == 0
     assert main([*words, "search_models:dying", "--out", str(broken)]) == 1
@@ -475,12 +421,15 @@ def test_a_run_that_dies_goes_on(tmp_path, monkeypatch, capsys):
         (["--budgets", "400", "200"], "increasing numbers"),
         (["--budgets", "100", "--unit", "flops"], "--policy-parameters"),
         (["--budgets", "100", "--methods", "bean"], "no search method 'bean'"),
-        (["--budgets", "100", "--scores", "x"], "x"),
+        (["--budgets", "100", "--scores", "x"], "there are no scores to read"),
         (["--budgets", "100", "--in-flight", "0"], "1 or more"),
         (["--budgets", "100", "--temperature", "0"], "temperature"),
     ],
 )
 def test_options_that_cannot_work(tmp_path, words, said, capsys):
     file = problem_file(tmp_path)
-    assert main(["evaluate", "search", str(file), *MODELS, *words, "--out", str(tmp_path / "out")]) == 2
+    assert (
+        main(["evaluate", "search", "--data", str(file), *MODELS, *words, "--out", str(tmp_path / "out")])
+        == 2
+    )
     assert said in capsys.readouterr().err

@@ -10,9 +10,22 @@ import numpy as np
 import pytest
 
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import as_markdown, read_result, write_json
-from stepmark.evaluation.verifier import check_pairs, errors_of, evaluate, items_of, read_pairs, statistic
+from stepmark.evaluation.verifier import (
+    VerifierAccuracy,
+    check_pairs,
+    errors_of,
+    items_of,
+    read_pairs,
+    statistic,
+)
 from stepmark.problems.answers import NumberVerifier, TextVerifier, load_verifier
+
+
+def evaluate(checked, *, settings=None, resamples=1000):
+    return VerifierAccuracy().of_checked(checked, Run(resamples=resamples, settings=settings or {}))
+
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "answer_pairs.jsonl"
 
@@ -98,7 +111,7 @@ def test_nothing_to_count_is_no_number(tmp_path):
 
 def test_the_report(checked, tmp_path):
     result = evaluate(checked, settings={"verifier": "number,text"})
-    assert result.figure("text/false positives").value == pytest.approx(1 / 3)
+    assert result.figures["text/false positives"].value == pytest.approx(1 / 3)
     text = as_markdown(result)
     assert "1 of 3" in text
     assert "(wrong)" in text

@@ -137,7 +137,7 @@ def inside(folder):
         (["--hepl"], "there is no option '--hepl'. Did you mean '--help'"),
         ([*GRADE, "more.jsonl"], "expected nothing more, found 'more.jsonl'\nSee: stepmark grade --help"),
         (["label", "exact", "-x", "--out", "o"], "See: stepmark label exact --help"),
-        (["evaluate", "procesbench"], 'Did you mean "processbench"?'),
+        (["evaluate", "procesbench"], "Did you mean 'processbench'"),
     ],
 )
 def test_one_message_says_what_to_do_and_nothing_is_spoilt(folder, capfd, words, said):
@@ -159,7 +159,16 @@ def test_one_message_says_what_to_do_and_nothing_is_spoilt(folder, capfd, words,
         ["label", "formulas", "PIPE", "--out", "o"],
         ["label", "exact", "PIPE", "--out", "o"],
         ["sample", "PIPE", "--policy", "label_policies:program", "--out", "o"],
-        ["evaluate", "search", "PIPE", "--policy", "search_models:policy", "--prm", "search_models:truth"],
+        [
+            "evaluate",
+            "search",
+            "--data",
+            "PIPE",
+            "--policy",
+            "search_models:policy",
+            "--prm",
+            "search_models:truth",
+        ],
     ],
 )
 def test_a_pipe_is_not_read_twice(folder, capfd, words):

@@ -192,7 +192,7 @@ def test_candidates_of_a_policy_that_was_trained_further_are_not_used(tmp_path, 
         "best-of-n",
         "--policy",
         "w",
-        "--problems",
+        "--data",
         "p.jsonl",
         "--n",
         "1",
@@ -206,7 +206,10 @@ def test_candidates_of_a_policy_that_was_trained_further_are_not_used(tmp_path, 
     weights.replace()
     assert main(words) == 2
     said = capfd.readouterr().err
-    assert 'candidates.jsonl was made otherwise: models.policy was "w#' in said and 'and is now "w#' in said
+    assert (
+        'candidates.jsonl was made with other settings: models.policy was "w#' in said
+        and 'and is now "w#' in said
+    )
     assert Path("ev/candidates.jsonl").read_bytes() == candidates
 
 
@@ -329,6 +332,7 @@ DATA = {
         [
             "evaluate",
             "search",
+            "--data",
             "in.jsonl",
             *NEVER,
             "--policy",

@@ -28,10 +28,11 @@ COMMANDS = {
     "search": ["search", "greedy", "problems.jsonl", *POLICY, "--out", "out.jsonl"],
     "rl": ["rl", "problems.jsonl", "--policy", "stepmark:arithmetic", "--credit", "outcome", "--out", "out"],
     "evaluate verifier": ["evaluate", "verifier", "--data", "pairs.jsonl", "--out", "out"],
-    "evaluate best-of-n": ["evaluate", "best-of-n", "--problems", "problems.jsonl", *POLICY, "--out", "out"],
+    "evaluate best-of-n": ["evaluate", "best-of-n", "--data", "problems.jsonl", *POLICY, "--out", "out"],
     "evaluate search": [
         "evaluate",
         "search",
+        "--data",
         "problems.jsonl",
         *POLICY,
         "--prm",

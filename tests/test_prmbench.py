@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.prmbench import CATEGORIES, evaluate, f1s, statistic
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, f1s, statistic
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
+
+
+def evaluate(sheet, *, threshold=None, resamples=1000):
+    return PRMBench(threshold=threshold).of_sheet(sheet, Run(resamples=resamples))
+
 
 NAMED = os.environ.get("STEPMARK_DATA")
 DATA = Path(NAMED) if NAMED else Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -102,7 +108,7 @@ def of(rows, threshold="0.5", *, kind="probability"):
 
 
 def values(result):
-    return {figure.name: figure.value for figure in result.figures}
+    return {figure.name: figure.value for figure in result.figures.values()}
 
 
 def drawn(seed, count=60):
@@ -279,10 +285,10 @@ def test_rows_again_under_new_ids():
     new = of([scored(new, *rest, problem=f"{id}-{copy}") for new, copy, id, *rest in copies])
     assert values(kept) == pytest.approx(values(once), abs=1e-12)
     assert values(new) == pytest.approx(values(once), abs=1e-12)
-    for figure in once.figures:
-        assert kept.figure(figure.name).low == pytest.approx(figure.low, abs=1e-12)
-        assert kept.figure(figure.name).high == pytest.approx(figure.high, abs=1e-12)
-        other = new.figure(figure.name)
+    for figure in once.figures.values():
+        assert kept.figures[figure.name].low == pytest.approx(figure.low, abs=1e-12)
+        assert kept.figures[figure.name].high == pytest.approx(figure.high, abs=1e-12)
+        other = new.figures[figure.name]
         assert other.high - other.low < 0.8 * (figure.high - figure.low)
 
 
@@ -407,7 +413,7 @@ def test_published_scores_give_the_same_figures_in_plain_loops():
     cases = read_prmbench([data], lengths=score_lengths(scores))
     found = evaluate(read_scores(scores, cases), threshold="0.5", resamples=100)
     assert values(found) == pytest.approx(plain_figures(rows), abs=1e-12)
-    assert all(figure.low <= figure.value <= figure.high for figure in found.figures)
+    assert all(figure.low <= figure.value <= figure.high for figure in found.figures.values())
 
 
 def test_published_verdicts_give_the_same_figures():

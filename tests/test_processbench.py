@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.processbench import evaluate, harmonic, statistic
+from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.processbench import ProcessBench, harmonic, statistic
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_processbench
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 from stepmark.show.evaluation import Examples
 from stepmark.show.plots import Heat
+
+
+def evaluate(sheet, *, threshold=None, resamples=1000, seed=0):
+    return ProcessBench(threshold=threshold).of_sheet(sheet, Run(resamples=resamples, seed=seed))
+
 
 NAMED = os.environ.get("STEPMARK_DATA")
 DATA = Path(NAMED) if NAMED else Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -95,11 +101,11 @@ def sheet_of(rows, *, kind="probability", threshold=0.5):
 
 
 def values(result):
-    return {figure.name: figure.value for figure in result.figures}
+    return {figure.name: figure.value for figure in result.figures.values()}
 
 
 def widths(result):
-    return {f.name: f.high - f.low for f in result.figures if f.low is not None}
+    return {f.name: f.high - f.low for f in result.figures.values() if f.low is not None}
 
 
 def of(rows, threshold="0.5", *, kind="probability"):
@@ -236,7 +242,7 @@ def test_the_largest_of_three_classes():
     ]
     result = of(rows, "argmax")
     assert [item["found"] for item in result.items] == [0, -1, -1, None]
-    assert result.figure("g/f1").policy == "the largest class (argmax)"
+    assert result.figures["g/f1"].policy == "the largest class (argmax)"
     assert values(of(rows, "0.5"))["g/error"] == 0.0
 
 
@@ -424,8 +430,8 @@ def test_the_order_of_the_rows(threshold):
     random.Random(2).shuffle(shuffled)
     one, other = of(rows, threshold), of(shuffled, threshold)
     same(one, other)
-    policy = {f.name: f.policy for f in one.figures if not f.name.startswith("average")}
-    assert policy == {f.name: f.policy for f in other.figures if not f.name.startswith("average")}
+    policy = {f.name: f.policy for f in one.figures.values() if not f.name.startswith("average")}
+    assert policy == {f.name: f.policy for f in other.figures.values() if not f.name.startswith("average")}
 
 
 def again(rows, times, *, own_problem):
@@ -446,8 +452,8 @@ def test_rows_again_under_new_ids():
     same(once, kept)
     same(once, new)
     # Four times the solutions of the same problems tell nothing more; of four times the problems, twice as much.
-    assert [(f.low, f.high) for f in kept.figures] == [
-        (pytest.approx(f.low, abs=1e-12), pytest.approx(f.high, abs=1e-12)) for f in once.figures
+    assert [(f.low, f.high) for f in kept.figures.values()] == [
+        (pytest.approx(f.low, abs=1e-12), pytest.approx(f.high, abs=1e-12)) for f in once.figures.values()
     ]
     narrower = widths(new)
     assert all(narrower[name] < 0.8 * width for name, width in widths(once).items())
@@ -485,13 +491,15 @@ def test_a_group_alone_is_its_row_in_the_whole(threshold):
 def test_a_threshold_tuned_on_a_group_is_its_oracle():
     rows = drawn(8)
     tuned, oracle = of(rows, "tuned:b"), of(rows, "oracle")
-    assert tuned.figure("b/f1").value == oracle.figure("b/f1").value
-    assert tuned.figure("a/f1").value <= oracle.figure("a/f1").value
-    assert "the best on b itself" in tuned.figure("b/f1").policy
-    assert "oracle" not in tuned.figure("a/f1").policy
-    assert "oracle" in oracle.figure("a/f1").policy
-    assert tuned.figure("average/f1").policy == "; ".join(tuned.figure(f"{name}/f1").policy for name in "ab")
-    assert of(rows).figure("average/f1").policy == "0.5, given"  # said once
+    assert tuned.figures["b/f1"].value == oracle.figures["b/f1"].value
+    assert tuned.figures["a/f1"].value <= oracle.figures["a/f1"].value
+    assert "the best on b itself" in tuned.figures["b/f1"].policy
+    assert "oracle" not in tuned.figures["a/f1"].policy
+    assert "oracle" in oracle.figures["a/f1"].policy
+    assert tuned.figures["average/f1"].policy == "; ".join(
+        tuned.figures[f"{name}/f1"].policy for name in "ab"
+    )
+    assert of(rows).figures["average/f1"].policy == "0.5, given"  # said once
 
 
 def test_labels_that_agree_and_labels_that_do_not():
@@ -556,7 +564,7 @@ def test_intervals_hold_the_figure_and_depend_on_the_seed_alone():
     one, again_, other = (evaluate(sheet_of(rows), resamples=300, seed=s) for s in (0, 0, 1))
     assert one.figures == again_.figures
     assert one.figures != other.figures
-    assert all(f.low <= f.value <= f.high for f in one.figures)
+    assert all(f.low <= f.value <= f.high for f in one.figures.values())
 
 
 def test_settings_that_cannot_work():
@@ -605,10 +613,10 @@ def test_published_scores_give_the_same_figures_in_plain_loops(model, threshold)
         expected[f"average/{name}"] = (expected[f"gsm8k/{name}"] + expected[f"math/{name}"]) / 2
     assert values(found) == pytest.approx(expected, abs=1e-12)
     for group, t in at.items():
-        assert found.figure(f"{group}/f1").policy.startswith(f"{t:.4g}")
+        assert found.figures[f"{group}/f1"].policy.startswith(f"{t:.4g}")
     if threshold == "0.5" and model == MODELS[0]:
         # The full 3,400 rows give 81.8 and 77.2 (SqueezeAILab's run); this is every second row of them.
         for name, full in (("gsm8k/f1", 0.818), ("math/f1", 0.772)):
-            figure = found.figure(name)
+            figure = found.figures[name]
             assert figure.low < full < figure.high
             assert figure.value == pytest.approx(full, abs=0.02)

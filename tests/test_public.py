@@ -27,6 +27,7 @@ PUBLIC = [
     "Verdict",
     "aggregate",
     "convert",
+    "evaluate",
     "grade",
     "krippendorff_alpha",
     "label",
@@ -34,9 +35,9 @@ PUBLIC = [
     "load_prm",
     "load_problems",
     "load_verifier",
-    "sample",
     "publish",
     "read_labelled",
+    "sample",
     "search",
     "split",
     "train",
@@ -84,6 +85,15 @@ def test_label_is_a_function_and_the_place_of_its_methods():
     assert stepmark.label.EveryStep(k=2).k == 2
     for name in ("BinarySearch", "BayesianSearch", "RolloutTree", "Judge", "Formulas"):
         assert getattr(stepmark.label, name)().name
+
+
+def test_evaluate_is_a_function_and_the_place_of_its_evaluations():
+    import inspect
+
+    from stepmark.evaluation.run import evaluate
+
+    assert inspect.signature(stepmark.evaluate) == inspect.signature(evaluate)
+    assert stepmark.evaluate.ProcessBench(threshold="argmax").threshold == "argmax"
 
 
 def test_an_unknown_name():

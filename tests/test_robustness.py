@@ -18,15 +18,27 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, ScoreKindError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.result import as_markdown, html, read_result, write_json
-from stepmark.evaluation.robustness import Robustness, Trial, items_of, to_grade, trials
-from stepmark.evaluation.robustness_figures import figures, statistic
-from stepmark.evaluation.robustness_report import evaluate
+from stepmark.evaluation.robustness import Robustness
+from stepmark.evaluation.robustness_items import (
+    Judging,
+    Trial,
+    figures,
+    items_of,
+    statistic,
+    to_grade,
+    trials,
+)
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import bootstrap
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import LabelledSolution, Refusal, Solution, StepScores
+
+
+def evaluate(sheet, changes, *, settings=None, resamples=1000):
+    return Robustness().of_trials(sheet, Run(resamples=resamples, settings=settings or {}), changes)
 
 
 def _case(id: str, problem: str, steps: Sequence[str], first: int) -> Case:
@@ -81,7 +93,7 @@ def _items(
 ) -> list[dict[str, Any]]:
     found = trials(cases, names)
     sheet = _sheet(prm, found)
-    return items_of(found, sheet, Robustness().of(sheet))
+    return items_of(found, sheet, Judging().of(sheet))
 
 
 def _values(items: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -276,7 +288,7 @@ def test_kinds_are_unweighted_means() -> None:
 def test_without_a_threshold_there_is_no_verdict() -> None:
     found_trials = trials(_shop(9), ["spaced", "numbers-altered"])
     sheet = replace(_sheet(ScriptedPRM(_exact, name="exact"), found_trials), threshold=None)
-    items = items_of(found_trials, sheet, Robustness().of(sheet))
+    items = items_of(found_trials, sheet, Judging().of(sheet))
     assert {(i["good_before"], i["good_after"], i["step_missed"]) for i in items} == {(None, None, None)}
     found = _values(items)
     assert not any(word in name for name in found for word in ("flips", "alarms", "stays", "missed"))
@@ -308,7 +320,7 @@ def test_success(name: str, before: float | None, after: float | None, success: 
         for case in to_grade([trial])
     )
     sheet = Sheet(prm="x", kind="probability", rows=rows, threshold=0.5, aggregate="min")
-    [item] = items_of([trial], sheet, Robustness().of(sheet))
+    [item] = items_of([trial], sheet, Judging().of(sheet))
     assert item["success"] is success
     assert (item["before"], item["after"]) == (before, after)
     assert item["good_before"] is (None if before is None else before >= 0.5)
@@ -454,31 +466,31 @@ def test_scores_of_another_run_are_refused() -> None:
     prm = ScriptedPRM(_exact, name="exact")
     sheet = _sheet(prm, trials(cases, ["spaced"]))
     with pytest.raises(UsageError, match="0::bulleted"):
-        items_of(trials(cases, ["bulleted"]), sheet, Robustness().of(sheet))
+        items_of(trials(cases, ["bulleted"]), sheet, Judging().of(sheet))
     with pytest.raises(UsageError, match="filled in"):
-        items_of(trials(cases, ["spaced"]), sheet, Robustness())
+        items_of(trials(cases, ["spaced"]), sheet, Judging())
 
 
 def test_settings() -> None:
     def sheet(kind: Any, how: str | None, threshold: float | None = None) -> Sheet:
         return Sheet(prm="x", kind=kind, rows=(), threshold=threshold, aggregate=how)
 
-    assert Robustness().of(sheet("probability", "min", 0.5)) == Robustness(
+    assert Judging().of(sheet("probability", "min", 0.5)) == Judging(
         aggregate="min", threshold=0.5, margin=0.05
     )
-    assert Robustness().of(sheet("margin", "min", 0.0)).margin == 0.1
-    assert Robustness(margin=0.0, aggregate="mean").of(sheet("log-ratio", "last")).margin == 0
+    assert Judging().of(sheet("margin", "min", 0.0)).margin == 0.1
+    assert Judging(margin=0.0, aggregate="mean").of(sheet("log-ratio", "last")).margin == 0
     for bad in (sheet("log-ratio", "last"), sheet("unbounded", "last"), sheet("probability", "sum-logit")):
-        with pytest.raises(UsageError, match="--margin"):
-            Robustness().of(bad)
-    with pytest.raises(UsageError, match="--aggregate"):
-        Robustness().of(sheet("probability", None))
+        with pytest.raises(UsageError, match="`margin`"):
+            Judging().of(bad)
+    with pytest.raises(UsageError, match="`aggregate`"):
+        Judging().of(sheet("probability", None))
     with pytest.raises(UsageError, match="margin of 0 or more"):
-        Robustness(margin=-1.0).of(sheet("probability", "min"))
+        Judging(margin=-1.0).of(sheet("probability", "min"))
     with pytest.raises(UsageError, match="threshold"):
-        Robustness(threshold=2.0).of(sheet("probability", "min"))
+        Judging(threshold=2.0).of(sheet("probability", "min"))
     with pytest.raises(ScoreKindError):
-        Robustness(aggregate="product").of(sheet("margin", "min"))
+        Judging(aggregate="product").of(sheet("margin", "min"))
 
 
 def test_an_infinite_aggregate_is_refused() -> None:
@@ -489,7 +501,7 @@ def test_an_infinite_aggregate_is_refused() -> None:
     )
     sheet = Sheet(prm="sure", kind="probability", rows=rows, aggregate="sum-logit", threshold=0.5)
     with pytest.raises(UsageError, match="another aggregate"):
-        items_of(found, sheet, Robustness(margin=1.0).of(sheet))
+        items_of(found, sheet, Judging(margin=1.0).of(sheet))
 
 
 @settings(max_examples=20)
@@ -508,8 +520,8 @@ def test_the_report_says_what_the_items_say(tmp_path: Path) -> None:
     found = trials(_shop(12))
     sheet = _sheet(ScriptedPRM(_charmed, name="charmed <b>"), found)
     result = evaluate(sheet, found, settings={"perturbation_seed": 0}, resamples=100)
-    assert result.figure("confident-phrasing/success").value == 1
-    assert result.figure("confident-phrasing/success").policy == "min, threshold 0.5, margin 0.05"
+    assert result.figures["confident-phrasing/success"].value == 1
+    assert result.figures["confident-phrasing/success"].policy == "min, threshold 0.5, margin 0.05"
     assert len(result.items) == len(found)
     write_json(result, tmp_path / "result.json")
     body = read_result(tmp_path / "result.json")

@@ -160,9 +160,7 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
             "I do not know.",
         ][number]
 
-    monkeypatch.setattr(
-        "stepmark.models.policies.load_policy", lambda address, **_: ScriptedPolicy(write, name=address)
-    )
+    monkeypatch.setattr("scripted_prms.mine", lambda: ScriptedPolicy(write, name="mine"), raising=False)
     problems = rows(
         tmp_path,
         *({"id": p.id, "problem": p.text, "answer": p.answer} for p in PROBLEMS),
@@ -172,8 +170,8 @@ def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
         "evaluate",
         "best-of-n",
         "--policy",
-        "mine",
-        "--problems",
+        "scripted_prms:mine",
+        "--data",
         problems,
         "--n",
         "3",

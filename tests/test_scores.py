@@ -85,9 +85,9 @@ def test_scores_of_several_models(write):
     for model, expected in (("m", [(0.1, 0.2), (0.3,)]), ("n", [(1.0, 1.0), (1.0,)])):
         sheet = read_scores(both, CASES, model=model)
         assert (sheet.prm, scores_of(sheet)) == (model, expected)
-    with pytest.raises(UsageError, match=r"scores\.jsonl:1: scores of m, n; name one with --model-name"):
+    with pytest.raises(UsageError, match=r"scores\.jsonl:1: scores of m, n; name one with `model_name`"):
         read_scores(both, CASES)
-    with pytest.raises(UsageError, match="name one with --model-name"):
+    with pytest.raises(UsageError, match="name one with `model_name`"):
         score_lengths(both)
     refused(both, "there are no scores of 'o'; known: m, n", line=1, model="o")
     one = write(
@@ -97,7 +97,7 @@ def test_scores_of_several_models(write):
     mixed = write(
         {"id": "a-0", "scores": {"m": [0.1, 0.2]}}, {"id": "a-1", "scores": {"n": [0.3]}}, name="mix.jsonl"
     )
-    with pytest.raises(UsageError, match="scores of m, n; name one with --model-name"):
+    with pytest.raises(UsageError, match="scores of m, n; name one with `model_name`"):
         read_scores(mixed, CASES)
 
 

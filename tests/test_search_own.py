@@ -12,7 +12,7 @@ import own_searches
 from search_worlds import World, full_tree
 from stepmark.cli import main
 from stepmark.errors import UsageError
-from stepmark.evaluation.search import Contest, contest
+from stepmark.evaluation.search_contest import Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, entrants
 from stepmark.records import Problem
 from stepmark.search.methods import own_search
@@ -404,6 +404,7 @@ def test_the_command_compares_ones_own_and_says_what_it_was(tmp_path, capsys):
     words = [
         "evaluate",
         "search",
+        "--data",
         str(problem_file(tmp_path, 2)),
         *MODELS,
         "--budgets",

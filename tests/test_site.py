@@ -73,7 +73,13 @@ def test_every_public_name_is_in_the_reference():
     for name in stepmark.__all__:
         if name == "__version__":
             continue
-        callable_places = {"search": "search.problems.search", "label": "labels.solutions.label"}
+        callable_places = {
+            "search": "search.problems.search",
+            "label": "labels.solutions.label",
+            "train": "training.run.train",
+            "evaluate": "evaluation.run.evaluate",
+            "rl": "rl.run.rl",
+        }
         if name in callable_places:  # a function, and the place of its methods
             assert f".. autofunction:: stepmark.{callable_places[name]}" in reference
             continue

@@ -16,7 +16,6 @@ from stepmark.evaluation.sources import (
     read_cases,
     read_prmbench,
     read_processbench,
-    read_trl,
     without_number,
 )
 
@@ -280,7 +279,7 @@ def test_step_numbers_are_taken_off(step, text):
 
 def test_trl(write):
     path = write(TRL, {**TRL, "id": "mine", "labels": [1, 0]})
-    one, two = read_trl([path])
+    one, two = read_cases([path])
     assert (one.id, two.id) == ("data.jsonl:1", "mine")
     assert step_labels(one.labelled) == step_labels(two.labelled) == (1.0, 0.0)
 
@@ -296,7 +295,7 @@ def test_trl(write):
     ],
 )
 def test_labels_that_cannot_be(write, labels, said):
-    assert "field 'labels'" in refused(read_trl, write({**TRL, "labels": labels}), said)
+    assert "field 'labels'" in refused(read_cases, write({**TRL, "labels": labels}), said)
 
 
 def test_candidates(write):
@@ -380,7 +379,7 @@ def test_files_and_folders(write, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: no file in this folder ends in \.jsonl"):
         files_of([str(tmp_path / "empty")])
-    with pytest.raises(UsageError, match="expected --data"):
+    with pytest.raises(UsageError, match="expected `data`"):
         files_of([])
 
 
@@ -424,14 +423,14 @@ def test_the_hub_that_fails(hub):
         UsageError, match=r"hitsmy/PRMBench_Preview could not be downloaded \(Connection refused"
     ) as caught:
         files_of(["hub"], dataset="prmbench")
-    assert "fetch prmtest_classified.jsonl yourself and give --data their folder" in str(caught.value)
+    assert "fetch prmtest_classified.jsonl yourself and give their folder as `data`" in str(caught.value)
 
 
 def test_no_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UsageError, match="pip install huggingface_hub"):
         files_of(["hub"], dataset="processbench")
-    with pytest.raises(UsageError, match="--data hub: known are processbench, prmbench; name a file"):
+    with pytest.raises(UsageError, match="`data` hub: known are processbench, prmbench; name a file"):
         files_of(["hub"], dataset=None)
 
 

@@ -60,7 +60,7 @@ def test_the_prms_own():
     groups = {"a": [row("a", (0.5,))], "b": [row("b", (0.5,))]}
     found = of(None, groups, threshold=0.4)
     assert [(p.threshold, p.words) for p in found.values()] == [(0.4, "0.4, the PRM's own")] * 2
-    with pytest.raises(UsageError, match=r"made has no threshold of its own; name one: --threshold 0\.5"):
+    with pytest.raises(UsageError, match=r"made has no threshold of its own; name one: `threshold` 0\.5"):
         of(None, groups)
     assert of(None, groups, threshold=0.0, kind="margin")["a"].threshold == 0.0
 
@@ -75,7 +75,7 @@ def test_a_number():
 @pytest.mark.parametrize("asked", ["nan", "inf", "-inf", "half", "", "0,5", "tuned", "Oracle", "arg max"])
 def test_what_is_no_policy(asked):
     with pytest.raises(
-        UsageError, match=f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle"
+        UsageError, match=f"`threshold` {asked}: expected a number, argmax, tuned:GROUP or oracle"
     ):
         of(asked, {"a": [row("a", (0.5,))]})
 
@@ -138,7 +138,7 @@ def test_tuning_leaves_out_what_is_not_known_and_counts_what_was_not_read():
 def test_nothing_to_tune_on():
     a, b = [row("a0", (0.2,), label=0)], [row("b0", (0.2,))]
     labels = {"a0": 0, "b0": -1}
-    with pytest.raises(UsageError, match="--threshold tuned:gsm: there is no group 'gsm'; known: a, b"):
+    with pytest.raises(UsageError, match="`threshold` tuned:gsm: there is no group 'gsm'; known: a, b"):
         of("tuned:gsm", {"a": a, "b": b}, labels=labels)
     with pytest.raises(UsageError, match=r"tuned:a: on 'a', .*with and without an error"):
         of("tuned:a", {"a": a, "b": b}, labels=labels)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
@@ -78,6 +79,7 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "convert": "stepmark.solutions.interchange.conversion",
+    "evaluate": "stepmark.evaluation.public",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",

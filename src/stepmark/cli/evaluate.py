@@ -1,168 +1,128 @@
-"""`stepmark evaluate`: one command an evaluation, each imported only when it is asked for."""
+"""`stepmark evaluate`: the commands of `stepmark.evaluate`, one an evaluation; its flags are the fields of its class."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
 from cyclopts import App
+from rich.console import Console
 
-from stepmark.cli.evaluating import (
-    DEFAULTS,
-    Data,
-    EvaluateOptions,
-    check,
-    finish,
-    limited,
-    provenance,
-    sampled,
-    scored,
-    settings_of,
-)
-from stepmark.cli.flags import columns_of
+from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-
-EVALUATIONS: dict[str, tuple[str, str]] = {
-    "processbench": (
-        "stepmark.cli.evaluate:processbench_command",
-        "First-error accuracy and F1 on ProcessBench.",
-    ),
-    "prmbench": ("stepmark.cli.evaluate:prmbench_command", "PRMScore by class of error on PRMBench."),
-    "best-of-n": (
-        "stepmark.cli.evaluate_best_of_n:best_of_n_command",
-        "Accuracy of the chosen candidate by every way to choose, against tokens.",
-    ),
-    "search": (
-        "stepmark.cli.evaluate_search:search_command",
-        "Search methods at matched compute, beside a majority vote and best-of-N.",
-    ),
-    "robustness": (
-        "stepmark.cli.evaluate_robustness:robustness_command",
-        "What controlled changes of a solution do to its scores.",
-    ),
-    "disagreement": (
-        "stepmark.cli.evaluate_disagreement:disagreement_command",
-        "Right answers from wrong steps, and the reverse.",
-    ),
-    "verifier": (
-        "stepmark.cli.evaluate_verifier:verifier_command",
-        "Errors of the answer checkers on labelled pairs.",
-    ),
-    "calibration": (
-        "stepmark.cli.evaluate_calibration:calibration_command",
-        "Whether scores are probabilities: reliability, ECE, Brier, AUC; temperature and Platt scaling.",
-    ),
-    "drift": (
-        "stepmark.cli.evaluate_calibration:drift_command",
-        "One PRM on several policies or training stages: is it still right, or hacked.",
-    ),
-    "compare": ("stepmark.cli.evaluate:compare_command", "Test the difference of two results."),
-}
-"""Name: where the command lives, and its line in `stepmark evaluate --help`."""
+from stepmark.evaluation.compare import compare, table
+from stepmark.evaluation.evaluation import Evaluation
+from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
+from stepmark.evaluation.run import evaluate
+from stepmark.evaluation.search import SearchContest
+from stepmark.models.load import check_arguments, load_prm
+from stepmark.models.policies import check_policy, load_policy
+from stepmark.models.published import full_name
+from stepmark.show.tables import terminal
 
 app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
-for _name, (_place, _summary) in EVALUATIONS.items():
-    app.command(_place, name=_name, help=_summary)
+
+_COMMON = ("data", "prm", "scores", "out", "threshold", "policy", "budgets", "limit", "columns")
 
 
-def processbench_command(
-    *, data: Data, threshold: str | None = None, options: EvaluateOptions = DEFAULTS
-) -> int:
-    """First-error accuracy and F1 on ProcessBench, per subset and on average, with intervals.
-
-    Args:
-        data: ProcessBench files (JSON lines or its own .json), a folder of them, or "hub" to download the four.
-        threshold: under which score a step is an error: a number, argmax, tuned:SUBSET (the best on that subset, used on
-            all), or oracle (the best of each subset on itself: a bound, not a result). Left out: the PRM's own.
-        options: the flags.
-    """
-    from stepmark.evaluation.processbench import NAME, evaluate
-    from stepmark.evaluation.sources import files_of, read_processbench
-    from stepmark.evaluation.thresholds import check_asked
-
-    _check(threshold, options)
-    files = files_of(data, dataset=NAME)
-    every = read_processbench(files, columns=columns_of(options.columns))
-    cases = limited(every, options.limit)
-    check_asked(threshold, list(dict.fromkeys(case.group for case in cases)))
-    sheet = scored(NAME, cases, files, options)
-    return finish(
-        evaluate(
-            sheet,
-            threshold=threshold,
-            settings=settings_of(options, sheet),
-            data=provenance(files),
-            facts=sampled(len(cases), len(every)),
-            resamples=options.resamples,
-            seed=options.seed,
-        ),
-        options,
-    )
-
-
-def prmbench_command(*, data: Data, threshold: str | None = None, options: EvaluateOptions = DEFAULTS) -> int:
-    """PRMScore on PRMBench, per class, per category and overall, as the benchmark defines it, with intervals.
-
-    Args:
-        data: PRMBench files, a folder of them, or "hub".
-        threshold: over which score a step is called right: a number or argmax. Left out: the PRM's own.
-        options: the flags.
-    """
-    from stepmark.evaluation.prmbench import NAME, check_threshold, evaluate
-    from stepmark.evaluation.scores import score_lengths
-    from stepmark.evaluation.sources import files_of, read_prmbench
-
-    _check(threshold, options)
-    check_threshold(threshold)
-    files = files_of(data, dataset=NAME)
-    lengths = None if options.scores is None else score_lengths(options.scores, model=options.model_name)
-    every = read_prmbench(files, lengths=lengths, columns=columns_of(options.columns))
-    cases = limited(every, options.limit)
-    sheet = scored(NAME, cases, files, options)
-    return finish(
-        evaluate(
-            sheet,
-            threshold=threshold,
-            settings=settings_of(options, sheet),
-            data=provenance(files),
-            facts=sampled(len(cases), len(every)),
-            resamples=options.resamples,
-            seed=options.seed,
-        ),
-        options,
-    )
-
-
-def _check(threshold: str | None, options: EvaluateOptions) -> None:
-    if threshold == "argmax" and options.neutral == "negative":
+def _run(call: Call) -> int:
+    settings = dict(call.settings)
+    method = settings.pop("method")
+    if method is None:
         raise UsageError(
-            "--threshold argmax takes the neutral class for no error, which --neutral negative contradicts; give a number"
+            f"expected the name of an evaluation ({', '.join(EVALUATIONS)}) or --method package.module:Class, a class of your own"
         )
-    check(options)
+    if isinstance(method, SearchContest):  # as a shell passes a new line
+        method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
+    name = load_evaluation(method, settings.get("settings", ()))[0].name
+    settings["out"] = settings["out"] or Path("evaluation") / name
+    models = {key: model for key, model in call.models.items() if model is not None}
+    result = evaluate(method, models.pop("prm", "default"), **models, **settings)  # type: ignore[arg-type]
+    # Where no terminal is, a fixed width: a table that is wrapped to none helps nobody.
+    console = Console() if sys.stdout.isatty() else Console(width=180)
+    console.print(result)
+    out = settings["out"]
+    print(f"wrote {out}/report.html, {out}/result.json and {out}/result.md", file=sys.stderr)
+    return 0
 
 
-def compare_command(
-    a: str, b: str, /, *, resamples: int = 2000, seed: int = 0, figure: tuple[str, ...] = ()
-) -> int:
-    """Test the difference of two results on the same data by a paired bootstrap.
+def _typed(*, method: str | None = None) -> None:
+    """Settings of the command alone.
 
     Args:
-        a: the result.json of the first PRM.
-        b: that of the second.
-        resamples: bootstrap resamples.
-        seed: of the resamples.
-        figure: only these figures (such as gsm8k/f1); all of them when left out.
+        method: the evaluation: one of the library's, or your own class as package.module:Class.
     """
-    import sys
 
-    from rich.console import Console
 
-    from stepmark.evaluation.compare import compare, table
-    from stepmark.evaluation.result import read_result
-    from stepmark.show.tables import terminal
+def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
+    """The command of an evaluation; None: of any, by its name."""
+    used = ("prm", "orm", "policy") if kind is None else kind.models
+    models = {
+        "prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome", "truncate")),
+        "policy": Model(
+            load=load_policy,
+            check=check_policy,
+            drop=("counts", "memory_tokens"),
+            optional=kind is not SearchContest,
+        ),
+    }
+    drop = ["progress", *(name for name in ("prm", "orm", "policy") if name not in used)]
+    if "prm" not in used:
+        drop += ["scores", "model_name", "truncate"]
+    if kind is not None:
+        drop.append("settings")
+    made = command(
+        evaluate,
+        _run,
+        file=None,
+        models={name: model for name, model in models.items() if name in used},
+        methods={} if kind is None else {"method": kind},
+        hidden=("rebase_choose", "adaptive_pilot", "q", "seed"),
+        common=_COMMON if kind is not None else ("method", "settings", *_COMMON),
+        drop=drop,
+        also=_typed if kind is None else None,
+    )
+    made.__doc__ = (
+        kind.__doc__ if kind is not None else "Measure what a PRM is good for, by an evaluation of your own."
+    )
+    return made
 
-    found = compare(read_result(a), read_result(b), resamples=resamples, seed=seed)
+
+def _compare(call: Call) -> int:
+    settings = dict(call.settings)
+    figure = settings.pop("figure")
+    if len(call.inputs) != 2:
+        raise UsageError(f"expected two files of results, found {len(call.inputs)}")
+    found = compare(*call.inputs, **settings)
     unknown = [name for name in figure if name not in found.differences]
     if unknown:
-        raise UsageError(f"--figure {unknown[0]}: there is none; known: {', '.join(found.differences)}")
+        raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(found.differences)}")
     Console().print(terminal(table(found, only=figure or None)))
     for warning in found.warnings:
-        print(f"note: {warning}", file=sys.stderr)
+        report(f"note: {warning}")
     return 0
+
+
+def _compared(*, figure: Sequence[str] = ()) -> None:
+    """Settings of the command alone.
+
+    Args:
+        figure: only these figures (such as gsm8k/f1). Default: all.
+    """
+
+
+for _name, _kind in EVALUATIONS.items():
+    app.command(_command(_kind), name=_name)
+app.command(
+    command(
+        compare,
+        _compare,
+        file="the result.json of the first PRM, then that of the second",
+        many=True,
+        also=_compared,
+    ),
+    name="compare",
+)
+app.default(_command(None))

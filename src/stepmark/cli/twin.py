@@ -32,7 +32,10 @@ OUTPUT = Group("Output", sort_key=5)
 MACHINE = Group("Machine", sort_key=6)
 
 _PANELS: Mapping[str, Group] = {
-    **dict.fromkeys(("columns", "split", "marker", "limit", "keep_going", "data", "scores", "format"), DATA),
+    **dict.fromkeys(
+        ("columns", "split", "marker", "limit", "keep_going", "data", "scores", "model_name", "format"), DATA
+    ),
+    **dict.fromkeys(("truncate", "orm"), MODEL),
     **dict.fromkeys(("out", "report", "show", "trace", "log"), OUTPUT),
     **dict.fromkeys(
         ("cluster", "in_flight", "dtype", "device", "token_budget"),
@@ -41,8 +44,11 @@ _PANELS: Mapping[str, Group] = {
 }
 """Which panel of the help a setting stands in; a method's settings by default."""
 
-NAMES = {"settings": "--set", "from_format": "--from"}
+NAMES = {"settings": "--set", "own_settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
+
+_SEVERAL = ("data", "sizes", "verifier", "only", "budgets", "methods")
+"""Flags that take several values at once: --data A B."""
 
 _HINT = 60
 """Characters of a default that are shown."""
@@ -118,6 +124,10 @@ def command(
         annotation, options = _flag(annotation, default)
         if name in NAMES:
             options["name"] = NAMES[name]
+        if name in _SEVERAL and get_origin(annotation) is tuple:
+            options["consume_multiple"] = True
+        if default is True:
+            options["negative"] = f"--no-{name.replace('_', '-')}"
         parameters[name] = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -139,12 +149,12 @@ def command(
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
+            if name in methods:
+                add_fields(methods[name], panels.get(name, _PANELS.get(name, METHOD)))
+                continue
             if name in models or name in drop:
                 continue
             if parameter.kind is not parameter.KEYWORD_ONLY and name not in flags:
-                continue
-            if name in methods:
-                add_fields(methods[name], panels.get(name, _PANELS.get(name, METHOD)))
                 continue
             add(name, hints[name], parameter.default, texts.get(name, ""))
     for name, model in models.items():
@@ -231,11 +241,12 @@ def report(text: str) -> None:
     print(re.sub(r"`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text), file=sys.stderr)
 
 
+_LISTS = (tuple, Sequence, collections.abc.Sequence)
+
+
 def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
     """The annotation of a flag, without the constraints, which the library checks; and what cyclopts must know of it."""
     annotation = plain = _typed(_without_metadata(annotation))
-    if Path in get_args(plain):
-        return (FileOrDash | None if default is None else FileOrDash), {}
     if plain is bool:
         return bool, {"negative": "", "show_default": False}
     parts = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
@@ -243,8 +254,13 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
         return str | None, {"show_default": False}
     if any(get_origin(part) is tuple and ... not in get_args(part) for part in parts):
         return annotation, {"negative": ""}  # so many values, as (least, most)
-    if any(get_origin(part) in (tuple, Sequence, collections.abc.Sequence) for part in parts):
-        return tuple[str, ...], {"negative": "", "show_default": False}
+    if any(get_origin(part) in _LISTS for part in parts):
+        listed = next(part for part in parts if get_origin(part) in _LISTS)
+        inner = _without_metadata(get_args(listed)[0])
+        kind = inner if inner in (int, float) else str
+        return tuple[kind, ...], {"negative": "", "show_default": bool(default)}  # type: ignore[valid-type]
+    if Path in get_args(plain):
+        return (FileOrDash | None if default is None else FileOrDash), {}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}
 
 

@@ -1,383 +1,834 @@
-"""Best-of-N: how often each way of choosing among N candidates gives a right answer, and at what price.
-
-=============== ============================================================================================
-method          what it answers
-=============== ============================================================================================
-greedy          the candidate decoded greedily, where there is one; it is no sample and never in a subset
-single          one sample: the mean accuracy (pass@1)
-majority        the commonest answer (self-consistency, Wang et al. 2022, arXiv 2203.11171)
-best AGGREGATE  the candidate with the highest PRM score, for each aggregate of the step scores
-best orm        the candidate with the highest outcome score
-vote AGGREGATE  the answer with the highest sum of PRM scores (weighted vote); probabilities only
-oracle          a right candidate whenever there is one: pass@N, the ceiling of every choice
-=============== ============================================================================================
-
-Every number is the expectation over all subsets of N of a problem's M candidates (`stepmark.evaluation.subsets`).
-
-What cannot be known is counted and never guessed:
-
-- A candidate whose correctness is unknown stays in the pool, because taking it out would change what the method
-  chooses. When it is chosen, the choice is `unknown`: accuracy = right / (right + wrong), and the share of unknown
-  choices stands beside it.
-- A candidate without a score for an aggregate (a step was not read; or certain 0 and 1 together, which have no sum
-  of logits) cannot be chosen by it and does not vote. A candidate without an answer never votes. A subset in which
-  nothing can be chosen is wrong, and its share is the figure `nothing`. Where no candidate of any problem has what a
-  method needs, the method is left out.
-- A problem with fewer candidates than the largest N is not counted at any N, so that all points of a curve are about
-  the same problems (`summary` says how many).
-
-The work is done once a problem (`items`); every figure is then a ratio of two means over problems, so a bootstrap
-over problems is a matrix product (`figures`).
-"""
+"""Best-of-N: how often the chosen candidate is right, from candidates or from a policy to a report."""
 
 from __future__ import annotations
 
-import math
-import zlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
+from pydantic import Field
 
-from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.candidates import Candidate, CandidateSet, check_set, score_kind, scores_of
-from stepmark.evaluation.length_bias import length_of, length_ratios
-from stepmark.evaluation.subsets import (
-    Chosen,
-    at_least_one,
-    best_of,
-    chosen_shares,
-    subset_sizes,
-    subsets,
-    vote,
+from stepmark.errors import InputError
+from stepmark.evaluation import best_of_n_items
+from stepmark.evaluation.best_of_n_items import (
+    Counting,
+    method_names,
+    policy_statistic,
+    summary,
+    vote_refusal,
 )
+from stepmark.evaluation.candidates import Candidate, CandidateSet
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
+from stepmark.evaluation.examples import SHOWN, card, problem
+from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
+from stepmark.evaluation.result import Figure, Item, Result, made_folder
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.evaluation.sources import read_candidates
 from stepmark.metrics.aggregate import AGGREGATES, allowed
-from stepmark.metrics.intervals import Floats, shares
+from stepmark.metrics.first_error import found_error
+from stepmark.metrics.intervals import Floats, Interval, Statistic
+from stepmark.models.lazy import Lazy
+from stepmark.models.policies import Policy, policy_identity
+from stepmark.models.replies import ReplyFile
+from stepmark.problems.answers import (
+    NumberVerifier,
+    Verifier,
+    answer_groups,
+    isolation_note,
+    isolation_of,
+    open_verifier,
+)
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.problems.extraction import find_answer
+from stepmark.problems.sources import read_problems
 from stepmark.records import ScoreKind
+from stepmark.sampling import Sampled, Sampling, sample
+from stepmark.settings import settings
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.plots import Lines, Series
+from stepmark.show.progress import Progress
+from stepmark.show.tables import ABSENT, Align, Table, interval_text
+from stepmark.show.views import ProblemView
+from stepmark.solutions.segmentation import check_way
+from stepmark.store import open_rows
 
-Item = dict[str, Any]
+_TOGETHER = 16
+"""Problems that are sampled at once."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BestOfN:
-    """Settings of the evaluation."""
-
-    sizes: tuple[int, ...] | None = None
-    """The N to report. None: 1, 2, 4, … up to the commonest number of candidates a problem, and that itself."""
-    limit: int = 20_000
-    """Votes are counted in every subset up to this many subsets (16 candidates have at most 12,870 of a size)."""
-    draws: int = 10_000
-    """Above `limit`: random subsets a problem."""
-    seed: int = 0
-    """Of the random subsets."""
+_POLICY = "policy/"
 
 
-def vote_refusal(how: str, kind: ScoreKind) -> str | None:
-    """Why an aggregate cannot weigh a vote; None when it can.
-
-    A weight must be a quantity of at least 0: a sum of log-ratios or margins would let a bad candidate vote
-    against its own answer, and a shift of the scale would change the winner.
-    """
-    if kind != "probability":
-        return f"scores of the kind {kind!r} can be negative: they are no weights"
-    if how == "sum-logit":
-        return "a sum of logits can be negative: it is no weight"
-    return None
+def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
+    """The rows of each problem, in the order of its first."""
+    problems: dict[str, list[CaseScores]] = {}
+    for row in sheet.rows:
+        problems.setdefault(row.case.problem, []).append(row)
+    return problems
 
 
-def common_sizes(sets: Sequence[CandidateSet]) -> tuple[int, ...]:
-    """1, 2, 4, … up to the commonest number of samples a problem (the larger one of two equally common)."""
-    counts = Counter(sum(not c.greedy for c in one.candidates) for one in sets)
-    counts.pop(0, None)
-    if not counts:
-        raise InputError("no problem has a sampled candidate: there is nothing to choose from")
-    return subset_sizes(max(counts, key=lambda m: (counts[m], m)))
-
-
-def items(sets: Sequence[CandidateSet], settings: BestOfN | None = None) -> list[Item]:
-    """One JSON-able row a problem, from which `figures` makes everything.
-
-        Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
-    `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
-    `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
-    candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
-    `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
-    candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
-    number for); `best`: aggregate -> positions in the set of the best of all; `length`: see
-    `stepmark.evaluation.length_bias`.
-
-    Raises:
-        InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
-            answer group under 0, score kinds that differ, or a score out of range; it says where.
-        UsageError: sizes that are not increasing numbers of at least 1, or more than every problem has.
-    """
-    if not sets:
-        raise InputError("there are no problems: expected at least one with its candidates")
-    settings = settings or BestOfN()
-    sizes = settings.sizes if settings.sizes is not None else common_sizes(sets)
-    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-        raise UsageError(f"sizes {sizes}: expected increasing numbers of at least 1, such as 1,2,4,8")
-    kind = score_kind(sets)
-    seen: set[str] = set()
-    for one in sets:
-        if one.id in seen:
-            raise InputError("two sets of candidates have this problem id: join them", where=one.id)
-        seen.add(one.id)
-    every = [c for one in sets for c in one.candidates]
-    has = _Has(
-        kind=kind,
-        outcomes=any(c.outcome is not None for c in every),
-        answers=any(c.answer is not None for c in every),
-    )
-    rows = [_item(one, sizes, has, settings) for one in sets]
-    if not any(row["counted"] for row in rows):
-        most = max(row["candidates"] for row in rows)
-        raise UsageError(
-            f"N = {sizes[-1]}, but no problem has more than {most} candidates: lower the largest size"
-        )
-    return rows
-
-
-class _Has(NamedTuple):
-    """What any candidate of any problem has; where none has it, a method is left out and not 0."""
-
-    kind: ScoreKind | None
-    outcomes: bool
-    answers: bool
-
-
-def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: BestOfN) -> Item:
-    check_set(one)
-    positions = [i for i, candidate in enumerate(one.candidates) if not candidate.greedy]
-    pool = [one.candidates[i] for i in positions]
-    greedy = [candidate for candidate in one.candidates if candidate.greedy]
-    scores: dict[str, Floats] = {}
-    if has.kind is not None:
-        scores = {how: scores_of(pool, how, has.kind, where=one.id) for how in allowed(has.kind)}
-    outcome = np.array([math.nan if c.outcome is None else c.outcome for c in pool])
-    by_score = {**scores, "orm": outcome} if has.outcomes else scores
-    right = np.array([float(c.correct is True) for c in pool])
-    unknown = np.array([float(c.correct is None) for c in pool])
-    counted = len(pool) >= sizes[-1]
-    methods: dict[str, Any] = {}
-    used: dict[str, Any] = {}
-    if counted:
-        methods, used = _methods(one, pool, by_score, right, unknown, sizes, has, settings)
-    if greedy:
-        methods["greedy"] = {
-            "right": [float(greedy[0].correct is True)],
-            "unknown": [float(greedy[0].correct is None)],
-            "nothing": [0.0],
-        }
-    everything = {how: chosen_shares(values, len(pool)) for how, values in by_score.items()}
-    return {
-        "id": one.id,
-        "problem": one.id,
-        "candidates": len(pool),
-        "sizes": list(sizes),
-        "counted": counted,
-        "methods": methods,
-        "subsets": used,
-        "tokens": {
-            "policy": _mean([c.tokens for c in pool]),
-            "prm": _mean([c.prm_tokens for c in pool]),
-            "prm once": one.prm_once,
-            "outcome": _mean([c.outcome_tokens for c in pool]),
-            "greedy": _mean([c.tokens for c in greedy]),
-        },
-        "missing": {
-            "correct": int(unknown.sum()),
-            "answer": sum(c.answer is None for c in pool),
-            "mixed groups": len(
-                {c.answer for c in pool if c.correct is True}
-                & {c.answer for c in pool if c.correct is False} - {None}
-            ),
-            "scores": {how: int(np.isnan(values).sum()) for how, values in by_score.items()},
-        },
-        "pool": {
-            "policy": [c.policy for c in pool],
-            "correct": [c.correct for c in pool],
-            "scores": {how: [_plain(v) for v in values] for how, values in by_score.items()},
-        },
-        "best": {how: [positions[i] for i in np.flatnonzero(share)] for how, share in everything.items()},
-        "length": length_of(
-            steps=[None if c.steps is None else c.steps.scores for c in pool],
-            tokens=[c.tokens for c in pool],
-            characters=[c.characters for c in pool],
-            correct=[c.correct for c in pool],
-            scores=by_score,
-            chosen=everything,
-        ),
-    }
-
-
-def _methods(
-    one: CandidateSet,
-    pool: list[Candidate],
-    by_score: dict[str, Floats],
-    right: Floats,
-    unknown: Floats,
-    sizes: tuple[int, ...],
-    has: _Has,
-    settings: BestOfN,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    drawn = {
-        n: subsets(len(pool), n, limit=settings.limit, draws=settings.draws, seed=settings.seed)
-        for n in sizes
-    }
-    # Random subsets are shared by all problems; each problem deals them to its candidates in an order of its own,
-    # so that their errors do not add up where candidates stand in the same order (one policy each) everywhere.
-    order = np.random.default_rng([settings.seed, zlib.crc32(one.id.encode())]).permutation(len(pool))
-    groups = np.array([-1 if c.answer is None else c.answer for c in pool], dtype=np.intp)[order]
-    right_of, unknown_of = right[order], unknown[order]
-
-    def votes(weights: Floats) -> dict[str, Any]:
-        return _along([vote(groups, weights[order], right_of, unknown_of, drawn[n]) for n in sizes])
-
-    methods = {"single": _along([Chosen(float(right.mean()), float(unknown.mean()), 0.0)])}
-    if has.answers:
-        methods["majority"] = votes(np.ones(len(pool)))
-    for how, scores in by_score.items():
-        methods[f"best {how}"] = _along([best_of(scores, right, unknown, n) for n in sizes])
-    for how, scores in by_score.items():
-        if has.answers and how != "orm" and has.kind is not None and vote_refusal(how, has.kind) is None:
-            methods[f"vote {how}"] = votes(scores)
-    methods["oracle"] = _along([at_least_one(right, unknown, n) for n in sizes])
-    return methods, {str(n): {"count": s.count, "exact": s.exact} for n, s in drawn.items()}
-
-
-def _along(chosen: list[Chosen]) -> dict[str, list[float]]:
-    return {
-        "right": [c.right for c in chosen],
-        "unknown": [c.unknown for c in chosen],
-        "nothing": [c.nothing for c in chosen],
-    }
-
-
-def _mean(values: Sequence[int | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _plain(score: float) -> float | str | None:
-    if math.isnan(score):
-        return None
-    return score if math.isfinite(score) else ("inf" if score > 0 else "-inf")
-
-
-def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:
-    """`figures` of these rows as a function of the weights alone: what a bootstrap calls again and again.
-
-    Figures, by name (N is a size, METHOD as in the table of this module):
-
-    - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
-    - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
-    - `over majority/METHOD/N`: accuracy of a PRM's or ORM's choice less that of the majority vote, on the same subsets;
-    - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
-    - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
-      problems that know them; absent when none does;
-    - `length/…` and `lowest step is last`: `stepmark.evaluation.length_bias.length_ratios`.
-    """
-    counted = [row["counted"] for row in rows]
-    sizes = [int(n) for n in rows[0]["sizes"]]
-    ratios: dict[str, tuple[list[float], list[float]]] = {}
-    gaps: dict[str, tuple[str, str]] = {}
-    zeros = [0.0] * len(rows)
-    for method in method_names(rows):
-        for at, n in enumerate(sizes if method not in {"single", "greedy"} else [1]):
-            cells = [row["methods"].get(method) if row["counted"] else None for row in rows]
-            unknown = [c["unknown"][at] if c else 0.0 for c in cells]
-            nothing = [c["nothing"][at] if c else 0.0 for c in cells]
-            has = [float(c is not None) for c in cells]
-            known = [1.0 - u if c else 0.0 for c, u in zip(cells, unknown, strict=True)]
-            ratios[f"accuracy/{method}/{n}"] = ([c["right"][at] if c else 0.0 for c in cells], known)
-            if any(unknown):
-                ratios[f"unknown/{method}/{n}"] = (unknown, has)
-            if any(nothing):
-                ratios[f"nothing/{method}/{n}"] = (nothing, has)
-            if method not in {"oracle", "greedy"}:
-                gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
-            if method.startswith(("best ", "vote ")):
-                gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
-    for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
-        means = [row["tokens"][who] if row["counted"] else None for row in rows]
-        once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
-        for n in counts:
-            if any(mean is not None for mean in means):
-                values = [0.0 if m is None else m * n + o for m, o in zip(means, once, strict=True)]
-                ratios[f"tokens/{who}/{n}"] = (values, [float(mean is not None) for mean in means])
-    ratios.update(
-        length_ratios([row["length"] if use else None for row, use in zip(rows, counted, strict=True)])
-    )
-    names = list(ratios)
-    tops = np.array([ratios[name][0] for name in names] or [zeros]).T
-    bottoms = np.array([ratios[name][1] for name in names] or [zeros]).T
-
-    def compute(weights: Floats) -> dict[str, Floats]:
-        values = shares(weights @ tops, weights @ bottoms)
-        out = {name: values[:, i] for i, name in enumerate(names)}
-        for name, (of, less) in gaps.items():
-            # `single` is reported at N = 1, which the sizes need not hold; there may be no majority.
-            if of in out and less in out:
-                out[name] = out[of] - out[less]
-        return out
-
-    return compute
-
-
-def figures(rows: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Floats]:
-    """Every figure under each of B weightings of the n problems.
+def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
+    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
 
     Args:
-        rows: what `items` made.
-        weights: shape (B, n), at least 0: how often each problem counts. A row of ones gives the figures
-            themselves; draws with replacement give a bootstrap.
+        cases: candidates.
+        verifier: what compares answers. Where it reaches no verdict, the outcome stays unknown.
 
-    Returns:
-        name -> shape (B,); NaN where the weighting leaves nothing to divide by. Names: see `statistic`.
+    Raises:
+        InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
     """
-    return statistic(rows)(weights)
+    for case in cases:
+        if case.unchecked and not (case.solution.problem.answer or "").strip():
+            raise InputError(
+                f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
+                '"gold", the reference answer, to compare it with',
+                where=case.where,
+                field="correct",
+            )
+    missing = [case for case in cases if case.unchecked]
+    verdicts = verifier.verify_many(
+        (case.answer or "".join(step.raw for step in case.solution.steps), case.solution.problem.answer or "")
+        for case in missing
+    )
+    outcomes = {case.id: verdict.correct for case, verdict in zip(missing, verdicts, strict=True)}
+    known = [
+        replace(case, outcome=outcomes[case.id], unchecked=False) if case.unchecked else case
+        for case in cases
+    ]
+    if known and all(case.outcome is None for case in known):
+        first = missing[0] if missing else known[0]
+        why = f", {verdicts[0].note}" if verdicts else ""
+        raise InputError(
+            f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
+            'false, or answers that `verifier` can compare with "gold"',
+            where=first.where,
+            field="correct",
+        )
+    return known
 
 
-def method_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The methods that these rows hold, in the order of the table of this module."""
-    found = {method for row in rows for method in row["methods"]}
-    by_score = [*AGGREGATES, "orm"]
-    order = ["greedy", "single", "majority", *(f"best {how}" for how in by_score)]
-    order += [*(f"vote {how}" for how in by_score), "oracle"]
-    return [method for method in order if method in found]
+def candidate_sets(
+    sheet: Sheet,
+    verifier: Verifier | None = None,
+    *,
+    outcomes: Mapping[str, float] | None = None,
+    outcome_tokens: Mapping[str, int] | None = None,
+) -> list[CandidateSet]:
+    """The graded cases of a sheet, one set a problem, in the order of their first case.
 
+    A solution that the PRM refused has no score and cost no PRM tokens. The problem's tokens are charged once for all
+    its candidates, as the engine computes a shared prefix once. Where the data gives no answer at all, answers are
+    taken from the texts (`stepmark.problems.extraction`). Where it gives no generated tokens at all, the solution's length
+    in the PRM's tokens (`StepScores.solution_tokens`, with the marks of its steps) stands for them.
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was counted and what could not be: the numbers that stand beside the figures.
-
-    `problems`, `counted` (with enough candidates for the largest N), `with greedy`; of the counted ones, numbers of
-    `candidates`, `unknown correctness`, `no answer`, `mixed groups` (answers that are right here and wrong there: the
-    grouping and the checker disagree), `no score` by aggregate; `subsets` by N: how many stand for a
-    vote and whether they are all; `problems with tokens` by reader.
+    Args:
+        sheet: cases with their step scores.
+        verifier: what says that two answers are equal; None for numbers compared exactly (`NumberVerifier`).
+        outcomes: scores of an outcome reward model by case id.
+        outcome_tokens: tokens that it read by case id.
     """
-    used = [row for row in rows if row["counted"]]
-    return {
-        "problems": len(rows),
-        "counted": len(used),
-        "with greedy": sum("greedy" in row["methods"] for row in used),
-        "candidates": sum(row["candidates"] for row in used),
-        "unknown correctness": sum(row["missing"]["correct"] for row in used),
-        "no answer": sum(row["missing"]["answer"] for row in used),
-        "mixed groups": sum(row["missing"]["mixed groups"] for row in used),
-        "no score": {
-            how: sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]
-        },
-        "subsets": {
-            n: {
-                "most": max(row["subsets"][n]["count"] for row in used),
-                "exact": all(row["subsets"][n]["exact"] for row in used),
+    judge = NumberVerifier() if verifier is None else verifier
+    given = any(row.case.answer is not None for row in sheet.rows)
+    counted = _counted(sheet)
+    sets = []
+    for id_, rows in by_problem(sheet).items():
+        answers = [row.case.answer if given else _found_answer(row) for row in rows]
+        groups = answer_groups(answers, judge)
+        sets.append(
+            CandidateSet(
+                id=id_,
+                candidates=tuple(
+                    _candidate(row, group, outcomes or {}, outcome_tokens or {}, counted=counted)
+                    for row, group in zip(rows, groups, strict=True)
+                ),
+                prm_once=max((row.steps.problem_tokens or 0 for row in rows if row.steps), default=0),
+            )
+        )
+    return sets
+
+
+def _found_answer(row: CaseScores) -> str | None:
+    found = find_answer("".join(step.raw for step in row.case.solution.steps))
+    return None if found is None else found.text
+
+
+def _counted(sheet: Sheet) -> bool:
+    return any(row.case.tokens is not None for row in sheet.rows)
+
+
+def _candidate(
+    row: CaseScores,
+    group: int | None,
+    outcomes: Mapping[str, float],
+    outcome_tokens: Mapping[str, int],
+    *,
+    counted: bool,
+) -> Candidate:
+    length = None if row.steps is None else row.steps.solution_tokens
+    return Candidate(
+        correct=row.case.outcome,
+        answer=group,
+        steps=row.steps,
+        outcome=outcomes.get(row.case.id),
+        tokens=row.case.tokens if counted else length,
+        outcome_tokens=outcome_tokens.get(row.case.id),
+        prm_tokens=0 if row.refused is not None else length,
+        characters=sum(len(step.raw) for step in row.case.solution.steps),
+        policy=row.case.policy,
+        greedy=row.case.greedy,
+    )
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """Every figure of the items: those of `best_of_n_items.statistic`, and those of `policy_statistic` after "policy/"."""
+    choices, policies = best_of_n_items.statistic(items), policy_statistic(items)
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        return choices(weights) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
+
+    return figures
+
+
+def headline(sheet: Sheet) -> str:
+    """The aggregate that stands for the PRM: its own, else the product of probabilities, else the minimum."""
+    known = allowed(sheet.kind)
+    if sheet.aggregate in known:
+        return sheet.aggregate
+    return "product" if "product" in known else "min"
+
+
+@settings
+class BestOfN(Evaluation):
+    """Accuracy of the candidate that is chosen: greedy, by votes, by the PRM in every way, by an ORM, by an oracle.
+
+    At N = 1, 2, 4, … every figure is the expectation over all subsets of N candidates, with intervals over problems, on an axis of the
+    tokens that the policy wrote and the PRM read. The data are files of candidates: {"id", "question", "gold", "candidates": [{"model",
+    "text", "answer", "correct", "tokens"}]}; without "correct", answers are compared with "gold". With a policy the data are problems (a
+    question and its reference answer a row, GSM8K's own rows too), of which the policy samples candidates; that is resumed when it is stopped.
+    """
+
+    name: ClassVar[str] = "best-of-n"
+    models: ClassVar[tuple[str, ...]] = ("prm", "orm", "policy")
+    n: Annotated[int, Field(ge=1)] = 8
+    """With a policy, candidates a problem; one greedy one is written beside them."""
+    temperature: Annotated[float, Field(ge=0)] = 0.8
+    """With a policy, of the samples."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """With a policy, of the samples."""
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    """With a policy, the longest solution."""
+    prompt: Literal["chat", "text"] = "chat"
+    """With a policy, ask as the user's turn of a chat, or as plain text (base models)."""
+    instruction: str | None = None
+    """With a policy, the text after the problem. Default: to go step by step and to box the answer."""
+    verifier: str = "math"
+    """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice, text, code, or "package.module:Class"."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
+    isolation: Isolation | None = None
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """The N to report. Default: 1, 2, 4, … and all."""
+    split: str = "auto"
+    """How texts are split into steps: auto, line, blank-line, numbered, sentence, code, whole."""
+
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        check_way(self.split)
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        isolation = isolation_of(self.verifier, self.isolation)
+        with open_verifier(self.verifier, percent=self.percent, isolation=self.isolation) as verifier:
+            if isolation is not None:
+                run.note(isolation_note(isolation))
+            if run.policy is None:
+                cases = run.take(read_candidates(run.data, how=self.split, columns=run.columns))
+            else:
+                cases = read_candidates([self._sample(run, verifier)], how=self.split)
+            unchecked = sum(case.unchecked for case in cases)
+            cases = checked(cases, verifier)
+            if unchecked:
+                run.note(
+                    f"{unchecked:,} candidates do not say whether they are right: compared with the reference ({self.verifier})"
+                )
+            sheet = run.grade(cases)
+            judged = None if run.orm is None else run.grade(cases, outcome=True)
+            return self.of_candidates(sheet, run, verifier=verifier, judged=judged)
+
+    def of_candidates(
+        self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
+    ) -> Result:
+        """The result of graded candidates.
+
+        Args:
+            sheet: candidates (cases whose `outcome` says whether they are right) with their scores.
+            run: the run.
+            verifier: what says that two answers are equal, for the groups that vote; None for numbers compared exactly.
+            judged: the same candidates with the scores of an outcome reward model.
+
+        Raises:
+            InputError: candidates that cannot be evaluated (see `best_of_n_items.items`).
+            UsageError: sizes that no problem has.
+        """
+        outcomes: dict[str, float] = {}
+        outcome_tokens: dict[str, int] = {}
+        for row in () if judged is None else judged.rows:
+            if (score := row.scores[-1]) is not None:
+                outcomes[row.case.id] = score
+            if row.steps is not None and row.steps.solution_tokens is not None:
+                outcome_tokens[row.case.id] = (row.steps.problem_tokens or 0) + row.steps.solution_tokens
+        counting = Counting(sizes=self.sizes or None, seed=run.seed)
+        how = headline(sheet)
+        items = best_of_n_items.items(
+            candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
+        )
+        figures = run.figures(items, statistic(items))
+        of_policies = {
+            name.removeprefix(_POLICY): figure for name, figure in figures.items() if name.startswith(_POLICY)
+        }
+        writers = {row.case.policy for row in sheet.rows} - {None}
+        tables = (
+            accuracy_table(items, figures),
+            price_plot(items, figures, how),
+            aggregate_plot(items, figures),
+        )
+        more = (price_table(items, figures), undecided_table(items, figures))
+        by_policy = policy_table(of_policies, how)
+        views = Views(
+            title=f"Best of N: {sheet.prm}",
+            facts=(
+                coverage(items),
+                f"The PRM's choice, where one is named, is by its {how} of step scores.",
+                *(
+                    [
+                        f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+                    ]
+                    if len(writers) > 1
+                    else []
+                ),
+                *(
+                    []
+                    if _counted(sheet)
+                    else [
+                        "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length "
+                        "of the solutions in its tokens stands for them."
+                    ]
+                ),
+                *refused_votes(sheet.kind),
+            ),
+            remarks=(INTERVALS,),
+            tiles=_tiles(items, figures, how),
+            sections=(
+                Section(
+                    title="Accuracy",
+                    text="How often each way of choosing among N candidates gives a right answer. The oracle is right whenever a right "
+                    "candidate is there.",
+                    items=tuple(item for item in tables if item is not None),
+                ),
+                Section(title="What it costs", items=tuple(item for item in more if item is not None)),
+                Section(
+                    title="Length",
+                    text="Whether the score follows the length. Beside each aggregate stands correctness itself: what a perfect score "
+                    "would show.",
+                    items=(length_table(figures),),
+                ),
+                Section(
+                    title="By who wrote the solution", items=(by_policy,) if by_policy is not None else ()
+                ),
+                Section(title="Examples", items=_examples(sheet, items, how)),
+            ),
+        )
+        return run.result(
+            self,
+            views,
+            figures,
+            items,
+            prm=sheet.prm,
+            identity=sheet.identity,
+            **({} if judged is None else {"orm_identity": judged.identity}),
+            **{
+                "sizes": list(items[0]["sizes"]),
+                "limit of subsets": counting.limit,
+                "random subsets": counting.draws,
+                "seed of subsets": counting.seed,
+            },
+        )
+
+    def _sample(self, run: Run, verifier: Verifier) -> Path:
+        """Sample and verify candidates into candidates.jsonl, or take those of an earlier run with the same settings."""
+        assert run.policy is not None
+        given: dict[str, Any] = {} if self.instruction is None else {"instruction": self.instruction}
+        sampling = Sampling(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            seed=run.seed,
+            prompt=self.prompt,
+            **given,
+        )
+        path = made_folder(run.folder) / "candidates.jsonl"
+        manifest = {
+            "command": "evaluate best-of-n, sampling",
+            "policy": run.policy.name,
+            "verifier": self.verifier,
+            "percent": self.percent,
+            "isolation": isolation_of(self.verifier, self.isolation),
+            "limit": run.limit,
+            "data": list(run.inputs),
+            "sampling": asdict(sampling),
+        }
+        if path.exists():
+            check_same(path, manifest)
+            arguments = run.policy.arguments if isinstance(run.policy, Lazy) else {}
+            named = {key: arguments[key] for key in ("dtype", "device") if key in arguments}
+            identity = (
+                policy_identity(run.policy.name, **named)
+                if isinstance(run.policy, Lazy)
+                else run.policy.identity
+            )
+            check_same(path, manifest | {"models": {"policy": identity}})
+            run.note(f"{path} has the candidates of an earlier run with these settings")
+            return path
+        problems = run.spaced(
+            [problem for file in run.data for problem in read_problems(file, columns=run.columns)]
+        )
+        with (
+            closing(open_rows(path, manifest)) as out,
+            closing(ReplyFile(run.folder / "replies.sqlite")) as store,
+        ):
+            policy: Policy = run.loaded(run.policy)
+            out.identify({"policy": policy.identity})
+            progress = Progress(
+                len(problems),
+                done=out.done,
+                tokens=lambda: policy.tokens_written,
+                verb="sampled",
+                noun="problem",
+                together=_TOGETHER,
+                shown=run.progress,
+            )
+            try:
+                with progress:
+                    left = problems[out.done :]
+                    for sampled in sample(left, policy, sampling, store=store, in_flight=_TOGETHER):
+                        if sampled.refused is not None:
+                            out.refuse(InputError(sampled.refused, where=sampled.problem.id))
+                        else:
+                            out.write(_row(sampled, policy.name, verifier))
+                        progress.advance()
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"what was sampled is kept in {run.folder}; the same command continues"
+                ) from None
+            out.finish({"policy": policy.name})
+        return path
+
+
+def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
+    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently."""
+    texts = [(written, False) for written in sampled.samples]
+    texts += [(sampled.greedy, True)] if sampled.greedy is not None else []
+    candidates = []
+    for written, greedy in texts:
+        verdict = verifier.verify(written.text, sampled.problem.answer or "")
+        candidates.append(
+            {
+                "model": policy,
+                "text": written.text,
+                "answer": verdict.answer,
+                "correct": verdict.correct,
+                "tokens": written.tokens,
+                "finish": written.finish,
+                **({"greedy": True} if greedy else {}),
             }
-            for n in used[0]["subsets"]
-        },
-        "problems with tokens": {
-            who: sum(row["tokens"][who] is not None for row in used) for who in ("policy", "prm", "outcome")
-        },
+        )
+    return {
+        "id": sampled.problem.id,
+        "question": sampled.problem.text,
+        "gold": sampled.problem.answer,
+        "candidates": candidates,
     }
+
+
+def _tiles(items: Sequence[Item], figures: Mapping[str, Figure], how: str) -> tuple[Tile, ...]:
+    most = items[0]["sizes"][-1]
+    wanted = (
+        ("One sample", "accuracy/single/1"),
+        (f"Majority of {most}", f"accuracy/majority/{most}"),
+        (f"Best {how} of {most}", f"accuracy/best {how}/{most}"),
+        (f"Vote by {how}, {most}", f"accuracy/vote {how}/{most}"),
+        (f"Oracle of {most}", f"accuracy/oracle/{most}"),
+    )
+    tiles = []
+    for label, name in wanted:
+        figure = figures.get(name)
+        if figure is None or figure.value is None:
+            continue
+        low, high = figure.low, figure.high
+        detail = "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+        tiles.append(Tile(label=f"{label}, %", value=f"{100 * figure.value:.1f}", detail=detail))
+    return tuple(tiles)
+
+
+def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, ...]:
+    sorts: dict[str, tuple[str, list[ProblemView]]] = {
+        "passed over": (f"A right candidate is there, and the highest {how} is of a wrong one", []),
+        "found": ("Few candidates are right, and the PRM chooses one of them", []),
+    }
+    for rows, item in zip(by_problem(sheet).values(), items, strict=True):
+        best = item["best"].get(how, [])
+        truth = [row.case.outcome for row in rows if not row.case.greedy]
+        if not best or True not in truth:
+            continue
+        chosen = rows[best[0]]
+        others = [row for row in rows if row is not chosen and not row.case.greedy]
+        if chosen.case.outcome is False:
+            other = next((row for row in others if row.case.outcome is True), None)
+            sort = "passed over"
+        elif chosen.case.outcome is True and truth.count(True) * 3 <= len(truth):
+            other = next((row for row in others if row.case.outcome is False), None)
+            sort = "found"
+        else:
+            continue
+        if other is not None:
+            sorts[sort][1].append(_pair(chosen, other, sheet, how))
+    groups = []
+    for title, views in sorts.values():
+        kept = views if len(views) <= SHOWN else [views[at * len(views) // SHOWN] for at in range(SHOWN)]
+        text = f"{len(kept)} of {len(views):,}: the chosen candidate and another one."
+        groups.append(Examples(title=f"{title} ({len(views):,})", problems=tuple(kept), text=text))
+    return tuple(groups)
+
+
+def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
+    cards = []
+    for number, (row, said) in enumerate(((chosen, "chosen"), (other, "not chosen")), start=1):
+        answer = "" if row.case.answer is None else f", answer {row.case.answer}"
+        note = f"{said}; {'right' if row.case.outcome else 'wrong'}{answer}"
+        first = None if sheet.threshold is None else found_error(row.scores, sheet.threshold)
+        cards.append(card(row, how=how, threshold=sheet.threshold, found=first, note=note, number=number))
+    return replace(problem(chosen, cards[0]), cards=tuple(cards))
+
+
+Rows = Sequence[Mapping[str, Any]]
+Found = Figure | Interval
+Figures = Mapping[str, Found]
+
+
+def percent(figure: Found | None) -> str:
+    """A share as "81.2 [79.3, 83.0]", in percent."""
+    return words(figure, scale=100.0, digits=1)
+
+
+def words(figure: Found | None, *, scale: float = 1.0, digits: int = 2) -> str:
+    """A figure and its interval; a dash where there is none."""
+    if figure is None:
+        return ABSENT
+    return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
+
+
+def _right(columns: int) -> tuple[Align, ...]:
+    right: Align = "right"
+    return (right,) * columns
+
+
+def _sizes(rows: Rows) -> list[int]:
+    return [int(n) for n in rows[0]["sizes"]]
+
+
+def accuracy_table(rows: Rows, figures: Figures) -> Table:
+    """Accuracy of every method at every N, and its selection gap and its lead over the majority vote at the largest."""
+    sizes = _sizes(rows)
+    most = sizes[-1]
+    body = []
+    for method in method_names(rows):
+        once = method in {"single", "greedy"}
+        body.append(
+            (
+                method,
+                *(
+                    percent(figures.get(f"accuracy/{method}/{n}")) if not once or n == 1 else ABSENT
+                    for n in ([1, *sizes] if 1 not in sizes else sizes)
+                ),
+                words(figures.get(f"over majority/{method}/{most}"), scale=100, digits=1),
+                percent(figures.get(f"gap/{method}/{most}")) if method != "oracle" else ABSENT,
+            )
+        )
+    shown = [1, *sizes] if 1 not in sizes else sizes
+    return Table(
+        title="Accuracy by method and N, %",
+        columns=(
+            "Method",
+            *(f"N = {n}" for n in shown),
+            f"Over majority, N = {most}",
+            f"Gap to the oracle, N = {most}",
+        ),
+        rows=tuple(body),
+        note="Expectations over all subsets of N of a problem's candidates. " + coverage(rows),
+    )
+
+
+def coverage(rows: Rows) -> str:
+    """What was counted and what was not, in one sentence."""
+    told = summary(rows)
+    said = [
+        f"{told['counted']} of {told['problems']} problems have at least {_sizes(rows)[-1]} candidates and count",
+        f"{told['candidates']} candidates",
+    ]
+    if told["with greedy"]:
+        said.append(f"greedy: {told['with greedy']} problems")
+    if told["unknown correctness"]:
+        said.append(
+            f"correctness unknown for {told['unknown correctness']}: left out where one of them is chosen"
+        )
+    if told["no answer"]:
+        said.append(f"{told['no answer']} without an answer never vote")
+    unscored = sorted({count for count in told["no score"].values() if count})
+    if unscored:
+        span = f"{unscored[0]}" if len(unscored) == 1 else f"{unscored[0]} to {unscored[-1]}, by aggregate,"
+        said.append(f"{span} without a score cannot be chosen by it")
+    if told["mixed groups"]:
+        said.append(f"{told['mixed groups']} answer groups hold right and wrong candidates")
+    drawn = [f"N = {n}: {used['most']}" for n, used in told["subsets"].items() if not used["exact"]]
+    said.append(
+        f"votes on random subsets ({', '.join(drawn)} a problem)"
+        if drawn
+        else "all subsets of each size counted"
+    )
+    return "; ".join(said) + "."
+
+
+def price_table(rows: Rows, figures: Figures) -> Table | None:
+    """Expected tokens a problem by N, the policy's and the graders' apart; None when nobody counted any."""
+    readers = [
+        (name, who)
+        for name, who in (("Policy", "policy"), ("PRM", "prm"), ("Outcome model", "outcome"))
+        if any(f"tokens/{who}/{n}" in figures for n in _sizes(rows))
+    ]
+    if not readers:
+        return None
+    known = summary(rows)["problems with tokens"]
+    return Table(
+        title="Tokens a problem",
+        columns=("N", *(name for name, _ in readers)),
+        rows=tuple(
+            (str(n), *(words(figures.get(f"tokens/{who}/{n}"), digits=0) for _, who in readers))
+            for n in _sizes(rows)
+        ),
+        note="Means over the problems whose candidates all have a count: "
+        + ", ".join(f"{name} {known[who]}" for name, who in readers)
+        + ". A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy.",
+        align=_right(1 + len(readers)),
+    )
+
+
+def undecided_table(rows: Rows, figures: Figures) -> Table | None:
+    """Shares of choices of unknown correctness, and of subsets in which nothing can be chosen; None when all are 0."""
+    sizes = _sizes(rows)
+    same: dict[tuple[str, ...], list[str]] = {}  # methods with equal rows share one
+    for what, name in (("unknown", "correctness unknown"), ("nothing", "nothing to choose")):
+        for method in method_names(rows):
+            cells = [figures.get(f"{what}/{method}/{n}") for n in sizes]
+            if any(cell is not None for cell in cells):
+                row = (name, *(percent(cell) if cell else "0.0" for cell in cells))
+                same.setdefault(row, []).append(method)
+    body = [(", ".join(methods), *row) for row, methods in same.items()]
+    if not body:
+        return None
+    return Table(
+        title="Choices that could not be judged, or not be made, %",
+        columns=("Method", "What", *(f"N = {n}" for n in sizes)),
+        rows=tuple(body),
+        align=("left", "left", *_right(len(sizes))),
+        note="Unknown ones are left out of the accuracy; where nothing can be chosen, the choice is wrong.",
+    )
+
+
+def length_table(figures: Figures) -> Table:
+    """Rank correlation of score and length, and how long the chosen solution is, by aggregate."""
+    hows = [*AGGREGATES, "orm", CORRECTNESS]
+    measures = [m for m in MEASURES if f"length/{m}/all" in figures]
+    body = []
+    for measure in measures:
+        for how in hows:
+            cells = [
+                figures.get(f"length/{measure}/spearman/{how}"),
+                figures.get(f"length/{measure}/chosen less all/{how}"),
+                figures.get(f"length/{measure}/chosen less right/{how}"),
+            ]
+            if any(cells):
+                name = "(correctness itself)" if how == CORRECTNESS else how
+                body.append(
+                    (
+                        measure,
+                        name,
+                        words(cells[0]),
+                        words(cells[1], digits=1),
+                        words(cells[2], digits=1),
+                    )
+                )
+    last, chance = figures.get("lowest step is last"), figures.get("lowest step is last, by chance")
+    note = "Within each problem, averaged over problems; a dash where scores or lengths never differ."
+    if last is not None:
+        note += (
+            f" The lowest step is the last in {percent(last)} % of solutions, {percent(chance)} % by chance."
+        )
+    return Table(
+        title="Length bias",
+        columns=(
+            "Length in",
+            "Score",
+            "Rank correlation",
+            "Chosen less mean",
+            "Chosen less mean right one",
+        ),
+        rows=tuple(body),
+        note=note,
+        align=("left", "left", "right", "right", "right"),
+    )
+
+
+def policy_table(figures: Figures, aggregate: str) -> Table | None:
+    """Each policy: its candidates, accuracy, mean score and AUC of the score; None when no policy is named.
+
+    Args:
+        figures: intervals of `policy_statistic`.
+        aggregate: whose score is shown.
+    """
+    names = [name.removesuffix("/accuracy") for name in figures if name.endswith("/accuracy")]
+    if not names:
+        return None
+
+    def value(policy: str) -> float:
+        found = figures[f"{policy}/accuracy"].value
+        return -1.0 if found is None else found
+
+    return Table(
+        title=f"By policy ({aggregate})",
+        columns=("Policy", "Candidates", "Accuracy, %", "Mean score", "AUC within the policy"),
+        rows=tuple(
+            (
+                policy,
+                words(Interval(value=figures[f"{policy}/candidates"].value, low=None, high=None), digits=0),
+                percent(figures[f"{policy}/accuracy"]),
+                words(figures.get(f"{policy}/score/{aggregate}"), digits=3),
+                words(figures.get(f"{policy}/auc/{aggregate}"), digits=3),
+            )
+            for policy in sorted(names, key=lambda name: (-value(name), name))
+        ),
+        note="AUC: how often a right candidate scores above a wrong one of the same policy.",
+    )
+
+
+def readers_of(method: str) -> tuple[str, ...]:
+    """Whose tokens a method pays: names of `tokens/WHO/N`."""
+    if method == "greedy":
+        return ("greedy",)
+    if method == "best orm":
+        return ("policy", "outcome")
+    return ("policy", "prm") if method.startswith(("best ", "vote ")) else ("policy",)
+
+
+def price_plot(rows: Rows, figures: Figures, aggregate: str) -> Lines:
+    """Accuracy against the tokens that each method pays in all, with bands; against N where they were not counted.
+
+    Args:
+        rows: the items.
+        figures: intervals of `statistic`.
+        aggregate: whose choice and weighted vote are drawn: the PRM's own, named before looking at the accuracy. All
+            aggregates are in `aggregate_plot`.
+    """
+    methods = [
+        method
+        for method in method_names(rows)
+        if method
+        in {"greedy", "single", "majority", f"best {aggregate}", "best orm", f"vote {aggregate}", "oracle"}
+    ]
+    counted = [method for method in methods if _is_counted(rows, figures, method)]
+    in_tokens = "single" in counted
+    left_out = [method for method in methods if method not in counted]
+    drawn = [
+        _series(rows, figures, method, in_tokens=in_tokens) for method in (counted if in_tokens else methods)
+    ]
+    note = "" if not left_out else f"Tokens were not counted for: {', '.join(left_out)}."
+    return Lines(
+        title="Accuracy against " + ("tokens" if in_tokens else "N"),
+        x_label="Tokens a problem: policy and graders" if in_tokens else "N",
+        y_label="Accuracy, %",
+        series=tuple(one for one in drawn if one.y),
+        log_x=True,
+        note=note,
+    )
+
+
+def _tokens(figures: Figures, method: str, n: int) -> float | None:
+    """What the method pays in all; None where a part of it was not counted."""
+    found = [figures.get(f"tokens/{who}/{n}") for who in readers_of(method)]
+    values = [one.value for one in found if one is not None and one.value is not None]
+    return sum(values) if len(values) == len(found) and sum(values) > 0 else None
+
+
+def _sizes_of(rows: Rows, method: str) -> list[int]:
+    return [1] if method in {"single", "greedy"} else _sizes(rows)
+
+
+def _is_counted(rows: Rows, figures: Figures, method: str) -> bool:
+    return all(_tokens(figures, method, n) is not None for n in _sizes_of(rows, method))
+
+
+def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:
+    """Accuracy of the best by each aggregate against N; None without step scores."""
+    methods = [m for m in method_names(rows) if m.startswith("best ") and m != "best orm"]
+    if not methods:
+        return None
+    return Lines(
+        title="Best of N by aggregate",
+        x_label="N",
+        y_label="Accuracy, %",
+        # Without bands: seven of them over each other hide the lines.
+        series=tuple(
+            replace(_series(rows, figures, method, in_tokens=False), low=None, high=None)
+            for method in methods
+        ),
+        log_x=True,
+        note="Intervals are in the table. Choosing the aggregate by this plot and reporting its accuracy from the same data flatters it.",
+    )
+
+
+def _series(rows: Rows, figures: Figures, method: str, *, in_tokens: bool) -> Series:
+    cells = [(n, figures.get(f"accuracy/{method}/{n}")) for n in _sizes_of(rows, method)]
+    known = [(n, cell) for n, cell in cells if cell is not None and cell.value is not None]
+
+    def x(n: int) -> float:
+        paid = _tokens(figures, method, n) if in_tokens else None
+        return float(n) if paid is None else paid
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else 100.0 * value
+
+    return Series(
+        name=method,
+        x=tuple(x(n) for n, _ in known),
+        y=tuple(scaled(cell.value) for _, cell in known),
+        low=tuple(scaled(cell.low) for _, cell in known),
+        high=tuple(scaled(cell.high) for _, cell in known),
+    )
+
+
+def refused_votes(kind: ScoreKind | None, names: Sequence[str] = AGGREGATES) -> tuple[str, ...]:
+    """Sentences that say which weighted votes are left out, and why."""
+    if kind is None:
+        return ()
+    if kind != "probability":
+        return (f"No weighted votes: {vote_refusal(names[0], kind)}.",)
+    return tuple(
+        f"No vote weighted by {how}: {why}." for how in names if (why := vote_refusal(how, kind)) is not None
+    )

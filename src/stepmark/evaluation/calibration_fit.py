@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration import TARGETS, Target
+from stepmark.evaluation.calibration_items import TARGETS, Target
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Item
 from stepmark.metrics.intervals import Floats
@@ -41,7 +41,7 @@ def by_share(cases: Sequence[Case], share: float) -> Split:
         UsageError: not between 0 and 1, or one side is empty.
     """
     if not 0 < share < 1:
-        raise UsageError(f"--fit-share {share:g}: expected a share between 0 and 1, such as 0.5")
+        raise UsageError(f"`fit_share` {share:g}: expected a share between 0 and 1, such as 0.5")
     chosen = {case.id for case in cases if place(case.problem) < share}
     return _split(cases, chosen, f"{share:.0%} of the problems")
 
@@ -55,7 +55,7 @@ def by_group(cases: Sequence[Case], group: str) -> Split:
     chosen = {case.id for case in cases if case.group == group}
     if not chosen:
         known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
-        raise UsageError(f"--fit {group}: there is no such file, and no such group; groups: {known}")
+        raise UsageError(f"`fit` {group}: there is no such file, and no such group; groups: {known}")
     return _split(cases, chosen, group)
 
 
@@ -72,8 +72,8 @@ def by_file(cases: Sequence[Case], others: Sequence[Case], name: str) -> tuple[l
     kept = [case for case in others if _plain(case.solution.problem.text) not in measured]
     if not kept:
         raise UsageError(
-            f"--fit {name}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
-            "Name other data, or use --fit-share 0.5"
+            f"`fit` {name}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
+            "Name other data, or use `fit_share` 0.5"
         )
     roles: dict[str, str | None] = dict.fromkeys((case.id for case in cases), MEASURED)
     roles |= dict.fromkeys((case.id for case in kept), FITTED)
@@ -92,7 +92,7 @@ def _split(cases: Sequence[Case], chosen: Collection[str], words: str) -> Split:
             roles[case.id] = None if shared else FITTED
     if not rest or FITTED not in roles.values():
         where = "to measure on" if not rest else "to fit on whose problems are not measured on too"
-        raise UsageError(f"fitting on {words} leaves nothing {where}; use --fit-share 0.5 or other data")
+        raise UsageError(f"fitting on {words} leaves nothing {where}; use `fit_share` 0.5 or other data")
     return Split(roles=roles, words=words, dropped=sum(role is None for role in roles.values()))
 
 

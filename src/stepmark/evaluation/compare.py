@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
-from stepmark.catalog import Catalog
+from pydantic import Field
+
 from stepmark.errors import InputError
-from stepmark.metrics.intervals import Difference, paired_bootstrap
+from stepmark.evaluation.evaluation import Evaluation
+from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
+from stepmark.evaluation.result import Item, Result, read_result
+from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
+from stepmark.settings import checked
 from stepmark.show.tables import Table, interval_text
 
-STATISTICS = Catalog(
-    "evaluation",
-    {
-        "processbench": "stepmark.evaluation.processbench:statistic",
-        "best-of-n": "stepmark.evaluation.best_of_n_report:statistic",
-        "robustness": "stepmark.evaluation.robustness_figures:statistic",
-        "prmbench": "stepmark.evaluation.prmbench:statistic",
-        "calibration": "stepmark.evaluation.calibration:statistic",
-        "drift": "stepmark.evaluation.drift:statistic",
-        "disagreement": "stepmark.evaluation.disagreement:statistic",
-        "search": "stepmark.evaluation.search_figures:statistic",
-    },
-)
-"""Evaluation to the function that makes its figures of its items."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Comparison:
     """Two results laid side by side."""
 
@@ -45,29 +37,62 @@ class Comparison:
     """Figure to its difference, b - a."""
     warnings: tuple[str, ...]
 
+    def table(self, *, only: Sequence[str] | None = None) -> str:
+        """The differences as text; `only` names figures, all of them for None."""
+        from io import StringIO
 
+        from rich.console import Console
+
+        from stepmark.show.tables import terminal
+
+        console = Console(width=180, file=StringIO(), color_system=None)
+        console.print(terminal(table(self, only=only)))
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    def __str__(self) -> str:
+        return "\n".join([self.table(), *(f"note: {warning}" for warning in self.warnings)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from stepmark.show.tables import table_html
+
+        return table_html(table(self))
+
+
+@checked
 def compare(
-    a: Mapping[str, Any], b: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0
+    a: Result | str | Path,
+    b: Result | str | Path,
+    *,
+    method: str | Evaluation | None = None,
+    resamples: Annotated[int, Field(ge=100)] = 2000,
+    seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Comparison:
-    """Compare two results (`result.read_result`) on the items that both have.
+    """Test the difference of two results on the same data by a paired bootstrap over problems.
+
+    Args:
+        a: the result of the first PRM, or its result.json.
+        b: that of the second.
+        method: the evaluation, where files hold results of your own one: it, or "package.module:Class". Default: by its name in the file.
+        resamples: bootstrap resamples.
+        seed: of the resamples.
 
     Raises:
-        InputError: of two evaluations, of one that is not in `STATISTICS`, or without a common item.
+        InputError: results of two evaluations, of one that is not known, or without a common item.
     """
-    if a["evaluation"] != b["evaluation"]:
+    first, second = _body(a), _body(b)
+    if first["evaluation"] != second["evaluation"]:
         raise InputError(
-            f"expected two results of one evaluation, found {a['evaluation']!r} and {b['evaluation']!r}"
+            f"expected two results of one evaluation, found {first['evaluation']!r} and {second['evaluation']!r}"
         )
-    if a["evaluation"] not in STATISTICS:  # not left to `load`, which would import what a file names
-        raise InputError(
-            f"results of {a['evaluation']!r} cannot be compared; those of {', '.join(STATISTICS)} can"
-        )
-    items_a = {item["id"]: item for item in a["items"]}
-    items_b = {item["id"]: item for item in b["items"]}
+    items_a = {item["id"]: item for item in first["items"]}
+    items_b = {item["id"]: item for item in second["items"]}
     ids = [id_ for id_ in items_a if id_ in items_b]
     if not ids:
         raise InputError("the two results have no item in common; were they made on the same data?")
-    statistic = STATISTICS.load(a["evaluation"])
+    statistic = _statistic(a, b, first["evaluation"], method)
     pairs = [(items_a[id_], items_b[id_]) for id_ in ids]
     differences = paired_bootstrap(
         statistic([one for one, _ in pairs]),
@@ -77,15 +102,44 @@ def compare(
         seed=seed,
     )
     return Comparison(
-        evaluation=a["evaluation"],
-        a=a["prm"],
-        b=b["prm"],
+        evaluation=first["evaluation"],
+        a=first["prm"],
+        b=second["prm"],
         common=len(ids),
         only_a=len(items_a) - len(ids),
         only_b=len(items_b) - len(ids),
         differences=differences,
-        warnings=tuple(_warnings(a, b)),
+        warnings=tuple(_warnings(first, second)),
     )
+
+
+def _body(result: Result | str | Path) -> Mapping[str, Any]:
+    """A result as its file has it."""
+    if not isinstance(result, Result):
+        return read_result(result)
+    return {
+        "evaluation": result.evaluation,
+        "prm": result.prm,
+        "items": result.items,
+        "figures": [asdict(figure) for figure in result.figures.values()],
+        "data": result.data,
+    }
+
+
+def _statistic(
+    a: Result | str | Path, b: Result | str | Path, name: str, method: str | Evaluation | None
+) -> Callable[[Sequence[Item]], Statistic]:
+    if method is not None:
+        return load_evaluation(method)[0].statistic
+    for result in (a, b):
+        if isinstance(result, Result) and result.statistic is not None:
+            return result.statistic
+    if name not in EVALUATIONS:  # never imported by a name that stands in a file
+        raise InputError(
+            f"how results of {name!r} are made is not known: give `method`, your class; known are {', '.join(EVALUATIONS)}"
+        )
+    # Without its settings, on which no statistic depends.
+    return partial(EVALUATIONS[name].statistic, None)  # type: ignore[arg-type]
 
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -7,25 +7,38 @@ and all that while accuracy stands still (Gao et al. 2023, "Scaling laws for rew
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration import solution_score
+from stepmark.evaluation.calibration_items import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.result import Figure, Item, shown
+from stepmark.evaluation.evaluation import Evaluation, Run, Views
+from stepmark.evaluation.examples import card, problem, unreadable
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.sources import read_cases
 from stepmark.metrics.binary import brier, expected_calibration_error, weighted_auc
+from stepmark.metrics.first_error import found_error
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.metrics.quantiles import weighted_quantiles
-from stepmark.store import Columns
+from stepmark.settings import settings
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.plots import Bars, Lines, Series
+from stepmark.show.tables import Table
+from stepmark.store import Columns, Source
 
-NAME = "drift"
+Figures = Mapping[str, Figure]
+
+_SHOWN = 3
+"""Examples of each part."""
 
 LEVELS = (0.1, 0.5, 0.9)
 """Of the quantiles `q10`, `q50` and `q90`."""
@@ -54,7 +67,7 @@ threshold. Means need scores with a scale, `gap`, `ece` and `brier` probabilitie
 
 
 def read_parts(
-    files: Sequence[str], by: str, *, columns: Columns | None = None
+    files: Sequence[Source], by: str, *, columns: Columns | None = None
 ) -> tuple[list[Case], dict[str, str]]:
     """The cases, and the part that each id belongs to.
 
@@ -72,7 +85,7 @@ def read_parts(
         nobody = next((case for case in cases if case.policy is None), None)
         if nobody is not None:
             raise UsageError(
-                f"{nobody.where}: the data does not say who wrote this solution; give one file a stage and --by file"
+                f"{nobody.where}: the data does not say who wrote this solution; give one file a stage and set `by` to file"
             )
         parts = {case.id: case.policy or "" for case in cases}
     else:
@@ -90,19 +103,20 @@ def read_parts(
     if len(found) < 2:
         raise UsageError(
             f"drift is between parts, and by {by} there is only {found[0]!r}; give several files, or data "
-            "of several policies and --by policy"
+            "of several policies, `by` policy"
         )
     return cases, parts
 
 
-def _names(files: Sequence[str]) -> list[str]:
+def _names(files: Sequence[Source]) -> list[str]:
     """A name a file: without its folder and endings where that is unique."""
-    short = [Path(file).name.split(".")[0] for file in files]
+    names = [str(file) if isinstance(file, str | Path) else "rows" for file in files]
+    short = [Path(name).name.split(".")[0] for name in names]
     if len(set(short)) == len(short):
         return short
-    if len(set(files)) < len(files):
-        raise UsageError(f"--data names {next(f for f in files if files.count(f) > 1)} twice")
-    return list(files)
+    if len(set(names)) < len(names):
+        raise UsageError(f"`data` names {next(name for name in names if names.count(name) > 1)} twice")
+    return names
 
 
 def items_of(
@@ -129,7 +143,7 @@ def items_of(
     """
     known = list(dict.fromkeys(parts[row.case.id] for row in sheet.rows))
     if reference not in known:
-        raise UsageError(f"--against {reference}: there is no such part; parts: {', '.join(known)}")
+        raise UsageError(f"`against` {reference}: there is no such part; parts: {', '.join(known)}")
     return [
         {
             "id": row.case.id,
@@ -266,3 +280,345 @@ def signs(figures: Mapping[str, Figure], part: str, reference: str, *, percent: 
             f"solutions are longer ({', '.join(longer)}) without a gain in accuracy that the data can tell"
         )
     return found
+
+
+@settings
+class Drift(Evaluation):
+    """The same PRM on several policies, or stages of a training: does it still tell right from wrong, or is it hacked.
+
+    The data are solutions whose answer is known to be right or wrong: candidates or ProcessBench files; by file one file a stage, in their
+    order.
+    """
+
+    name: ClassVar[str] = "drift"
+    by: Literal["policy", "file"] | None = None
+    """What the parts are: "policy", who wrote the solution; "file", one part a file. Default: file where there are several."""
+    against: str | None = None
+    """The part that the others are compared with. Default: the first."""
+    aggregate: str | None = None
+    """How step scores become one number for the solution. Default: the PRM's own."""
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A solution whose score is under it is an error; a wrong answer at or over it passes. Default: the PRM's own."""
+    bins: Annotated[int, Field(ge=1)] = 10
+    """Of ECE."""
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        by = self.by or ("file" if len(run.data) > 1 else "policy")
+        cases, parts = read_parts(run.data, by, columns=run.columns)
+        return self.of_parts(run.grade(run.take(cases)), run, parts, by=by)
+
+    def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> Result:
+        """The result of graded cases.
+
+        Args:
+            sheet: cases with their scores; at least some with a known outcome.
+            run: the run.
+            parts: case id to part (`read_parts`).
+            by: what the parts are: "policy" or "file".
+
+        Raises:
+            UsageError: no such reference, or no known outcome.
+        """
+        how = check_how(self.aggregate, sheet)
+        at = sheet.threshold if self.threshold is None else self.threshold
+        chosen = self.against if self.against is not None else parts[sheet.rows[0].case.id]
+        items = items_of(sheet, parts, how=how, threshold=at, reference=chosen, bins=self.bins)
+        if all(item["outcome"] is None for item in items):
+            raise UsageError(
+                "drift needs solutions whose answer is known to be right or wrong; the data says it of none"
+            )
+        where = "no threshold" if at is None else f"threshold {at:g}"
+        figures = run.figures(items, statistic(items), {"": where})
+        names = [chosen, *(name for name in dict.fromkeys(item["part"] for item in items) if name != chosen)]
+        percent = sheet.kind in ("probability", "margin")
+        warned = {name: signs(figures, name, chosen, percent=percent) for name in names[1:]}
+        views = Views(
+            title=f"Drift: {sheet.prm}",
+            facts=(
+                f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems in {len(names)} parts (by {by}). A "
+                f"solution's score is the {how} of its steps; {where}"
+                + (
+                    ", at or over which a wrong answer passes."
+                    if at is not None
+                    else ", so no share that passes it."
+                ),
+                *_words(warned, chosen, by),
+                *_left_out(sheet, items),
+            ),
+            remarks=(
+                f"In brackets: 95 % bootstrap intervals over problems, drawn for all parts together. {len(warned)} "
+                f"{'part was' if len(warned) == 1 else 'parts were'} compared in several figures each: of forty comparisons without any change "
+                "one shows a sign all the same.",
+            ),
+            tiles=_tiles(names, figures, warned),
+            sections=(
+                Section(
+                    title="Side by side",
+                    text="The first row is the reference. A PRM that a policy has learnt to please gives its wrong answers high scores.",
+                    items=(
+                        *([_signs(warned, chosen)] if any(warned.values()) else []),
+                        _table(names, figures, items),
+                        _quantiles(names, figures, percent=percent),
+                        *_differences(names, figures, percent=percent),
+                        *_plots(names, figures, by=by, percent=percent),
+                    ),
+                ),
+                Section(title="Examples", items=_examples(sheet, items, names)),
+            ),
+        )
+        return run.result(
+            self,
+            views,
+            figures,
+            items,
+            prm=sheet.prm,
+            identity=sheet.identity,
+            by=by,
+            how=how,
+            threshold=at,
+            reference=chosen,
+        )
+
+
+def _words(warned: Mapping[str, Sequence[str]], reference: str, by: str) -> list[str]:
+    counted = [f"{name} {len(found)}" for name, found in warned.items() if found]
+    if not counted:
+        return [f"No warning sign against {reference} that the data can tell."]
+    meaning = (
+        "Between stages of one training these are the signs of reward hacking."
+        if by == "file"
+        else "Between policies these say whose wrong answers the PRM takes for right; between stages of one training they "
+        "are the signs of reward hacking."
+    )
+    return [f"Warning signs against {reference}: {', '.join(counted)}. {meaning}"]
+
+
+def _left_out(sheet: Sheet, items: Sequence[Item]) -> list[str]:
+    said = unreadable(sheet)
+    unscored = sum(item["score"] is None for item in items)
+    unknown = sum(item["outcome"] is None for item in items)
+    if unscored:
+        said.append(
+            f"{unscored:,} solutions have no score (not read, or a step without one) and count only in accuracy and length."
+        )
+    if unknown:
+        said.append(f"Of {unknown:,} solutions the outcome is not known; they count only in length.")
+    return said
+
+
+def _tiles(names: Sequence[str], figures: Figures, warned: Mapping[str, Sequence[str]]) -> tuple[Tile, ...]:
+    tiles = []
+    for name in names[:6]:
+        value, _, interval = shown(figures[f"{name}/auc"]).partition(" ")
+        signs_ = len(warned.get(name, ()))
+        said = "" if name == names[0] else f"; {signs_} warning sign{'' if signs_ == 1 else 's'}"
+        tiles.append(
+            Tile(
+                label=f"AUC (%), {name}",
+                value=value,
+                detail=f"{interval.strip('[]')}{said}",
+                sort="bad" if signs_ else "",
+            )
+        )
+    return tuple(tiles)
+
+
+def _table(names: Sequence[str], figures: Figures, items: Sequence[Item]) -> Table:
+    counts = Counter((item["part"], item["outcome"]) for item in items)
+    return Table(
+        title="Parts",
+        columns=(
+            "Part",
+            "Right",
+            "Wrong",
+            "Accuracy (%)",
+            "AUC (%)",
+            "ECE (%)",
+            "Brier",
+            "Steps",
+            "Characters",
+        ),
+        rows=tuple(
+            (
+                name,
+                f"{counts[name, True]:,}",
+                f"{counts[name, False]:,}",
+                shown(figures[f"{name}/accuracy"]),
+                shown(figures[f"{name}/auc"]),
+                shown(figures[f"{name}/ece"]),
+                shown(figures[f"{name}/brier"], scale=1, digits=3),
+                shown(figures[f"{name}/steps"], scale=1),
+                shown(figures[f"{name}/characters"], scale=1, digits=0),
+            )
+            for name in names
+        ),
+        note="AUC, ECE and Brier: a solution's score against whether its answer is right. Steps, characters: mean of a solution.",
+    )
+
+
+def _quantiles(names: Sequence[str], figures: Figures, *, percent: bool) -> Table:
+    scale, digits = (100.0, 1) if percent else (1.0, 3)
+    columns = ("wrong_mean", "wrong_q10", "wrong_q50", "wrong_q90", "right_mean", "right_q50")
+    return Table(
+        title="Scores of wrong and of right answers" + (" (%)" if percent else ""),
+        columns=(
+            "Part",
+            "Wrong: pass (%)",
+            "mean",
+            "10 %",
+            "median",
+            "90 %",
+            "Right: mean",
+            "median",
+        ),
+        rows=tuple(
+            (
+                name,
+                shown(figures[f"{name}/wrong_above"]),
+                *(shown(figures[f"{name}/{what}"], scale=scale, digits=digits) for what in columns),
+            )
+            for name in names
+        ),
+        note="Pass: the share of wrong answers at or over the threshold. 10 %: the score under which a tenth of them lie.",
+    )
+
+
+def _differences(names: Sequence[str], figures: Figures, *, percent: bool) -> list[Table]:
+    points = (100.0, 1)
+    scores = points if percent else (1.0, 3)
+    first = {
+        "accuracy": ("Accuracy", points),
+        "mean_score": ("Mean score", scores),
+        "gap": ("Gap", scores),
+        "auc": ("AUC", points),
+        "ece": ("ECE", points),
+    }
+    second = {
+        "wrong_mean": ("Wrong: mean score", scores),
+        "wrong_q50": ("Wrong: median", scores),
+        "wrong_above": ("Wrong: pass", points),
+        "steps": ("Steps", (1.0, 2)),
+        "characters": ("Characters", (1.0, 0)),
+    }
+
+    def cell(name: str, what: str, scale: float, digits: int) -> str:
+        figure = figures[f"{name} less {names[0]}/{what}"]
+        sure = figure.low is not None and figure.high is not None and (figure.low > 0 or figure.high < 0)
+        return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
+
+    return [
+        Table(
+            title=f"Less {names[0]}: {title}",
+            columns=("Part", *(label for label, _ in columns.values())),
+            rows=tuple(
+                (name, *(cell(name, what, *how) for what, (_, how) in columns.items())) for name in names[1:]
+            ),
+            note="Gap: mean score less accuracy. " * ("gap" in columns)
+            + "In points; steps and characters as they are. " * percent
+            + "With a star: the interval leaves no change out.",
+        )
+        for title, columns in (("scores and outcomes", first), ("wrong answers and length", second))
+    ]
+
+
+def _plots(names: Sequence[str], figures: Figures, *, by: str, percent: bool) -> list[Lines | Bars]:
+    unit = "%" if percent else "score"
+    scores = {f"wrong_q{q}": f"{q} %" if q != 50 else "median" for q in (90, 50, 10)}
+    return [
+        _plot("Scores of wrong answers: quantiles", unit, names, figures, scores, by=by, percent=percent),
+        _plot(
+            "Wrong answers that pass the threshold",
+            "%",
+            names,
+            figures,
+            {"wrong_above": "Share"},
+            by=by,
+            percent=True,
+        ),
+        _plot(
+            "Telling right from wrong",
+            "%",
+            names,
+            figures,
+            {"auc": "AUC", "accuracy": "Accuracy of the policy"},
+            by=by,
+            percent=True,
+        ),
+    ]
+
+
+def _plot(
+    title: str,
+    unit: str,
+    names: Sequence[str],
+    figures: Figures,
+    what: Mapping[str, str],
+    *,
+    by: str,
+    percent: bool,
+) -> Lines | Bars:
+    lines = by == "file"  # stages have an order, policies none
+
+    def scaled(values: list[float | None]) -> tuple[float | None, ...]:
+        return tuple(None if value is None else value * (100 if percent else 1) for value in values)
+
+    series = tuple(
+        Series(
+            name=label,
+            x=tuple(names) if lines else (),
+            y=scaled([figures[f"{name}/{key}"].value for name in names]),
+            low=scaled([figures[f"{name}/{key}"].low for name in names]),
+            high=scaled([figures[f"{name}/{key}"].high for name in names]),
+        )
+        for key, label in what.items()
+    )
+    if lines:
+        return Lines(title=title, x_label="", y_label=unit, series=series)
+    return Bars(title=title, y_label=unit, labels=tuple(names), series=series)
+
+
+def _signs(warned: Mapping[str, Sequence[str]], reference: str) -> Table:
+    rows = [(name, sign) for name, found in warned.items() for sign in found]
+    calm = [name for name, found in warned.items() if not found]
+    return Table(
+        title=f"Warning signs against {reference}",
+        columns=("Part", "Sign"),
+        rows=tuple(rows),
+        align=("left", "left"),
+        note=f"No sign in: {', '.join(calm)}." if calm else "",
+    )
+
+
+def _examples(sheet: Sheet, items: Sequence[Item], names: Sequence[str]) -> tuple[Examples, ...]:
+    groups = []
+    for name in names:
+        wrong = [
+            (item["score"], at)
+            for at, item in enumerate(items)
+            if item["part"] == name and item["outcome"] is False and item["score"] is not None
+        ]
+        best = sorted(wrong, key=lambda one: -one[0])[:_SHOWN]
+        views = []
+        for score, at in best:
+            row = sheet.rows[at]
+            view = card(
+                row,
+                how=sheet.aggregate or "min",
+                threshold=sheet.threshold,
+                found=None if sheet.threshold is None else found_error(row.scores, sheet.threshold),
+                note=f"truth: the answer is wrong; it scores {score:.3g}",
+            )
+            views.append(problem(row, view))
+        groups.append(
+            Examples(
+                title=f"{name}: wrong answers with the highest scores",
+                problems=tuple(views),
+                text=f"{len(views)} of {len(wrong):,} wrong answers.",
+            )
+        )
+    return tuple(group for group in groups if group.problems)

@@ -15,24 +15,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.cases import first_error, step_labels
-from stepmark.evaluation.examples import card, problem, spread
-from stepmark.evaluation.facts import percent_tile, unreadable
+from stepmark.evaluation.cases import Case, first_error, step_labels
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.examples import card, percent_tile, problem, spread, unreadable
 from stepmark.evaluation.published import PRMBENCH, published_table
-from stepmark.evaluation.result import Figure, Item, Result, measured, shown
-from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.thresholds import Policy, check_asked, policies
+from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
+from stepmark.evaluation.sources import read_prmbench
+from stepmark.evaluation.thresholds import Policy, check_asked, check_neutral, policies
 from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import Table
-
-NAME = "prmbench"
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "simplicity": ("redundency", "circular"),
@@ -149,77 +149,79 @@ def f1s(matrix: Floats) -> tuple[Floats, Floats]:
     return shares(2 * tp, 2 * tp + fp + fn), shares(2 * tn, 2 * tn + fp + fn)
 
 
-def check_threshold(threshold: str | None) -> None:
-    """Refuse what is no policy of PRMBench whatever the scores are.
+@settings
+class PRMBench(Evaluation):
+    """PRMScore on PRMBench, per class, per category and overall, as the benchmark defines it, with intervals.
 
-    Raises:
-        UsageError: no such policy, or one that is tuned on the data.
+    The data are PRMBench files, a folder of them, or "hub" to download them.
     """
-    if threshold is not None and (threshold == "oracle" or threshold.startswith("tuned:")):
-        raise UsageError(
-            f"--threshold {threshold}: PRMBench is measured at a number, argmax, or the PRM's own"
+
+    name: ClassVar[str] = "prmbench"
+    dataset: ClassVar[str | None] = "prmbench"
+    threshold: str | None = None
+    """A step whose score is under it, or at it, is an error: a number or argmax. Default: the PRM's own."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and (self.threshold == "oracle" or self.threshold.startswith("tuned:")):
+            raise UsageError(
+                f"`threshold` {self.threshold}: PRMBench is measured at a number, argmax, or the PRM's own"
+            )
+        check_asked(self.threshold, ())
+
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        check_neutral(self.threshold, run)
+
+    def read(self, run: Run) -> Sequence[Case]:
+        """See `Evaluation.read`."""
+        lengths = None if run.scores is None else score_lengths(run.scores, model=run.model_name)
+        return read_prmbench(run.data, lengths=lengths, columns=run.columns)
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items)
+
+    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+        """The result of cases of which every step is judged.
+
+        Raises:
+            InputError: a step that nobody judged.
+            UsageError: a threshold that cannot be applied.
+        """
+        policy = next(iter(policies(self.threshold, sheet, sheet.groups, {}).values()))
+        items = items_of(sheet, policy)
+        figures = run.figures(items, statistic(items), {"": policy.words})
+        steps = sum(item[part] for item in items for part in _PARTS)
+        views = Views(
+            title=f"PRMBench: {sheet.prm}",
+            facts=(
+                f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
+                f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
+                *_left_out(sheet),
+            ),
+            remarks=(INTERVALS,),
+            tiles=[
+                percent_tile(f"PRMScore, {name}", figures[f"{name}/prmscore"])
+                for name in ("overall", *CATEGORIES)
+                if f"{name}/prmscore" in figures
+            ],
+            sections=(
+                Section(
+                    title="Figures",
+                    text="Calling every step right already gives a high F1 on right steps: PRMScore weighs the wrong ones equally. A PRM "
+                    "that knows nothing is near 50 at best.",
+                    items=(_table(figures, items), _bars(figures)),
+                ),
+                Section(title="Steps", items=(_accuracies(items),)),
+                Section(
+                    title="Published results",
+                    text="On the full 6,211 rows.",
+                    items=(published_table(PRMBENCH),),
+                ),
+                Section(title="Examples", items=_examples(sheet, policy, items)),
+            ),
         )
-    check_asked(threshold, ())
-
-
-def evaluate(
-    sheet: Sheet,
-    *,
-    threshold: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    data: Sequence[Mapping[str, Any]] = (),
-    facts: Sequence[str] = (),
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Result:
-    """PRMBench figures of a sheet of scores; arguments as of `processbench.evaluate`.
-
-    Raises:
-        InputError: a step that nobody judged.
-        UsageError: a policy that cannot be applied, or one that is tuned on the data.
-    """
-    check_threshold(threshold)
-    policy = next(iter(policies(threshold, sheet, sheet.groups, {}).values()))
-    items = items_of(sheet, policy)
-    figures = measured(items, statistic(items), policies={"": policy.words}, resamples=resamples, seed=seed)
-    by_name = {figure.name: figure for figure in figures}
-    steps = sum(item[part] for item in items for part in _PARTS)
-    return Result(
-        evaluation=NAME,
-        title=f"PRMBench: {sheet.prm}",
-        prm=sheet.prm,
-        facts=(
-            f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
-            f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
-            *_left_out(sheet),
-            *facts,
-            "In brackets: 95 % bootstrap intervals over problems.",
-        ),
-        figures=figures,
-        tiles=tuple(
-            percent_tile(f"PRMScore, {name}", by_name[f"{name}/prmscore"])
-            for name in ("overall", *CATEGORIES)
-            if f"{name}/prmscore" in by_name
-        ),
-        sections=(
-            Section(
-                title="Figures",
-                text="Calling every step right already gives a high F1 on right steps: PRMScore weighs the wrong ones equally. A PRM "
-                "that knows nothing is near 50 at best.",
-                items=(_table(by_name, items), _bars(by_name)),
-            ),
-            Section(title="Steps", items=(_accuracies(items),)),
-            Section(
-                title="Published results",
-                text="On the full 6,211 rows.",
-                items=(published_table(PRMBENCH),),
-            ),
-            Section(title="Examples", items=_examples(sheet, policy, items)),
-        ),
-        items=tuple(items),
-        settings={**(settings or {}), "threshold": threshold},
-        data=data,
-    )
+        return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
 
 
 def _left_out(sheet: Sheet) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an evaluation finds: figures with intervals, the items they rest on, and what the report shows.
+"""The result of an evaluation: figures with intervals, the items they rest on, and what the report shows.
 
 The JSON file holds everything a later comparison needs: the items recompute every figure, so two results on the same data are
 compared by a paired bootstrap without grading again.
@@ -7,13 +7,13 @@ compared by a paired bootstrap without grading again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stepmark.errors import InputError
+from stepmark.errors import InputError, UsageError
 from stepmark.metrics.intervals import Interval, Statistic, bootstrap
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.tables import Table, interval_text, markdown
@@ -43,39 +43,109 @@ class Figure:
     """The threshold, and how it was chosen; "" for figures without one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """A finished evaluation."""
+    """A finished evaluation: printed, it is a table; in a notebook too."""
 
     evaluation: str
-    """Its name on the command line."""
+    """The evaluation's name."""
     title: str
     prm: str
+    """The PRM's name; "" where none was asked."""
     facts: tuple[str, ...]
-    """Sentences that a reader needs to take the numbers rightly: what was left out, truncated, sampled."""
-    figures: tuple[Figure, ...]
-    tiles: tuple[Tile, ...]
-    sections: tuple[Section, ...]
-    items: tuple[Item, ...]
-    settings: Mapping[str, Any]
-    data: Sequence[Mapping[str, Any]]
-    """Name, size and hash of each file."""
-
-    def figure(self, name: str) -> Figure:
-        """The figure of that name.
-
-        Raises:
-            InputError: there is none.
-        """
-        found = next((figure for figure in self.figures if figure.name == name), None)
-        if found is None:
-            raise InputError(f"there is no figure {name!r}; known: {', '.join(f.name for f in self.figures)}")
-        return found
+    """Sentences that a reader needs to read the numbers correctly: what was left out, truncated, sampled."""
+    figures: Mapping[str, Figure]
+    """By name: GROUP/WHAT, such as "gsm8k/f1"."""
+    tiles: tuple[Tile, ...] = ()
+    """Headline numbers of the report."""
+    sections: tuple[Section, ...] = ()
+    """Tables, plots and examples of the report."""
+    items: tuple[Item, ...] = ()
+    """What the figures rest on: one an item, plain JSON."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it was made with."""
+    data: Sequence[Mapping[str, Any]] = ()
+    """Name, size and hash of each input."""
+    pages: Mapping[str, Callable[[], Iterator[str]]] = field(default_factory=dict)
+    """Further HTML files that `save` writes: name to the text in chunks."""
+    statistic: Callable[[Sequence[Item]], Statistic] | None = None
+    """Makes the figures of the items; `compare` needs it."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """Every table of the report, in order."""
         return tuple(item for section in self.sections for item in section.items if isinstance(item, Table))
+
+    def table(self) -> str:
+        """The main tables as text, with the title and what a reader needs to know."""
+        from io import StringIO
+
+        from rich.console import Console
+
+        # A fixed width: a table that is wrapped to the width of no terminal helps nobody.
+        console = Console(width=180, file=StringIO(), color_system=None)
+        console.print(self)
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write result.json, result.md and report.html (which needs no network), each whole or not at all.
+
+        Args:
+            folder: made if need be.
+
+        Raises:
+            UsageError: it cannot be made or written to.
+            MissingExtraError: the report has a plot, and matplotlib is not installed.
+        """
+        folder = made_folder(folder)
+        write_json(self, folder / "result.json")
+        write_markdown(self, folder / "result.md")
+        write_html(self, folder / "report.html")
+        for name, chunks in self.pages.items():
+            with atomic_write(folder / name) as file:
+                file.writelines(chunks())
+        return folder
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.text import Text
+
+        from stepmark.show.tables import terminal
+
+        tables = [item for item in self.sections[0].items if isinstance(item, Table)] if self.sections else []
+        parts: list[Any] = [Text(self.title, style="bold"), *map(Text, self.facts)]
+        for table in tables:
+            parts += [Text(), terminal(table)]
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        from stepmark.show.html import esc
+        from stepmark.show.tables import table_html
+
+        facts = "".join(f"<p>{esc(fact)}</p>" for fact in self.facts)
+        items = self.sections[0].items if self.sections else ()
+        tables = "".join(table_html(item) for item in items if isinstance(item, Table))
+        return f"<h4>{esc(self.title)}</h4>{facts}{tables}"
+
+
+def made_folder(folder: str | Path) -> Path:
+    """A folder for results, made if need be.
+
+    Raises:
+        UsageError: it is a file, or cannot be made.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"`out` {folder}: {error.strerror or error}; expected a folder") from error
+    return folder
 
 
 def measured(
@@ -85,8 +155,8 @@ def measured(
     policies: Mapping[str, str] | None = None,
     resamples: int = 1000,
     seed: int = 0,
-) -> tuple[Figure, ...]:
-    """All figures of a statistic with bootstrap intervals over problems.
+) -> dict[str, Figure]:
+    """All figures of a statistic by name, with bootstrap intervals over problems.
 
     Args:
         items: in the order that the statistic knows.
@@ -97,8 +167,8 @@ def measured(
     """
     found = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)
     policies = policies or {}
-    return tuple(
-        Figure(
+    return {
+        name: Figure(
             name=name,
             value=interval.value,
             low=interval.low,
@@ -107,7 +177,7 @@ def measured(
             policy=policies.get(name.rpartition("/")[0], policies.get("", "")),
         )
         for name, interval in found.items()
-    )
+    }
 
 
 def shown(figure: Figure | Interval | None, *, scale: float = 100, digits: int = 1) -> str:
@@ -127,7 +197,7 @@ def write_html(result: Result, path: str | Path) -> None:
 
 def html(result: Result) -> Iterator[str]:
     """The report page in chunks."""
-    data = {f"data: {one['name']}": f"{one['bytes']:,} bytes, sha256 {one['sha256']}" for one in result.data}
+    data = {f"data: {one['name']}": f"{_size(one)}, sha256 {one['sha256']}" for one in result.data}
     settings = {key: str(value) for key, value in result.settings.items() if value is not None}
     return evaluation_html(
         EvaluationView(
@@ -138,6 +208,10 @@ def html(result: Result) -> Iterator[str]:
             settings={**settings, **data, "stepmark": version("stepmark")},
         )
     )
+
+
+def _size(one: Mapping[str, Any]) -> str:
+    return f"{one['bytes']:,} bytes" if "bytes" in one else f"{one['rows']:,} rows"
 
 
 def write_json(result: Result, path: str | Path) -> None:
@@ -151,7 +225,7 @@ def write_json(result: Result, path: str | Path) -> None:
         "facts": list(result.facts),
         "settings": dict(result.settings),
         "data": [dict(one) for one in result.data],
-        "figures": [asdict(figure) for figure in result.figures],
+        "figures": [asdict(figure) for figure in result.figures.values()],
         "tables": [asdict(table) for table in result.tables],
     }
     with atomic_write(path) as file:

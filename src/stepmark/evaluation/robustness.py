@@ -1,263 +1,432 @@
-"""Does the PRM judge the reasoning or its looks: scores before and after controlled changes of the same solutions.
-
-Changes that keep the meaning must not raise the score, changes that break it must lower it (`evaluation.perturbations`
-lists both). What is compared is the aggregate of the whole solution, its verdict, and, where a change made one known
-step wrong, the score of that step before and after.
-
-What is counted is defined in `evaluation.robustness_figures`.
-"""
+"""The robustness evaluation: tables, bars with intervals, and the changed solutions beside the originals."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.perturbations import (
-    PERTURBATIONS,
-    SEPARATOR,
-    Perturbed,
-    perturbation,
-    perturbed_solutions,
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.examples import card, problem
+from stepmark.evaluation.perturbations import PERTURBATIONS, perturbation
+from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.robustness_items import (
+    BREAKING,
+    PRESERVING,
+    Judging,
+    Trial,
+    items_of,
+    statistic,
+    to_grade,
+    trials,
 )
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
-from stepmark.models.grading import first_error as first_under
-from stepmark.records import LabelledSolution, ScoreKind
+from stepmark.metrics.intervals import Statistic
+from stepmark.models.grading import first_error
+from stepmark.settings import settings
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.plots import Bars, Series
+from stepmark.show.tables import Table
+from stepmark.show.views import ProblemView
 
-NOISE = 1e-5
-"""A change no greater than this is none: the same steps in another batch differ by as much in float32."""
-
-_MARGINS: dict[ScoreKind, float] = {"probability": 0.05, "margin": 0.1}
-"""A twentieth of the range; log-ratios and unbounded scores have no range to take a share of."""
-_UNBOUNDED_AGGREGATES = frozenset({"sum-logit"})
+Figures = Mapping[str, Figure]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Robustness:
-    """How a change of score is judged."""
+@settings
+class Robustness(Evaluation):
+    """Can the PRM be talked into a higher score, and does it see what is broken on purpose.
 
+    Changes that keep the meaning must not raise the score, changes that break it must lower it. Every solution is graded as it is and with
+    each change that applies to it: confident phrasing, formatting, restated or inflated steps; question removed, shuffled or swapped, steps
+    shuffled, numbers altered, truncated, irrelevant or repeated answers. What is changed depends on the seed and the solution alone. The
+    data are labelled solutions of any shape that stepmark evaluate reads (ProcessBench, PRMBench, candidates, TRL).
+    """
+
+    name: ClassVar[str] = "robustness"
+    only: tuple[str, ...] = ()
+    """These perturbations only (docs: robustness). Default: all."""
     aggregate: str | None = None
-    """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
-    threshold: float | None = None
-    """A step strictly under it is an error; None for the PRM's own."""
-    margin: float | None = None
-    """A rise by more than this is a success of the attack, in the unit of the aggregate; None for 0.05 with
-    probabilities and 0.1 with margins."""
+    """How step scores become the solution's score. Default: the PRM's own."""
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A step whose score is under it is an error. Default: the PRM's own."""
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """A rise by more than this is a success of the attack, in the unit of the aggregate. Default: 0.05 for probabilities, 0.1 for margins."""
 
-    def of(self, sheet: Sheet) -> Robustness:
-        """These settings with the PRM's own, and the default margin, in the place of None.
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `robustness_items.statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        changes = trials(run.take(self.read(run)), self.only or tuple(PERTURBATIONS), run.seed)
+        return self.of_trials(run.grade(to_grade(changes)), run, changes)
+
+    def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> Result:
+        """What the changes do to the scores of a PRM.
+
+        Args:
+            sheet: scores of `robustness_items.to_grade(changes)`.
+            run: the run.
+            changes: as `robustness_items.trials` makes them.
 
         Raises:
-            UnknownNameError: no such aggregate.
-            ScoreKindError: the aggregate means nothing for these scores.
-            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of
-                range.
+            UsageError: no changes, a case without scores, or settings that do not fit the scores.
         """
-        how = sheet.aggregate if self.aggregate is None else self.aggregate
-        if how is None:
-            raise UsageError("the scores do not say how their PRM aggregates; choose with --aggregate")
-        check_aggregate(how, sheet.kind)
-        threshold = sheet.threshold if self.threshold is None else self.threshold
-        if threshold is not None:
-            try:
-                check_score(threshold, sheet.kind, step=0)
-            except ValueError:
-                raise UsageError(f"the threshold {threshold!r} is no {sheet.kind}") from None
-        margin = self.margin
-        if margin is None:
-            if how in _UNBOUNDED_AGGREGATES or sheet.kind not in _MARGINS:
-                raise UsageError(
-                    f"there is no usual margin for the {how} of {sheet.kind} scores; give --margin, the rise that "
-                    "counts as a success of the attack"
+        if not changes:
+            raise UsageError("there is nothing to compare: no perturbation applies to any solution")
+        how = Judging(aggregate=self.aggregate, threshold=self.threshold, margin=self.margin).of(sheet)
+        items = items_of(changes, sheet, how)
+        threshold = "no threshold" if how.threshold is None else f"threshold {how.threshold:g}"
+        policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
+        figures = run.figures(items, statistic(items), {"": policy})
+        names = [name for name in PERTURBATIONS if any(item["perturbation"] == name for item in items)]
+        kept = [name for name in names if perturbation(name).keeps_meaning]
+        broken = [name for name in names if not perturbation(name).keeps_meaning]
+        # Where labels say which solutions are right, only those can be broken.
+        group = "/right" if any(item["right"] for item in items) else ""
+        sections = [Section(title="At a glance", text=_GLANCE, items=(_glance(names, figures, group),))]
+        if kept:
+            sections.append(
+                Section(title="Changes that keep the meaning", text=_KEPT, items=_kept(kept, figures))
+            )
+        if broken:
+            of = "the solutions that are right by their labels" if group else "all solutions"
+            sections.append(
+                Section(
+                    title="Changes that break the meaning",
+                    text=_BROKEN.format(of=of),
+                    items=_broken(broken, figures, group),
                 )
-            margin = _MARGINS[sheet.kind]
-        if not (math.isfinite(margin) and margin >= 0):
-            raise UsageError(f"expected a margin of 0 or more, found {margin!r}")
-        return Robustness(aggregate=how, threshold=threshold, margin=margin)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One change of one case: what is graded, and what it is compared with."""
-
-    original: Case
-    """The case that was changed."""
-    name: str
-    """The perturbation."""
-    perturbed: Perturbed
-    """What was made of it."""
-
-    @property
-    def case(self) -> Case:
-        """The changed solution as a case of its own, with the id "ID::NAME" and without judgements."""
-        solution = self.perturbed.solution
-        assert solution.id is not None  # `perturbed_solutions` gives every one an id
-        return Case(
-            id=solution.id,
-            labelled=LabelledSolution(solution=solution, judgements=((),) * len(solution.steps)),
-            where=self.original.where,
-            group=self.original.group,
-            policy=self.original.policy,
-            difficulty=self.original.difficulty,
+            )
+        sections.append(Section(title="What each change does", items=(_list(names, items),)))
+        sections.append(
+            Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names))
+        )
+        views = Views(
+            title=f"Robustness: {sheet.prm}",
+            facts=_facts(items, how),
+            tiles=_tiles(figures, group, names),
+            sections=sections,
+        )
+        return run.result(
+            self,
+            views,
+            figures,
+            items,
+            prm=sheet.prm,
+            identity=sheet.identity,
+            perturbations=", ".join(self.only or tuple(PERTURBATIONS)),
+            aggregate=how.aggregate,
+            threshold=how.threshold,
+            margin=how.margin,
         )
 
 
-def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), seed: int = 0) -> list[Trial]:
-    """Every change that applies to every case, in the order of the cases.
-
-    Those of one case that keep its question stand first, so that a PRM reads the question once for all of them.
-    Donors are the cases that are right by their labels, or all when none is known to be: a wrong solution of another
-    problem could be marked down for its own error.
-
-    Args:
-        cases: what is changed; ids are unique.
-        names: which perturbations.
-        seed: of every choice.
-
-    Raises:
-        UnknownNameError: no such perturbation.
-        UsageError: a perturbation needs solutions of another problem, and there is none.
-    """
-    if len({case.id for case in cases}) < len(cases):
-        raise UsageError("two cases have one id; expected every id once")
-    needs_donor = any(perturbation(name).needs_donor for name in names)
-    if needs_donor and len({case.solution.problem.text for case in cases}) < 2:
-        raise UsageError(
-            "question-swapped and irrelevant-solution need cases of two problems or more; leave them out"
-        )
-    right = [case.solution for case in cases if first_error(case.labelled) == -1]
-    several = len({solution.problem.text for solution in right}) > 1
-    donors = right if several else [case.solution for case in cases]
-    by_id = {case.id: case for case in cases}
-    named = (replace(case.solution, id=case.id) for case in cases)
-    made = perturbed_solutions(named, names, seed, donors=donors if needs_donor else ())
-    found = []
-    for own, copies in groupby(made, key=lambda copy: copy[0].rsplit(SEPARATOR, 1)[0]):
-        case = by_id[own]
-        question = case.solution.problem.text
-        changes = [Trial(original=case, name=name, perturbed=perturbed) for _, name, perturbed in copies]
-        found += sorted(changes, key=lambda trial: trial.perturbed.solution.problem.text != question)
-    return found
+_GLANCE = (
+    "An attack succeeds when a change that keeps the meaning turns a bad verdict into a good one or raises the score by more than "
+    "the margin, and when a change that breaks the meaning does not lower it. The verdict is fooled when a wrong solution "
+    "judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
+)
+_KEPT = (
+    "A right step stays right and a wrong one wrong, so the score must not rise. Attack success: the verdict turns from "
+    "bad to good, or the score rises by more than the margin. Flips to good: of the solutions that are wrong by their labels "
+    "and were judged bad, those judged good now. False alarms: of the right ones that were judged good, those judged bad now.\n\n"
+    "Steps that are added or cut change a product or a sum even where every step keeps its score: that is a weakness of the "
+    "aggregate."
+)
+_BROKEN = (
+    "The figures are over {of}. Does not fall: the score is no lower than before. Stays good: of the solutions judged good, "
+    "those that still are.\n\n"
+    "What is cut off or put in another order may leave every single step true. A PRM that rates steps on their own cannot "
+    "see that, and by a minimum or a product a truncated solution can only gain; the table says how much there is to gain for "
+    "a policy that stops early."
+)
+_EXAMPLES = (
+    "The original and its changed copy side by side: the attacks that succeeded by the largest rise (or smallest fall) of the score; "
+    "where none did, one change that had no effect of this sort."
+)
 
 
-def to_grade(found: Sequence[Trial]) -> list[Case]:
-    """What a PRM must read for these trials: each original once, followed by its changed copies."""
-    cases: list[Case] = []
-    for _, group in groupby(found, key=lambda trial: trial.original.id):
-        copies = list(group)
-        cases += [copies[0].original, *(trial.case for trial in copies)]
-    return cases
-
-
-def items_of(found: Sequence[Trial], sheet: Sheet, settings: Robustness) -> list[dict[str, Any]]:
-    """One row a trial, with all that is needed to compute every figure again.
-
-    Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
-    `group`, `right` (are the original's steps all right by its labels), `before` and `after` (the aggregate),
-    `good_before` and `good_after` (the verdict), `success` (of the attack), `steps_before` and `steps_after` (how many),
-    `broken_step`, `proven`, `step_before` and `step_after` (the scores of the broken step), `step_missed` (whether
-    it is not under the threshold now, asked only where it was not before), `note`, `refused` (why there is no score). What is
-    not known is None. The words are defined in `evaluation.robustness_figures`.
-
-    Args:
-        found: the trials.
-        sheet: scores of at least the cases of `to_grade(found)`.
-        settings: filled in by `Robustness.of`.
-
-    Raises:
-        UsageError: settings that are not filled in, a case without scores in the sheet, or an aggregate that is infinite.
-    """
-    if settings.aggregate is None or settings.margin is None:
-        raise UsageError("these settings are not filled in; use Robustness.of(sheet)")
-    by_id = {row.case.id: row for row in sheet.rows}
-    return [
-        _item(
-            trial,
-            _scores(by_id, trial.original.id),
-            _scores(by_id, trial.case.id),
-            settings.aggregate,
-            settings.threshold,
-            settings.margin,
-        )
-        for trial in found
+def _facts(items: Sequence[Item], how: Judging) -> list[str]:
+    originals = {item["original"]: item for item in items}
+    right = Counter(item["right"] for item in originals.values())
+    said = [
+        f"{len(originals):,} solutions of {len({item['problem'] for item in items}):,} problems ({right[True]:,} right and "
+        f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {len(items):,} changed copies. A change that "
+        "keeps the meaning must not raise the score; one that breaks it must lower it.",
+        f"The score of a solution is the {how.aggregate} of its steps; its verdict is good when no step is under "
+        f"{'a threshold, of which there is none here' if how.threshold is None else f'{how.threshold:g}'}; a rise "
+        f"of more than {how.margin:g} counts as a success of an attack.",
     ]
+    unscored = [item for item in items if item["before"] is None or item["after"] is None]
+    if unscored:
+        why = next((f": {item['refused']}" for item in unscored if item["refused"]), "")
+        said.append(
+            f"{len(unscored):,} comparisons have no score before or after the change and enter no figure of scores, "
+            f"first {unscored[0]['id']}{why}"
+        )
+    said.append(INTERVALS)
+    return said
 
 
-def _item(
-    trial: Trial, before: CaseScores, after: CaseScores, how: str, threshold: float | None, margin: float
-) -> dict[str, Any]:
-    keeps = perturbation(trial.name).keeps_meaning
-    first = first_error(trial.original.labelled)
-    scores = _aggregate(before, how), _aggregate(after, how)
-    good = _good(before, threshold), _good(after, threshold)
-    broken = trial.perturbed.broken_step
-    steps = (None, None) if broken is None else (before.scores[broken], after.scores[broken])
-    return {
-        "id": trial.case.id,
-        "original": trial.original.id,
-        "perturbation": trial.name,
-        "keeps_meaning": keeps,
-        "problem": trial.original.problem,
-        "group": trial.original.group,
-        "right": None if first is None else first == -1,
-        "before": scores[0],
-        "after": scores[1],
-        "good_before": good[0],
-        "good_after": good[1],
-        "success": _succeeds(keeps, *scores, good == (False, True), margin),
-        "steps_before": len(before.scores),
-        "steps_after": len(after.scores),
-        "broken_step": broken,
-        "proven": trial.perturbed.proven,
-        "step_before": steps[0],
-        "step_after": steps[1],
-        "step_missed": _missed(*steps, threshold),
-        "note": trial.perturbed.note,
-        "refused": before.refused or after.refused,
+def _tiles(figures: Figures, group: str, names: Sequence[str]) -> tuple[Tile, ...]:
+    wanted = (
+        (f"{PRESERVING}/flips to good", "Wrong solutions turned good", "by changes of looks alone"),
+        (f"{PRESERVING}/false alarms", "Right solutions turned bad", "by changes of looks alone"),
+        (f"{BREAKING}/success{group}", "Broken, and the score does not fall", "mean over the changes"),
+        (f"{BREAKING}/stays good{group}", "Broken, and still judged good", "mean over the changes"),
+        ("numbers-altered/step missed/proven", "Wrong calculations not noticed", "steps judged good before"),
+    )
+    tiles = []
+    for name, label, detail in wanted:
+        figure = figures.get(name)
+        if figure is None or figure.value is None:
+            continue
+        ends = (
+            ""
+            if figure.low is None or figure.high is None
+            else f"{100 * figure.low:.1f} to {100 * figure.high:.1f}; "
+        )
+        tiles.append(Tile(label=label, value=f"{100 * figure.value:.1f} %", detail=f"{ends}{detail}"))
+    return tuple(tiles)
+
+
+def _count(figure: Figure | None) -> str:
+    return "–" if figure is None or figure.value is None else f"{figure.value:,.0f}"
+
+
+def _score(figure: Figure | None) -> str:
+    return shown(figure, scale=1, digits=3)
+
+
+def _plain(figure: Figure | None) -> str:
+    return "–" if figure is None or figure.value is None else f"{figure.value:.3f}"
+
+
+def _glance(names: Sequence[str], figures: Figures, group: str) -> Table:
+    rows = []
+    for name in (*names, PRESERVING, BREAKING):
+        keeps = name == PRESERVING or (name in PERTURBATIONS and perturbation(name).keeps_meaning)
+        of = "" if keeps else group
+        if f"{name}/success{of}" not in figures:
+            continue
+        fooled = f"{name}/flips to good" if keeps else f"{name}/stays good{of}"
+        rows.append(
+            (
+                f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
+                "kept" if keeps else "broken",
+                _count(figures.get(f"{name}/n{of}")),
+                _score(figures.get(f"{name}/change{of}")),
+                shown(figures.get(f"{name}/success{of}")),
+                shown(figures.get(fooled)),
+            )
+        )
+    return Table(
+        title="What each change does to the score (shares in %; lower is better)",
+        columns=("Change", "Meaning", "Solutions", "Mean change", "Attack succeeds", "Verdict fooled"),
+        rows=tuple(rows),
+        align=("left", "left", "right", "right", "right", "right"),
+        note="Broken meaning: over the solutions that are right by their labels." if group else "",
+    )
+
+
+def _of_changes(
+    title: str, names: Sequence[str], mean: str, figures: Figures, group: str, shares: Mapping[str, str]
+) -> Table:
+    """What each change did, and the mean over them where there are several.
+
+    Args:
+        title: ends in "(shares in %)".
+        names: the changes.
+        mean: the name of the mean over them.
+        figures: all.
+        group: of solutions: "" or "/right".
+        shares: further figures, each with its column's title.
+    """
+    rows = [
+        (
+            name,
+            _count(figures.get(f"{name}/n{group}")),
+            _plain(figures.get(f"{name}/before{group}")),
+            _score(figures.get(f"{name}/change{group}")),
+            _plain(figures.get(f"{name}/median change{group}")),
+            *(shown(figures.get(f"{name}/{share}{group}")) for share in shares),
+        )
+        for name in (*names, *([mean] if len(names) > 1 else []))
+    ]
+    return Table(
+        title=title,
+        columns=("Change", "Solutions", "Score before", "Mean change", "Median change", *shares.values()),
+        rows=tuple(rows),
+        note="The last row: unweighted mean over the changes." if len(names) > 1 else "",
+    )
+
+
+def _kept(names: Sequence[str], figures: Figures) -> tuple[Table | Bars, ...]:
+    shares = {
+        "raised": "Raised",
+        "lowered": "Lowered",
+        "success": "Attack success",
+        "flips to good": "Flips to good",
+        "false alarms": "False alarms",
     }
+    title = "Changes that keep the meaning (shares in %)"
+    table = _of_changes(title, names, PRESERVING, figures, "", shares)
+    return table, *_bars("Change of the score; it must not rise", names, figures, ("", "/right", "/wrong"))
 
 
-def _succeeds(
-    keeps: bool, before: float | None, after: float | None, flips: bool, margin: float
-) -> bool | None:
-    if before is None or after is None:
-        return None
-    return flips or after - before > margin if keeps else after - before >= -NOISE
+_SERIES = {"": "All solutions", "/right": "Right by their labels", "/wrong": "Wrong by their labels"}
 
 
-def _missed(before: float | None, after: float | None, threshold: float | None) -> bool | None:
-    if before is None or after is None or threshold is None or before < threshold:
-        return None
-    return after >= threshold
-
-
-def _scores(by_id: Mapping[str, CaseScores], id: str) -> CaseScores:
-    if id not in by_id:
-        raise UsageError(
-            f"there are no scores for {id!r}; were they made with the same seed and perturbations?"
+def _bars(title: str, names: Sequence[str], figures: Figures, groups: Sequence[str]) -> tuple[Bars, ...]:
+    """The bars, or nothing where nothing changed: an axis from 0 to 0 shows less than the table."""
+    series = []
+    for group in groups:
+        of = [figures[f"{name}/change{group}"] for name in names]
+        if all(figure.value is None for figure in of):
+            continue
+        series.append(
+            Series(
+                name=_SERIES[group],
+                y=tuple(figure.value for figure in of),
+                low=tuple(figure.low for figure in of),
+                high=tuple(figure.high for figure in of),
+            )
         )
-    return by_id[id]
+    # With labels, "all solutions" says nothing that the two others do not.
+    chosen = series[1:] if len(series) == 3 else series
+    if not any(y for one in chosen for ends in (one.y, one.low or (), one.high or ()) for y in ends):
+        return ()
+    return (
+        Bars(
+            title=title,
+            y_label="mean change of the score",
+            labels=tuple(names),
+            series=tuple(chosen),
+            zero_line=True,
+        ),
+    )
 
 
-def _aggregate(row: CaseScores, how: str) -> float | None:
-    if row.steps is None:
-        return None
-    scores = row.steps.scores
-    if None in (scores[-1:] if how == "last" else scores):
-        return None
-    value = aggregate(scores, how, kind=row.steps.kind)
-    if not math.isfinite(value):
-        raise UsageError(
-            f"{row.case.id}: the {how} of its scores is {value}, which has no change; take another aggregate"
+def _broken(names: Sequence[str], figures: Figures, group: str) -> tuple[Table | Bars, ...]:
+    shares = {"raised": "Raised", "success": "Does not fall", "stays good": "Stays good"}
+    title = "Changes that break the meaning (shares in %)"
+    table = _of_changes(title, names, BREAKING, figures, group, shares)
+    bars = _bars("Change of the score; it must fall", names, figures, (group,))
+    with_step = [name for name in names if f"{name}/step change" in figures]
+    if not with_step:
+        return table, *bars
+    steps = Table(
+        title="The step that became wrong (shares in %)",
+        columns=(
+            "Change",
+            "Change of its score, all",
+            "right solutions",
+            "proven",
+            "Error missed, all",
+            "right solutions",
+            "proven",
+        ),
+        rows=tuple(
+            (
+                name,
+                *(_score(figures.get(f"{name}/step change{of}")) for of in ("", "/right", "/proven")),
+                *(shown(figures.get(f"{name}/step missed{of}")) for of in ("", "/right", "/proven")),
+            )
+            for name in with_step
+        ),
+        note="Missed: not under the threshold now, of those not under it before. Proven: the step's calculation was true and is false "
+        "now, by computation.",
+    )
+    return table, *bars, steps
+
+
+def _list(names: Sequence[str], items: Sequence[Item]) -> Table:
+    counts = Counter(item["perturbation"] for item in items)
+    total = len({item["original"] for item in items})
+    return Table(
+        title="The changes",
+        columns=("Change", "Meaning", "What it does", "Source, or what it is nearest to", "Applies to"),
+        rows=tuple(
+            (
+                name,
+                "kept" if perturbation(name).keeps_meaning else "broken",
+                perturbation(name).summary,
+                perturbation(name).source,
+                f"{counts[name]:,} of {total:,}",
+            )
+            for name in names
+        ),
+        align=("left", "left", "left", "left", "right"),
+    )
+
+
+_SHOWN = 3
+"""Examples of each change."""
+
+
+def examples(
+    sheet: Sheet, found: Sequence[Trial], items: Sequence[Item], how: Judging, names: Sequence[str]
+) -> tuple[Examples, ...]:
+    """A group of examples a change: the attacks that succeeded best, or one change that had no effect of this sort.
+
+    Args:
+        sheet: the scores.
+        found: the trials.
+        items: one a trial, in the same order.
+        how: settings, filled in.
+        names: the changes, in the order of the page.
+    """
+    by_id = {row.case.id: row for row in sheet.rows}
+    groups = []
+    for name in names:
+        pairs = [
+            (trial, item)
+            for trial, item in zip(found, items, strict=True)
+            if item["perturbation"] == name and item["success"] is not None
+        ]
+        # Of a wrong solution a rise may be what its change deserves (its error cut off), so right ones go first there.
+        succeeded = [
+            pair
+            for pair in pairs
+            if pair[1]["success"] and (pair[1]["keeps_meaning"] or pair[1]["right"] is not False)
+        ]
+        succeeded.sort(key=lambda pair: pair[1]["before"] - pair[1]["after"])
+        chosen = succeeded[:_SHOWN] or pairs[:1]
+        if chosen:
+            groups.append(
+                Examples(
+                    title=f"{name}: {len(succeeded):,} of {len(pairs):,} attacks succeeded",
+                    problems=tuple(_before_and_after(trial, item, by_id, how) for trial, item in chosen),
+                    text=perturbation(name).summary,
+                )
+            )
+    return tuple(groups)
+
+
+def _before_and_after(trial: Trial, item: Item, by_id: Mapping[str, CaseScores], how: Judging) -> ProblemView:
+    before, after = by_id[trial.original.id], by_id[trial.case.id]
+    assert how.aggregate is not None  # filled in
+    truth = {True: "right by its labels", False: "wrong by its labels", None: "no label"}[item["right"]]
+    note = [f"changed: {item['note']}", f"score {item['before']:.3f} → {item['after']:.3f}"]
+    question = trial.case.solution.problem.text
+    if question != trial.original.solution.problem.text:
+        note.append(f"question now: {question}")
+    cards = [
+        card(
+            row,
+            how=how.aggregate,
+            threshold=how.threshold,
+            found=first_error(row.scores, how.threshold),
+            note=words,
+            number=number,
         )
-    return value
-
-
-def _good(row: CaseScores, threshold: float | None) -> bool | None:
-    first = first_under(row.scores, threshold)
-    return None if first is None else first == -1
+        for number, (row, words) in enumerate(
+            ((before, f"original, {truth}"), (after, "; ".join(note))), start=1
+        )
+    ]
+    return replace(problem(before, cards[0]), cards=tuple(cards))

@@ -241,7 +241,7 @@ def _only_model(rows: Sequence[Row]) -> str | None:
     if _R_PRM in names or not names:
         return None
     if len(names) > 1:
-        raise UsageError(f"{rows[0].file}: scores of {', '.join(sorted(names))}; name one with --model-name")
+        raise UsageError(f"{rows[0].file}: scores of {', '.join(sorted(names))}; name one with `model_name`")
     return names.pop()
 
 
@@ -403,7 +403,7 @@ def _of_model(scores: dict[str, Any], row: Row, model: str | None) -> Any:
     if model is None and not scores:
         raise InputError("expected scores, found an empty object", where=row.where, field="scores")
     if model is None:
-        raise UsageError(f"{row.where}: scores of {', '.join(scores)}; name one with --model-name")
+        raise UsageError(f"{row.where}: scores of {', '.join(scores)}; name one with `model_name`")
     if model not in scores:
         raise InputError(
             f"there are no scores of {model!r}; known: {', '.join(scores)}", where=row.where, field="scores"

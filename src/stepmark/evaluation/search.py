@@ -1,348 +1,709 @@
-"""Search methods at matched compute: every method with the same hard budgets, on problems with reference answers.
-
-For each budget of a ladder, each method is made as large as it takes to spend it (`fitted`), and run on every problem with every seed.
-Whether a method is worth its tokens is then asked three ways: its accuracy beside that of a majority vote and of
-best-of-N with the same budget, and beside what those reach for as much as it has really spent (`search_figures`).
-
-What is counted and what is not:
-
-* A search that chooses nothing, an unfinished solution, or one that names no answer is wrong, and counted as such by name. An answer
-  that the verifier reaches no verdict on is left out of the accuracy, and counted.
-* Compute is `Cost.tokens` (or `Cost.flops`) of the search: the policy's and the PRM's together. What the fitting of sizes has cost is
-  told beside it, and belongs to no method.
-* Sizes are fitted on a few of the same problems, without looking at an answer.
-* A problem that a method refuses is left out for all, and named.
-"""
+"""A comparison of searches: models and problems in; figures, tables, examples where methods disagree, and their trees out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from stepmark.batching import Answerer, ReplyStore
-from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.search_entrants import Entrant, Fit, Shape, entrants, equipped, starting_size
-from stepmark.evaluation.search_width import position_sums
-from stepmark.problems.answers import Verifier
-from stepmark.records import Problem, Refusal
-from stepmark.search.run import run
-from stepmark.search.searching import Budget, Candidate, Found, Searching, at_least
+from pydantic import Field
 
-Item = dict[str, Any]
-Unit = Literal["tokens", "flops"]
+from stepmark.errors import UsageError
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
+from stepmark.evaluation.search_contest import Arena, Contest, Contested, Unit, contest, search_of
+from stepmark.evaluation.search_entrants import BASELINES, METHODS, Shape, entrants
+from stepmark.evaluation.search_figures import ENDS, POSITIONS, STOPS, cells_of, statistic
+from stepmark.metrics.first_error import found_error
+from stepmark.metrics.intervals import Statistic
+from stepmark.models import policies, scorer
+from stepmark.models.identity import identity_of
+from stepmark.models.lazy import Lazy
+from stepmark.models.policies import Policy
+from stepmark.models.prm import PRM
+from stepmark.models.replies import ReplyFile
+from stepmark.own import Own
+from stepmark.problems import answers
+from stepmark.problems.answers import isolation_note, isolation_of, open_verifier
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.problems.sources import read_problems
+from stepmark.records import Problem
+from stepmark.search.methods import OF_THE_RUN, own_search
+from stepmark.search.report import view_of
+from stepmark.search.searching import Candidate, Found, Grading, ModelSize, Searching, Sizes, Steps
+from stepmark.settings import settings
+from stepmark.show import colour
+from stepmark.show.compute import Point, compute_plot
+from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.plots import Lines
+from stepmark.show.search import SearchView
+from stepmark.show.search_page import SearchPage, search_html
+from stepmark.show.tables import ABSENT, Align, Table
+from stepmark.show.views import CardView, ProblemView, StepView
+from stepmark.store import hold
 
-_ENOUGH = 0.9
-"""Of a budget: a size that spends so much is large enough."""
-_CUT = 0.5
-"""Share of searches that the budget may cut short; a size that has more cut short is too large."""
-_TRIALS: Mapping[Fit, int] = {"round": 5, "children": 5, "field": 8}
-_FASTEST: Mapping[Fit, float] = {"round": 2.0, "children": 2.0, "field": 8.0}
-"""How many times larger the next size may be; nobody knows where a search of one's own should begin, so it begins at 1."""
+SHOWN = 4
+"""Examples of each sort."""
+
+FEW = 30
+"""Of fewer problems a bootstrap interval is too narrow: the report says so."""
+
+_SAMPLING = ("greedy", "majority", "best-of-n", "weighted-vote", "adaptive")
+"""Methods that write whole solutions; the others grow trees."""
+
+Figures = Mapping[str, Figure]
+
+_CERTAIN = 20
+"""A separation beyond this is not written in digits: the scores are hardly ever wrong."""
+
+_NAMES = {"majority": "majority vote", "best-of-n": "best-of-N"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contest:
-    """Settings of the comparison.
+@settings
+class SearchContest(Evaluation):
+    """Search methods at matched compute: accuracy against what policy and PRM spend together.
 
-    Raises:
-        UsageError: a setting out of its range.
+    Every method is made as large as a budget allows and run on every problem; a majority vote and best-of-N always stand beside it. The data
+    are problems with reference answers. A run that was stopped continues with the same call. trees.html shows searches on which methods
+    disagree.
     """
 
+    name: ClassVar[str] = "search"
+    models: ClassVar[tuple[str, ...]] = ("prm", "policy")
     budgets: tuple[float, ...]
-    """What a problem may cost, in increasing order: one point of each curve."""
+    """What a problem may cost, one point of each curve: 500 1000 2000 4000."""
     unit: Unit = "tokens"
-    """Of the budgets: tokens of both models, or floating-point operations of both, which needs their sizes."""
-    methods: tuple[str, ...]
-    """Which of the library's; `BASELINES` are always among them."""
-    own: tuple[Searching, ...] = ()
-    """Searches of one's own beside them; see `search_entrants.own_entrant`."""
-    seeds: int = 1
-    """How often each search is run, with other samples."""
+    """Of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
+    methods: tuple[str, ...] = ()
+    """Which methods; majority and best-of-n are always among them. Default: all. A search of your own as package.module:Class."""
+    own_settings: tuple[str, ...] = ()
+    """A field of your own search, as name=value; once for each. With several of your own: package.module:Class.name=value."""
+    seeds: Annotated[int, Field(ge=1)] = 1
+    """Run everything so often, with other samples: accuracies are means over them, and their spread is shown."""
+    aggregate: str | None = None
+    """How step scores make one number. Default: the PRM's own."""
     shape: Shape = field(default_factory=Shape)
-    pilot: int = 12
-    """Problems that sizes are fitted on, evenly spaced; 0 takes what a solution costs best-of-N for granted."""
+    """What the searches have in common."""
+    pilot: Annotated[int, Field(ge=0)] = 12
+    """Problems that sizes are fitted on; 0 takes what a solution costs best-of-N for granted."""
+    how: Steps = field(default_factory=Steps)
+    """How steps are written; the run's seed counts."""
+    verifier: str = "math"
+    """What says whether an answer is right: math, number, choice, text, code, or "package.module:Class"."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
+    isolation: Isolation | None = None
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+    policy_parameters: Annotated[float, Field(gt=0)] | None = None
+    """Weights of the policy, to count operations, without the table of embeddings."""
+    prm_parameters: Annotated[float, Field(gt=0)] | None = None
+    """Weights of the PRM, to count operations."""
+    in_flight: Annotated[int, Field(ge=1)] = 16
+    """Problems that are searched at once."""
+    memory_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens whose keys and values the PRM keeps at most. Default: 65,536."""
+    policy_memory_tokens: Annotated[int, Field(ge=0)] = 65_536
+    """Tokens whose keys and values a policy in this process keeps; 0 for none."""
+    replies: str | Path | None = None
+    """The store of replies, such as an earlier FOUND.replies.sqlite of stepmark search. Default: one in the folder of results."""
 
     def __post_init__(self) -> None:
-        budgets = self.budgets
-        if not budgets or list(budgets) != sorted(set(budgets)) or not 0 < budgets[0] < math.inf:
-            raise UsageError(f"budgets: expected increasing numbers above 0, found {list(budgets)}")
-        if self.unit == "tokens" and any(budget != int(budget) for budget in budgets):
-            raise UsageError(f"budgets: expected whole numbers of tokens, found {list(budgets)}")
-        at_least("seeds", self.seeds, 1)
-        at_least("pilot", self.pilot, 0)
+        if self.unit == "flops" and None in (self.policy_parameters, self.prm_parameters):
+            raise UsageError("`unit` flops needs `policy_parameters` and `prm_parameters`")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The budgets as figures name them."""
-        return tuple(f"{budget:.15g}" for budget in self.budgets)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arena:
-    """What searches run in: models, verifier, store."""
-
-    answerers: Mapping[type, Answerer]
-    verifier: Verifier
-    common: Searching
-    """How steps are written (with the first seed), the grading, and the sizes of the models; its budget is not read."""
-    store: ReplyStore | None = None
-    """Keeps every reply: an interrupted comparison goes on where it was, and examples cost nothing."""
-    in_flight: int = 16
-    tell: Callable[[str], None] = lambda line: None
-    """Told what is done, a line each."""
-    verdicts: dict[tuple[str | None, str], bool | None] = field(default_factory=dict)
-
-    def search(self, problems: Sequence[Problem], search: Searching) -> list[Found | Refusal]:
-        """One method on some problems."""
-        # A `Searching` without `search` is abstract; every entrant has it.
-        return list(
-            run(problems, search, self.answerers, store=self.store, in_flight=self.in_flight)  # type: ignore[arg-type]
-        )
-
-    def right(self, problem: Problem, candidate: Candidate) -> bool | None:
-        """Whether a solution's answer is right; None without a verdict. One without an answer, or unfinished, is not."""
-        if not candidate.finished or candidate.answer is None:
-            return False
-        key = (problem.id, candidate.answer)
-        if key not in self.verdicts:
-            self.verdicts[key] = self.verifier.verify(candidate.text, problem.answer or "").correct
-        return self.verdicts[key]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fitted:
-    """The size of a method at a budget, and how the pilot went with it."""
-
-    method: str
-    budget: str
-    size: int
-    spent: float | None
-    """Mean of the pilot; None without one."""
-    cut: float | None
-    """Share of the pilot's searches that the budget ended."""
-    tried: int
-    """Sizes that were tried."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contested:
-    """A finished comparison."""
-
-    items: list[Item]
-    fits: tuple[Fitted, ...]
-    refused: tuple[str, ...]
-    """Problems that were left out, each with why."""
-
-
-def contest(problems: Sequence[Problem], settings: Contest, arena: Arena) -> Contested:
-    """Run every method at every budget with every seed.
-
-    Items have `id`, `problem` (the id), `runs`: method -> budget -> a list along the seeds of {`right` (None: no verdict), `end`: "right",
-    "wrong", "no verdict", "no answer", "unfinished" or "nothing", `stopped`, `spent` in the unit, `tokens`, `decoded`, `prm`, `candidates`,
-    `found` (a candidate is right), `answer`}; and `spread`, see `search_width.position_sums`.
-
-    Raises:
-        InputError: no problems, one without a reference answer or an id that stands twice.
-        UsageError: a budget that cannot be kept; greedy sampling.
-        BackendError: a model failed; what was done is in the store.
-    """
-    _check(problems, arena)
-    named = entrants(settings.methods, settings.shape, settings.own)
-    some = _evenly(problems, max(1, settings.pilot))
-    sampled = {}
-    if any(entrant.fit == "round" for entrant in named):
-        best = next(entrant for entrant in named if entrant.name == "best-of-n")
-        for budget in settings.budgets:
-            mean = _mean_run(some, search_of(best, 1, budget, 0, settings, arena), settings, arena)
-            sampled[budget] = mean.solutions
-    fits = tuple(
-        _fitted(entrant, budget, name, some, sampled.get(budget, 1.0), settings, arena)
-        for entrant in named
-        for budget, name in zip(settings.budgets, settings.names, strict=True)
-    )
-    items: dict[str | None, Item] = {
-        problem.id: {"id": problem.id, "problem": problem.id, "runs": {}, "spread": []}
-        for problem in problems
-    }
-    refused: dict[str | None, str] = {}
-    for seed in range(settings.seeds):
-        for budget, name in zip(settings.budgets, settings.names, strict=True):
-            for entrant in named:
-                size = next(fit.size for fit in fits if (fit.method, fit.budget) == (entrant.name, name))
-                search = search_of(entrant, size, budget, seed, settings, arena)
-                sized = "" if entrant.fit == "none" else f"size {size}, "
-                arena.tell(
-                    f"{entrant.name} at {name} {settings.unit}, {sized}seed {search.how.seed}: {len(problems)} problems"
-                )
-                for problem, found in zip(problems, arena.search(problems, search), strict=True):
-                    if isinstance(found, Refusal):
-                        refused[problem.id] = str(found.error)
-                        continue
-                    row = items[problem.id]
-                    cells = row["runs"].setdefault(entrant.name, {}).setdefault(name, [])
-                    cells.append(run_row(found, settings.unit, arena))
-                    if entrant.name == "best-of-n" and budget == settings.budgets[-1]:
-                        row["spread"] += _judged_scores(found, arena)
-    kept = [item for id_, item in items.items() if id_ not in refused]
-    if not kept:
-        raise InputError("no problem could be searched: " + next(iter(refused.values())))
-    for item in kept:
-        item["spread"] = position_sums(item["spread"], arena.common.grading)
-    return Contested(items=kept, fits=fits, refused=tuple(refused.values()))
-
-
-def search_of(
-    entrant: Entrant, size: int, budget: float, seed: int, settings: Contest, arena: Arena
-) -> Searching:
-    """A method's search at a size, with a budget, and with the samples of the seed-th run."""
-    common = arena.common
-    limit = Budget(tokens=int(budget)) if settings.unit == "tokens" else Budget(flops=budget)
-    how = replace(common.how, seed=common.how.seed + seed)
-    return equipped(entrant.sized(size), replace(common, how=how, budget=limit))
-
-
-def spent(found: Found, unit: Unit) -> float:
-    """What a search has cost, in the unit of the budgets."""
-    value = found.cost.tokens if unit == "tokens" else found.cost.flops
-    assert value is not None, "a budget that needs a count is refused where it is not told"
-    return float(value)
-
-
-def run_row(found: Found, unit: Unit, arena: Arena) -> dict[str, Any]:
-    """One search as one JSON object; see `contest`."""
-    chosen = found.solution
-    right: bool | None = False
-    if chosen is None:
-        end = "nothing"
-    elif not chosen.finished:
-        end = "unfinished"
-    elif chosen.answer is None:
-        end = "no answer"
-    else:
-        right = arena.right(found.problem, chosen)
-        end = "no verdict" if right is None else "right" if right else "wrong"
-    return {
-        "right": right,
-        "end": end,
-        "stopped": found.stopped,
-        "spent": spent(found, unit),
-        "tokens": found.cost.tokens,
-        "decoded": found.cost.decoded,
-        "prm": found.cost.prm,
-        "candidates": sum(one.finished for one in found.candidates),
-        "found": any(arena.right(found.problem, one) is True for one in found.candidates),
-        "answer": None if chosen is None else chosen.answer,
-    }
-
-
-def _judged_scores(found: Found, arena: Arena) -> list[tuple[bool, tuple[float, ...]]]:
-    """Of each finished candidate whether it is right, and its step scores; those without a verdict or a score are left out."""
-    judged = []
-    for one in found.candidates:
-        right = arena.right(found.problem, one)
-        scores = tuple(score for score in one.scores if score is not None)
-        if right is not None and one.finished and scores and len(scores) == len(one.scores):
-            judged.append((right, scores))
-    return judged
-
-
-def _fitted(
-    entrant: Entrant,
-    budget: float,
-    name: str,
-    some: Sequence[Problem],
-    solutions: float,
-    settings: Contest,
-    arena: Arena,
-) -> Fitted:
-    """The size at which a method spends a budget.
-
-    A size is enlarged in proportion to what it leaves unspent until the pilot spends 90 % of the budget on average. Of methods that are
-    worse off when they are cut short, one that has more than half of its searches ended by the budget is too large, and so is one that
-    spends no more than a smaller one: the middle between that and the largest good size is tried next, half of it where none is good yet.
-    """
-    if entrant.fit == "none":
-        return Fitted(method=entrant.name, budget=name, size=1, spent=None, cut=None, tried=0)
-    size = best = starting_size(entrant, solutions)
-    measured: _Mean | None = None
-    good = 0  # the largest size that is not too large; 0 as long as there is none
-    too_large: int | None = None
-    tried = 0
-    while settings.pilot and tried < _TRIALS[entrant.fit]:
-        tried += 1
-        arena.tell(f"fitting {entrant.name} at {name} {settings.unit}: size {size} on {len(some)} problems")
-        now = _mean_run(some, search_of(entrant, size, budget, 0, settings, arena), settings, arena)
-        cut = entrant.fit != "children" and now.cut > _CUT
-        if cut or (good and measured is not None and now.spent <= measured.spent):
-            too_large = size
-        else:
-            good = size
-        if good == size or not good:  # of sizes that are all too large, the smallest
-            best, measured = size, now
-        if good == size and now.spent >= _ENOUGH * budget:
-            break
-        if too_large is None:
-            size = _larger(entrant, size, budget / max(now.spent, 1e-9))
-        else:
-            size = max(entrant.least, (good + too_large) // 2)
-        # Of a beam, sizes between two multiples of k are one search.
-        if entrant.sized(size) == entrant.sized(best):
-            break
-    return Fitted(
-        method=entrant.name,
-        budget=name,
-        size=best,
-        spent=None if measured is None else measured.spent,
-        cut=None if measured is None else measured.cut,
-        tried=tried,
-    )
-
-
-def _larger(entrant: Entrant, size: int, unspent: float) -> int:
-    """The next size, in proportion to what is unspent; the next one that makes another search."""
-    least = max(size + 1, round(size * min(_FASTEST[entrant.fit], unspent)))
-    here = entrant.sized(size)
-    return next((larger for larger in range(least, 2 * least) if entrant.sized(larger) != here), least)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mean:
-    spent: float
-    cut: float
-    solutions: float
-
-
-def _mean_run(problems: Sequence[Problem], search: Searching, settings: Contest, arena: Arena) -> _Mean:
-    found = [one for one in arena.search(problems, search) if isinstance(one, Found)]
-    if not found:
-        return _Mean(spent=0.0, cut=0.0, solutions=1.0)
-    return _Mean(
-        spent=math.fsum(spent(one, settings.unit) for one in found) / len(found),
-        cut=sum(one.stopped == "budget" for one in found) / len(found),
-        solutions=max(1.0, sum(len(one.candidates) for one in found) / len(found)),
-    )
-
-
-def _evenly(problems: Sequence[Problem], count: int) -> list[Problem]:
-    count = min(count, len(problems))
-    return [problems[at * len(problems) // count] for at in range(count)]
-
-
-def _check(problems: Sequence[Problem], arena: Arena) -> None:
-    if not problems:
-        raise InputError("there are no problems: expected at least one with its reference answer")
-    if arena.common.how.temperature == 0:
-        raise UsageError(
-            "temperature 0: all samples of a prefix would be one; search needs a temperature above 0"
-        )
-    seen: set[str | None] = set()
-    for problem in problems:
-        if problem.id is None or problem.id in seen:
-            raise InputError(
-                "expected an id of its own for each problem", where=problem.id or problem.text[:60]
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        if run.scores is not None or run.model_name is not None:
+            raise UsageError(
+                "`scores` and `model_name`: a search asks the PRM for what it writes; there are no scores to read"
             )
-        if not (problem.answer or "").strip():
-            raise InputError("expected a reference answer", where=problem.id, field="answer")
-        seen.add(problem.id)
+        if run.policy is None:
+            raise UsageError("expected `policy`, which writes what is searched")
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `search_figures.statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        theirs = self._own()
+        names = tuple(name for name in self.methods if name not in theirs) if self.methods else METHODS
+        contest_ = Contest(
+            budgets=self.budgets,
+            unit=self.unit,
+            methods=names,
+            own=tuple(one.method for one in theirs.values()),
+            seeds=self.seeds,
+            pilot=self.pilot,
+            shape=self.shape,
+        )
+        entrants(contest_.methods, contest_.shape, contest_.own)
+        every = [problem for file in run.data for problem in read_problems(file, columns=run.columns)]
+        problems = run.spaced(every)
+        if len(problems) < len(every):
+            run.facts.append(
+                f"Only {len(problems):,} of the data's {len(every):,} problems were taken (limit {run.limit}), evenly spaced."
+            )
+        with ExitStack() as stack:
+            verifier = stack.enter_context(
+                open_verifier(self.verifier, percent=self.percent, isolation=self.isolation)
+            )
+            isolation = isolation_of(self.verifier, self.isolation)
+            if isolation is not None:
+                run.note(isolation_note(isolation))
+            stack.enter_context(hold(made_folder(run.folder)))
+            prm: PRM = run.loaded(run.prm)
+            named = run.policy
+            if isinstance(named, Lazy):
+                named = named.with_arguments(counts=True, memory_tokens=self.policy_memory_tokens)
+            policy: Policy = run.loaded(named)
+            grading = Grading(aggregate=self.aggregate or prm.default_aggregate, kind=prm.score_kind)
+            store = stack.enter_context(closing(ReplyFile(self.replies or run.folder / "replies.sqlite")))
+            arena = Arena(
+                answerers={
+                    **policies.answerers(policy),
+                    **scorer.answerers(prm, memory_tokens=self.memory_tokens),
+                    **answers.answerers(verifier),
+                },
+                verifier=verifier,
+                common=Searching(
+                    how=replace(self.how, seed=run.seed),
+                    grading=grading,
+                    sizes=Sizes(policy=_size(self.policy_parameters), prm=_size(self.prm_parameters)),
+                ),
+                store=store,
+                in_flight=self.in_flight,
+                tell=lambda line: run.note(f"{line}; {policy.tokens_written:,} tokens written so far"),
+            )
+            try:
+                return self.of_arena(
+                    problems,
+                    contest_,
+                    arena,
+                    run,
+                    prm=prm.name,
+                    policy=policy.name,
+                    threshold=prm.default_threshold,
+                    **_facts_of(theirs),
+                    isolation=isolation,
+                    aggregate=grading.aggregate,
+                    prm_identity=identity_of(prm),
+                    policy_identity=policy.identity,
+                )
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"every reply is kept in {store.path}; the same command continues"
+                ) from None
+
+    def _own(self) -> dict[str, Own]:
+        """The caller's own searches among the methods, by how they are named, each with its settings.
+
+        Raises:
+            UsageError: no such search, one named twice, or a setting that belongs to none.
+        """
+        names = [name for name in self.methods if ":" in name]
+        given: dict[str, list[str]] = {name: [] for name in names}
+        if len(given) < len(names):
+            raise UsageError(f"`methods` {' '.join(names)}: one is named twice")
+        for one in self.own_settings:
+            key = one.partition("=")[0]
+            if not names:
+                raise UsageError(
+                    f"`settings` {one}: it sets a field of a search of your own, and `methods` names none (package.module:Class)"
+                )
+            whose = next((name for name in names if key.startswith(f"{name}.")), None)
+            if whose is None and len(names) > 1:
+                raise UsageError(
+                    f"`settings` {one}: of which search? Expected one of "
+                    + ", ".join(f"{n}.{one}" for n in names)
+                )
+            given[whose or names[0]].append(one if whose is None else one[len(whose) + 1 :])
+        return {name: own_search(name, values, setting="methods") for name, values in given.items()}
+
+    def of_arena(
+        self,
+        problems: Sequence[Problem],
+        contest_: Contest,
+        arena: Arena,
+        run: Run,
+        *,
+        prm: str,
+        policy: str,
+        threshold: float | None = None,
+        **filled: Any,
+    ) -> Result:
+        """Compare the methods and report it.
+
+        Args:
+            problems: with reference answers.
+            contest_: methods, budgets, seeds.
+            arena: the models. With a store, the examples are searched again for nothing.
+            run: the run.
+            prm: the PRM's name.
+            policy: the policy's name.
+            threshold: a step under it is an error, for the colours; None for no such point.
+            filled: further settings of the result.
+
+        Raises:
+            InputError: problems that cannot be compared on; see `search_contest.contest`.
+            UsageError: a budget that cannot be kept.
+            BackendError: a model failed.
+        """
+        contested = contest(problems, contest_, arena)
+        figures = run.figures(contested.items, statistic(contested.items))
+        examples = _examples(problems, contested, contest_, arena, threshold)
+        ends, seeds = (
+            ends_table(contested, figures, contest_),
+            seeds_table(contested, figures, contest_),
+        )
+        aggregate = arena.common.grading.aggregate
+        fitted = sum(fit.tried for fit in contested.fits)
+        count = len(contested.items)
+        trees = tuple(view for _, views in examples for view in views)
+        views = Views(
+            title=f"Search: {policy} with {prm}",
+            facts=(
+                f"{count:,} problems, {contest_.seeds} {'seed' if contest_.seeds == 1 else 'seeds'}; budgets are limits on "
+                f"{contest_.unit} a problem, the policy's and the PRM's together.",
+                f"Prefixes and solutions are compared by the {aggregate} of their step scores.",
+                *(
+                    [
+                        f"Sizes were fitted on {min(contest_.pilot, len(problems))} of these problems without looking at answers, in {fitted} "
+                        "runs that no method is charged for."
+                    ]
+                    if fitted
+                    else []
+                ),
+                *(
+                    [
+                        f"With only {count} {'problem' if count == 1 else 'problems'} the intervals are too narrow, and "
+                        "of a method that is right on all or on none they have no width: read no star as a finding."
+                    ]
+                    if count < FEW
+                    else []
+                ),
+                *(f"Left out: {why}" for why in contested.refused),
+                advice(figures),
+            ),
+            remarks=(INTERVALS,),
+            tiles=_tiles(contested, figures, contest_),
+            sections=(
+                Section(
+                    title="Accuracy against compute",
+                    text="Every method with the same limits. A method is worth its tokens where it is above both the majority vote and best-of-N at what "
+                    "it has spent.",
+                    items=(
+                        accuracy_table(contested, figures, contest_),
+                        spent_table(contested, figures, contest_),
+                        *difference_tables(contested, figures, contest_),
+                        plot(contested, figures, contest_),
+                    ),
+                ),
+                Section(
+                    title="How searches end",
+                    items=tuple(
+                        one
+                        for one in (ends, found_table(contested, figures, contest_), seeds)
+                        if one is not None
+                    ),
+                ),
+                Section(
+                    title="How well do the scores separate right from wrong?",
+                    text=advice(figures),
+                    items=(spread_table(figures, aggregate),),
+                ),
+                Section(
+                    title="Where they disagree",
+                    text="With the largest budget and the first seed.",
+                    items=tuple(group for group, _ in examples),
+                ),
+            ),
+            pages={"trees.html": lambda: _trees(trees, prm)} if trees else {},
+        )
+        sizes = {f"{fit.method} at {fit.budget}": fit.size for fit in contested.fits if fit.tried}
+        return run.result(self, views, figures, contested.items, prm=prm, sizes=sizes, **filled)
+
+
+def _trees(trees: tuple[SearchView, ...], prm: str) -> Iterator[str]:
+    page = SearchPage(
+        title="Searches on which methods disagree", searches=trees, facts=(f"Scores by {prm}.",)
+    )
+    return search_html(page)
+
+
+def _facts_of(theirs: Mapping[str, Own]) -> dict[str, Any]:
+    """What the result says of the caller's own searches."""
+    facts = {
+        one.method.name: {
+            "settings": {
+                key: value for key, value in asdict(one.method).items() if key not in (*OF_THE_RUN, "how")
+            },
+            "source": one.source,
+        }
+        for one in theirs.values()
+    }
+    return {"own": json.loads(json.dumps(facts, default=str))} if facts else {}
+
+
+def _size(parameters: float | None) -> ModelSize | None:
+    return None if parameters is None else ModelSize(parameters=parameters)
+
+
+def _tiles(found: Contested, figures: Mapping[str, Figure], settings: Contest) -> tuple[Tile, ...]:
+    """Accuracy at the largest budget: the two that searches are measured by, then the trees."""
+    most = settings.names[-1]
+    names = [name for name, budget in cells_of(found.items) if budget == most]
+    tiles: list[Tile] = []
+    for name in [*(n for n in ("majority", "best-of-n") if n in names), *names]:
+        figure = figures.get(f"accuracy/{name}/{most}")
+        if (
+            figure is None
+            or figure.value is None
+            or any(tile.label.startswith(f"{name}, ") for tile in tiles)
+        ):
+            continue
+        low, high = figure.low, figure.high
+        tiles.append(
+            Tile(
+                label=f"{name}, {words(settings.budgets[-1])} {settings.unit}, %",
+                value=f"{100 * figure.value:.1f}",
+                detail="" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}",
+            )
+        )
+    return tuple(tiles)
+
+
+def _examples(
+    problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena, threshold: float | None
+) -> list[tuple[Examples, list[SearchView]]]:
+    """Problems on which trees and samples disagree, searched again (from the store), with cards and trees."""
+    budget = settings.names[-1]
+    sorts: dict[str, list[str]] = {"right only by growing trees": [], "right only by whole samples": []}
+    for item in found.items:
+        right = {name: cells[budget][0]["right"] for name, cells in item["runs"].items() if budget in cells}
+        trees = [value for name, value in right.items() if name not in _SAMPLING]
+        samples = [right[name] for name in ("majority", "best-of-n") if name in right]
+        if True in trees and samples and not any(value is not False for value in samples):
+            sorts["right only by growing trees"].append(item["id"])
+        if trees and True in samples and not any(value is not False for value in trees):
+            sorts["right only by whole samples"].append(item["id"])
+    by_id = {problem.id: problem for problem in problems}
+    groups = []
+    for title, ids in sorts.items():
+        kept = ids if len(ids) <= SHOWN else [ids[at * len(ids) // SHOWN] for at in range(SHOWN)]
+        if not kept:
+            continue
+        again = _again([by_id[id_] for id_ in kept], found, settings, arena)
+        views, trees_of = [], []
+        for number, id_ in enumerate(kept, start=1):
+            searches = [(name, one) for name, ones in again.items() for one in ones if one.problem.id == id_]
+            views.append(_problem(number, by_id[id_], searches, arena, threshold))
+            trees_of += [
+                replace(view_of(one, threshold=threshold, judge=_judge(arena)), name=f"{id_}: {name}")
+                for name, one in searches
+                if name not in _SAMPLING
+            ]
+        groups.append(
+            (
+                Examples(
+                    title=f"{title[0].upper()}{title[1:]} ({len(ids):,})",
+                    problems=tuple(views),
+                    text=f"{len(kept)} of {len(ids):,}: what each method chose.",
+                ),
+                trees_of,
+            )
+        )
+    return groups
+
+
+def _again(
+    problems: Sequence[Problem], found: Contested, settings: Contest, arena: Arena
+) -> dict[str, list[Found]]:
+    again = {}
+    for entrant in entrants(settings.methods, settings.shape, settings.own):
+        size = next(
+            fit.size for fit in found.fits if (fit.method, fit.budget) == (entrant.name, settings.names[-1])
+        )
+        search = search_of(entrant, size, settings.budgets[-1], 0, settings, arena)
+        again[entrant.name] = [one for one in arena.search(problems, search) if isinstance(one, Found)]
+    return again
+
+
+def _judge(arena: Arena) -> Any:
+    return lambda text, gold: arena.verifier.verify(text or None, gold).correct
+
+
+def _problem(
+    number: int,
+    problem: Problem,
+    searches: Sequence[tuple[str, Found]],
+    arena: Arena,
+    threshold: float | None,
+) -> ProblemView:
+    """A problem with a card for each different choice."""
+    chosen: dict[str, tuple[list[str], Candidate]] = {}
+    for name, one in searches:
+        if one.solution is not None:
+            # A choice that was scored stands for the same text without scores.
+            names, first = chosen.setdefault(one.solution.text, ([], one.solution))
+            names.append(name)
+            if first.aggregate is None:
+                chosen[one.solution.text] = (names, one.solution)
+    nothing = [name for name, one in searches if one.solution is None]
+    cards = tuple(
+        _card(at, names, one, arena.right(problem, one), arena, threshold)
+        for at, (names, one) in enumerate(chosen.values(), start=1)
+    )
+    note = f"{problem.id} · reference answer {problem.answer}"
+    if nothing:
+        note += f" · chose nothing: {', '.join(nothing)}"
+    return ProblemView(number=number, text=problem.text, note=note, cards=cards)
+
+
+def _card(
+    number: int,
+    names: Sequence[str],
+    one: Candidate,
+    right: bool | None,
+    arena: Arena,
+    threshold: float | None,
+) -> CardView:
+    grading = arena.common.grading
+    said = "no verdict" if right is None else "right" if right else "wrong"
+    answer = "no answer" if one.answer is None else f"answer {one.answer}"
+    whole = None not in one.scores and one.scores
+    first = None if threshold is None or not whole else found_error(one.scores, threshold)
+    return CardView(
+        number=number,
+        title=", ".join(names),
+        note=f"{said}, {answer}" + ("" if one.finished else ", unfinished"),
+        kind=grading.kind,
+        threshold=threshold,
+        score=one.aggregate,
+        aggregate=grading.aggregate,
+        place=colour.aggregate_position(one.aggregate, grading.aggregate, grading.kind, threshold),
+        aggregates=(),
+        first_error=first,
+        steps=tuple(
+            StepView(text=step, score=score) for step, score in zip(one.steps, one.scores, strict=True)
+        ),
+    )
+
+
+def methods_of(contested: Contested) -> list[str]:
+    """The methods, in the order of the tables."""
+    return list(dict.fromkeys(name for name, _ in cells_of(contested.items)))
+
+
+def _right(columns: int) -> tuple[Align, ...]:
+    right: Align = "right"
+    return ("left", *(right,) * columns)
+
+
+def _budgets(settings: Contest) -> tuple[str, ...]:
+    return tuple(words(budget) for budget in settings.budgets)
+
+
+def words(compute: float) -> str:
+    """An amount of compute: whole tokens, or operations with three digits."""
+    return f"{compute:,.0f}" if compute < 1e7 else f"{compute:.3g}"
+
+
+def accuracy_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
+    """Accuracy of every method at every budget."""
+    several = settings.seeds > 1
+    return Table(
+        title="Accuracy by method and budget, %",
+        columns=("Method", *(f"{budget} {settings.unit}" for budget in _budgets(settings))),
+        rows=tuple(
+            (name, *(shown(figures.get(f"accuracy/{name}/{budget}")) for budget in settings.names))
+            for name in methods_of(contested)
+        ),
+        note=f"{len(contested.items):,} problems"
+        + (f", {settings.seeds} seeds each" if several else "")
+        + "; 95 % intervals over problems. The budget is a limit: what was spent is in the next table.",
+        align=_right(len(settings.names)),
+    )
+
+
+def spent_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
+    """What every method has really spent, and its size."""
+    sizes = {(fit.method, fit.budget): fit for fit in contested.fits}
+
+    def cell(name: str, budget: str) -> str:
+        figure = figures.get(f"spent/{name}/{budget}")
+        if figure is None or figure.value is None:
+            return ABSENT
+        fit = sizes.get((name, budget))
+        size = "" if fit is None or not fit.tried else f", size {fit.size}"
+        return f"{words(figure.value)} ({figure.value / float(budget):.0%}{size})"
+
+    return Table(
+        title=f"Spent on a problem, {settings.unit} of policy and PRM",
+        columns=("Method", *_budgets(settings)),
+        rows=tuple(
+            (name, *(cell(name, budget) for budget in settings.names)) for name in methods_of(contested)
+        ),
+        note="Means, with the share of the budget. Size: steps a round of beam, dvts, rebase and early-rejection, children of a node of "
+        "mcts, the field that a search of one's own names; fitted on a few of the problems so that the budget is spent and most searches come to their end. A search that comes to "
+        "its end earlier leaves the rest.",
+        align=_right(len(settings.names)),
+    )
+
+
+def difference_tables(contested: Contested, figures: Figures, settings: Contest) -> list[Table]:
+    """Over the majority vote and over best-of-N: with the same budget, and for what was really spent."""
+    tables = []
+    for baseline in BASELINES:
+        rows = []
+        for name in methods_of(contested):
+            if name == baseline:
+                continue
+            for what, key in (("same budget", ""), ("same spend", " at equal spend")):
+                found = [figures.get(f"over {baseline}{key}/{name}/{budget}") for budget in settings.names]
+                rows.append((name, what, *(difference(one) for one in found)))
+        tables.append(
+            Table(
+                title=f"Over {_NAMES[baseline]}, percentage points",
+                columns=("Method", "At the", *_budgets(settings)),
+                rows=tuple(rows),
+                note="Differences on the same problems, 95 % paired bootstrap intervals; * where the interval leaves out 0. Same spend: "
+                f"what {_NAMES[baseline]} reaches for as many {settings.unit} as the method really spent, between its points; a dash where "
+                "it was not measured near that.",
+                align=("left", "left", *_right(len(settings.names))[1:]),
+            )
+        )
+    return tables
+
+
+def difference(figure: Figure | None) -> str:
+    """A difference in percentage points, starred where its interval leaves out 0."""
+    text = shown(figure)
+    sure = (
+        figure is not None
+        and figure.low is not None
+        and figure.high is not None
+        and not figure.low <= 0 <= figure.high
+    )
+    return text + (" *" if sure else "")
+
+
+def ends_table(contested: Contested, figures: Figures, settings: Contest) -> Table | None:
+    """How searches end otherwise than with a right or a wrong answer; None where none does."""
+    rows = []
+    for name in methods_of(contested):
+        for what in (*ENDS, *STOPS):
+            found = [figures.get(f"{what}/{name}/{budget}") for budget in settings.names]
+            if any(found):
+                rows.append(
+                    (name, what, *("0.0" if one is None else shown(one) for one in found)),
+                )
+    if not rows:
+        return None
+    return Table(
+        title="How searches end, % of searches",
+        columns=("Method", "What", *_budgets(settings)),
+        rows=tuple(rows),
+        note="No answer, unfinished and nothing (chosen) count as wrong. No verdict is left out of the accuracy. Stopped by budget: the "
+        "method would have gone on; it chose among what it had.",
+        align=("left", "left", *_right(len(settings.names))[1:]),
+    )
+
+
+def seeds_table(contested: Contested, figures: Figures, settings: Contest) -> Table | None:
+    """How much the accuracy differs between seeds; None with one seed."""
+    if settings.seeds < 2:
+        return None
+
+    def cell(name: str, budget: str) -> str:
+        figure = figures.get(f"sd over seeds/{name}/{budget}")
+        return ABSENT if figure is None or figure.value is None else f"{100 * figure.value:.1f}"
+
+    return Table(
+        title="Standard deviation over seeds, percentage points",
+        columns=("Method", *_budgets(settings)),
+        rows=tuple(
+            (name, *(cell(name, budget) for budget in settings.names)) for name in methods_of(contested)
+        ),
+        note=f"Of the accuracy of one run over all problems, between {settings.seeds} runs with other samples.",
+        align=_right(len(settings.names)),
+    )
+
+
+def found_table(contested: Contested, figures: Figures, settings: Contest) -> Table:
+    """Share of searches with a right candidate: what a better choice at the end could reach."""
+    return Table(
+        title="A right solution is among the candidates, %",
+        columns=("Method", *_budgets(settings)),
+        rows=tuple(
+            (name, *(shown(figures.get(f"found/{name}/{budget}")) for budget in settings.names))
+            for name in methods_of(contested)
+        ),
+        note="Chosen or not: the ceiling of every choice among what was found.",
+        align=_right(len(settings.names)),
+    )
+
+
+def plot(contested: Contested, figures: Figures, settings: Contest) -> Lines:
+    """Accuracy against what was really spent."""
+    methods: dict[str, list[Point]] = {}
+    for name, budget in cells_of(contested.items):
+        accuracy, spent = figures.get(f"accuracy/{name}/{budget}"), figures.get(f"spent/{name}/{budget}")
+        if accuracy is None or accuracy.value is None or spent is None or not spent.value:
+            continue
+        low, high = accuracy.low, accuracy.high
+        if low is None or high is None:
+            low = high = None
+        else:
+            low, high = min(low, accuracy.value), max(high, accuracy.value)
+        methods.setdefault(name, []).append((spent.value, accuracy.value, low, high))
+    unit = "Tokens" if settings.unit == "tokens" else "Operations"
+    return compute_plot(methods, x_label=f"{unit} really spent on a problem: policy and PRM")
+
+
+def spread_table(figures: Figures, aggregate: str) -> Table:
+    """How far the PRM's scores part right from wrong, by how much of a solution it has seen."""
+
+    def cell(position: str, what: str) -> str:
+        return shown(figures.get(f"spread/{position}/{what}"), scale=1, digits=3)
+
+    return Table(
+        title=f"Spread of the {aggregate} of step scores",
+        columns=("Seen", "Gap", "Noise", "Separation", "Within a problem", "Between problems"),
+        rows=tuple(
+            (
+                position,
+                *(cell(position, what) for what in ("gap", "noise", "separation", "within", "between")),
+            )
+            for position in POSITIONS
+        ),
+        note="Of best-of-N's solutions. Gap: mean of those that come out right less that of the wrong ones, of one problem. Noise: standard "
+        "deviation within one problem and class. Separation: gap / noise. Before the end, a prefix may be called wrong for an error that "
+        "comes later, which makes the separation look smaller.",
+        align=_right(5),
+    )
+
+
+def advice(figures: Figures) -> str:
+    """The measured separation, and what it means for a search, in a sentence."""
+    separation = figures.get(f"spread/{POSITIONS[-1]}/separation")
+    if separation is None or separation.value is None:
+        return (
+            "How far the scores separate right from wrong is not known: it takes problems with right and wrong solutions among best-of-N's, "
+            "whose scores differ."
+        )
+    far = separation.value > _CERTAIN
+    distance = f"more than {_CERTAIN}" if far else shown(separation, scale=1, digits=2)
+    return (
+        f"Right and wrong solutions of a problem lie {distance} standard deviations of the noise apart: "
+        + (
+            "the scores hardly tell them apart, so sample whole solutions and vote."
+            if separation.value < 1
+            else "a search that the scores guide can pay; choose among many of its solutions by a vote."
+            if separation.value < 2
+            else "a search that the scores guide can pay; read its size off the curves."
+        )
+    )

@@ -25,7 +25,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.search.adaptive import Adaptive
@@ -36,7 +38,8 @@ from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.rejection import EarlyRejection
 from stepmark.search.remaking import remade
-from stepmark.search.searching import Choice, Searching, at_least
+from stepmark.search.searching import Choice, Searching
+from stepmark.settings import settings
 
 Fit = Literal["none", "round", "children", "field"]
 """How a method comes to spend its budget: of itself; by more steps a round; by more children of a node; by a larger value of the field that
@@ -46,36 +49,28 @@ MANY = 1_000_000
 """Samples or simulations that no budget reaches."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Shape:
-    """What the searches of a comparison have in common besides how steps are written and scored.
+    """What the searches of a comparison have in common besides how steps are written and scored."""
 
-    Raises:
-        UsageError: a setting out of its range.
-    """
-
-    expand: int = 4
-    """k: steps written after each beam or subtree (fewer where the budget does not do for so many); children of an MCTS node at
-    least."""
+    expand: Annotated[int, Field(ge=1)] = 4
+    """Steps written after each beam or subtree (fewer where the budget does not do for so many); children of an MCTS node at least."""
     choose: Choice = "best"
-    """How beam, dvts, early-rejection, mcts and adaptive choose among their finished solutions."""
+    """How beam, dvts, early-rejection, mcts and adaptive choose among their finished solutions: best, majority or vote."""
     rebase_choose: Choice = "vote"
     """How rebase does; its paper votes."""
     balance: float = 0.2
-    """Of rebase."""
+    """Temperature of rebase."""
     c_puct: float = 1.0
-    """Of mcts."""
+    """Exploration of mcts."""
     backup: Literal["mean", "max"] = "mean"
-    """Of mcts."""
+    """Value of a node of mcts."""
     tau: int = 16
-    """Of early-rejection: tokens after which a step's beginning is scored."""
-    pilot: int = 4
+    """Tokens after which early-rejection scores the beginning of a step."""
+    adaptive_pilot: int = 4
     """Of adaptive: the least N."""
     q: float = 0.99
     """Of adaptive: the probability that a right solution is among the N."""
-
-    def __post_init__(self) -> None:
-        at_least("expand", self.expand, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +121,7 @@ def _mcts(shape: Shape, size: int) -> Searching:
 
 
 def _adaptive(shape: Shape, _: int) -> Searching:
-    return Adaptive(pilot=shape.pilot, most=MANY, q=shape.q, choose=shape.choose)
+    return Adaptive(pilot=shape.adaptive_pilot, most=MANY, q=shape.q, choose=shape.choose)
 
 
 _SIZED: Mapping[str, tuple[Callable[[Shape, int], Searching], Fit]] = {

@@ -12,21 +12,33 @@ For METHOD and BUDGET (as in the items of `search.contest`):
 - `END/METHOD/BUDGET` for the ends "no answer", "unfinished", "nothing", "no verdict": shares of searches; only where not all are 0.
 - `stopped by budget/METHOD/BUDGET`, `dead end/METHOD/BUDGET`: shares of searches; only where not all are 0.
 - `sd over seeds/METHOD/BUDGET`: standard deviation of the accuracies of the single seeds, with two and more.
-- `spread/…`: `search_width.spread_statistic`.
+- `spread/…`: `spread_statistic`. Best-of-N's solutions are drawn without selection. Of each the score of a prefix (the aggregate of its steps
+  so far, by which beams are compared) is taken, and whether the solution is right. Within a problem, right ones score higher by a *gap* on
+  average, and those of one class differ by a *noise* (standard deviation); gap / noise is the *separation*. Differences between problems are in
+  neither: beams of different problems never compete.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from stepmark.errors import InputError
 from stepmark.evaluation.search_entrants import BASELINES, METHODS
-from stepmark.evaluation.search_width import spread_statistic
+from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.intervals import Floats, Statistic, shares
+from stepmark.search.searching import Grading
 
 Rows = Sequence[Mapping[str, Any]]
+
+Judged = tuple[bool, tuple[float, ...]]
+"""Whether a solution is right, and its step scores."""
+
+POSITIONS = ("first step", "half", "whole")
+"""Prefixes whose spread is measured."""
 
 ENDS = ("no answer", "unfinished", "nothing", "no verdict")
 """Ways to end without a right or wrong answer; all but the last count as wrong."""
@@ -148,3 +160,115 @@ def between(xs: Floats, ys: Floats, at: Floats) -> Floats:
             value = (y0 + np.clip(part, 0, 1) * (y1 - y0))[:, 0]
         near = (at * _NEAR >= xs[:, 0]) & (at <= xs[:, -1] * _NEAR) & (xs[:, 0] > 0)
     return np.where(near, value, np.nan)
+
+
+def position_sums(judged: Sequence[Judged], grading: Grading) -> dict[str, Any]:
+    """What the spread of one problem is made of, as JSON.
+
+    Args:
+        judged: its solutions, drawn without selection.
+        grading: the aggregate of their scores; solutions with an infinite one are left out.
+
+    Returns:
+        `solutions` and `steps` (sums over all), `right`; and for each of `POSITIONS`: `right` and `wrong` (counts), `gap` (mean of the right
+        less mean of the wrong; None where one is missing), `squares` (sum of squared distances from the mean of the class), `mean` (of all;
+        None for none), `all squares` (from that mean).
+    """
+    found: dict[str, Any] = {
+        "solutions": len(judged),
+        "right": sum(right for right, _ in judged),
+        "steps": sum(len(scores) for _, scores in judged),
+    }
+    for position in POSITIONS:
+        groups: dict[bool, list[float]] = {True: [], False: []}
+        for right, scores in judged:
+            value = _value(scores, position, grading)
+            if value is not None:
+                groups[right].append(value)
+        every = groups[True] + groups[False]
+        found[position] = {
+            "right": len(groups[True]),
+            "wrong": len(groups[False]),
+            "gap": _mean(groups[True]) - _mean(groups[False]) if groups[True] and groups[False] else None,
+            "squares": _squares(groups[True]) + _squares(groups[False]),
+            "mean": _mean(every) if every else None,
+            "all squares": _squares(every),
+        }
+    return found
+
+
+def spread_statistic(rows: Sequence[Mapping[str, Any]]) -> Statistic:
+    """Figures of the spread as a function of the weights of problems.
+
+    Args:
+        rows: `position_sums` of each problem.
+
+    Figures: for each of `POSITIONS`, `spread/POSITION/…`: `gap`, `noise`, `separation`, `within` (standard deviation within a problem, both
+    classes together), `between` (that of the problems' means); `spread/one sample` (its accuracy, the mean over problems) and `spread/steps`.
+    """
+    problems = len(rows)
+
+    def column(position: str, key: str) -> Floats:
+        values = [row[position][key] for row in rows]
+        return np.array([0.0 if value is None else float(value) for value in values]).reshape(problems)
+
+    counted = np.array([float(row["solutions"]) for row in rows])
+    has = (counted > 0).astype(float)
+    share = shares(np.array([float(row["right"]) for row in rows]), counted)
+    length = shares(np.array([float(row["steps"]) for row in rows]), counted)
+    parts: dict[str, dict[str, Floats]] = {}
+    for position in POSITIONS:
+        right, wrong = column(position, "right"), column(position, "wrong")
+        both = right + wrong
+        parts[position] = {
+            # The weight of a difference of two means: what its variance is divided by.
+            "weight": np.nan_to_num(shares(right * wrong, both)),
+            "gap": column(position, "gap"),
+            "squares": column(position, "squares"),
+            "free": np.maximum(right - 1, 0) + np.maximum(wrong - 1, 0),
+            "mean": column(position, "mean"),
+            "has": (both > 0).astype(float),
+            "all": column(position, "all squares"),
+            "all free": np.maximum(both - 1, 0),
+        }
+
+    def compute(weights: Floats) -> dict[str, Floats]:
+        out: dict[str, Floats] = {
+            "spread/one sample": shares(weights @ np.nan_to_num(share), weights @ has),
+            "spread/steps": shares(weights @ np.nan_to_num(length), weights @ has),
+        }
+        for position, of in parts.items():
+            gap = shares(weights @ (of["weight"] * of["gap"]), weights @ of["weight"])
+            noise = np.sqrt(shares(weights @ of["squares"], weights @ of["free"]))
+            mean = shares(weights @ of["mean"], weights @ of["has"])
+            square = shares(weights @ of["mean"] ** 2, weights @ of["has"])
+            out |= {
+                f"spread/{position}/gap": gap,
+                f"spread/{position}/noise": noise,
+                f"spread/{position}/separation": shares(gap, noise),
+                f"spread/{position}/within": np.sqrt(shares(weights @ of["all"], weights @ of["all free"])),
+                f"spread/{position}/between": np.sqrt(np.maximum(square - mean**2, 0)),
+            }
+        return out
+
+    return compute
+
+
+def _value(scores: tuple[float, ...], position: str, grading: Grading) -> float | None:
+    count = {"first step": 1, "half": math.ceil(len(scores) / 2), "whole": len(scores)}[position]
+    try:
+        value = aggregate(scores[:count], grading.aggregate, kind=grading.kind)
+    except InputError:  # certain 0 and 1 together have no sum of logits
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _squares(values: Sequence[float]) -> float:
+    if not values:
+        return 0.0
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values)

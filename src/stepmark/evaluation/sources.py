@@ -46,7 +46,7 @@ HUB_FILES = {
 
 
 def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, ...]:
-    """The files that `--data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
+    """The files that `data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
     downloads them.
 
     Args:
@@ -65,23 +65,23 @@ def files_of(data: Sequence[str], *, dataset: str | None = None) -> tuple[str, .
         else:
             found.append(name)
     if not found:
-        raise UsageError("expected --data: a file, a folder or hub")
+        raise UsageError("expected `data`: a file, a folder or hub")
     return tuple(found)
 
 
 def _downloaded(dataset: str | None) -> list[str]:
     if dataset not in HUB_FILES:
-        raise UsageError(f"--data hub: known are {', '.join(HUB_FILES)}; name a file")
+        raise UsageError(f"`data` hub: known are {', '.join(HUB_FILES)}; name a file")
     repository, names = HUB_FILES[dataset]
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
-        raise UsageError("--data hub needs huggingface_hub: pip install huggingface_hub") from None
+        raise UsageError("`data` hub needs huggingface_hub: pip install huggingface_hub") from None
     try:
         return [hf_hub_download(repository, name, repo_type="dataset") for name in names]
     except Exception as error:  # of many kinds: no network, no such revision, a proxy's refusal
         raise UsageError(
-            f"{repository} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give --data their folder"
+            f"{repository} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give their folder as `data`"
         ) from error
 
 
@@ -250,30 +250,11 @@ def _candidates(row: Row, how: str) -> Iterator[Case]:
         )
 
 
-def read_prm800k_cases(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """Rated completions of PRM800K in the flat layout: one case a row, of which the last step is judged.
-
-    Raises:
-        InputError: with the place, as `solutions.prm800k`.
-    """
-    return _read(files, columns, _prm800k)
-
-
 def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
     from stepmark.solutions.prm800k import rated_completion
 
     for row in rows:
         yield Case(id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k")
-
-
-def read_trl(files: Sequence[Source], *, columns: Columns | None = None) -> list[Case]:
-    """TRL's stepwise rows: `prompt`, `completions`, `labels` (true or false, 1 or 0).
-
-    Raises:
-        InputError: with the place: another format, no labels, not one label a completion, a share (how many rollouts it is
-            of is not known).
-    """
-    return _read(files, columns, lambda rows: map(_trl, rows))
 
 
 def _trl(row: Row) -> Case:

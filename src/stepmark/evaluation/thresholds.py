@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepmark.errors import InputError, ScoreKindError, UsageError
+from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.aggregate import check_score
 from stepmark.metrics.first_error import best_threshold, found_error
+from stepmark.models.lazy import Lazy
 from stepmark.records import StepScores
 
 _MIDDLES = {"probability": 0.5, "margin": 0.0, "log-ratio": 0.0}
@@ -61,14 +63,26 @@ def check_asked(asked: str | None, groups: Collection[str]) -> None:
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")
         if on not in groups:
-            raise UsageError(f"--threshold {asked}: there is no group {on!r}; known: {', '.join(groups)}")
+            raise UsageError(f"`threshold` {asked}: there is no group {on!r}; known: {', '.join(groups)}")
         return
     try:
         number = float(asked)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"--threshold {asked}: expected a number, argmax, tuned:GROUP or oracle")
+        raise UsageError(f"`threshold` {asked}: expected a number, argmax, tuned:GROUP or oracle")
+
+
+def check_neutral(asked: str | None, run: Run) -> None:
+    """Refuse argmax, which takes the neutral class for no error, where the PRM's neutral class counts as negative.
+
+    Raises:
+        UsageError: both.
+    """
+    if asked == "argmax" and isinstance(run.prm, Lazy) and run.prm.arguments.get("neutral") == "negative":
+        raise UsageError(
+            "`threshold` argmax takes the neutral class for no error, which `neutral` negative contradicts; give a number"
+        )
 
 
 def policies(
@@ -95,7 +109,7 @@ def policies(
     if asked is None:
         if sheet.threshold is None:
             raise UsageError(
-                f"{sheet.prm} has no threshold of its own; name one: --threshold 0.5, argmax, tuned:GROUP or oracle"
+                f"{sheet.prm} has no threshold of its own; name one: `threshold` 0.5, argmax, tuned:GROUP or oracle"
             )
         one = Policy(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
         return dict.fromkeys(groups, one)
@@ -149,4 +163,4 @@ def _best(asked: str, name: str, rows: Sequence[CaseScores], truth: Mapping[str,
     try:
         return best_threshold([scores for scores, _ in known], [label for _, label in known]).threshold
     except UsageError as error:
-        raise UsageError(f"--threshold {asked}: on {name!r}, {error}") from None
+        raise UsageError(f"`threshold` {asked}: on {name!r}, {error}") from None

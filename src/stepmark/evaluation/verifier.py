@@ -15,33 +15,23 @@ Formats, one JSON object a line:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.labelled_pairs import LabelledPair, read_pairs
-from stepmark.evaluation.result import Figure, Item, Result, measured, shown
+from stepmark.evaluation.evaluation import Evaluation, Run, Views
+from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.metrics.intervals import Floats, Interval, Statistic, shares, wilson
-from stepmark.problems.answers import Verifier
+from stepmark.problems.answers import Verifier, isolation_note, isolation_of, open_verifier
+from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import Verdict
+from stepmark.settings import settings
 from stepmark.show.evaluation import Section, Tile
 from stepmark.show.tables import Align, Table
-
-__all__ = [
-    "CheckedPair",
-    "LabelledPair",
-    "VerifierErrors",
-    "check_pairs",
-    "errors_of",
-    "evaluate",
-    "items_of",
-    "read_pairs",
-    "statistic",
-]
-
-NAME = "verifier"
+from stepmark.store import Columns, Row, Source, json_type, read_rows
 
 _SHOWN = 300
 _LEFT: tuple[Align, ...] = ("left",) * 5
@@ -176,64 +166,110 @@ def statistic(items: Sequence[Item]) -> Statistic:
     return figures
 
 
-def evaluate(
-    checked: Sequence[CheckedPair],
-    *,
-    settings: Mapping[str, Any] | None = None,
-    data: Sequence[Mapping[str, Any]] = (),
-    facts: Sequence[str] = (),
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Result:
-    """The report on one or more verifiers.
+@settings
+class VerifierAccuracy(Evaluation):
+    """False positives and negatives of answer verifiers on labelled pairs, and the rows where they differ or err.
 
-    Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
-
-    Raises:
-        InputError: there are no pairs.
+    The data are JSON lines of labelled pairs ({"gold", "answer" or "text", "equal", optional "id", "why"}), or of candidates with `gold` and
+    `correct`.
     """
-    errors = errors_of(checked)
-    items = items_of(checked)
-    problems = len({item["problem"] for item in items})
-    independent = problems == len(items)
-    figures = (
-        _wilson(errors) if independent else measured(items, statistic(items), resamples=resamples, seed=seed)
-    )
-    by_name = {figure.name: figure for figure in figures}
-    disputed = [one for one in checked if one.disputed]
-    return Result(
-        evaluation=NAME,
-        title=f"Verifiers: {', '.join(one.verifier for one in errors)}",
-        prm="",
-        facts=(
-            f"{len(items):,} pairs of answers of {problems:,} problems: {errors[0].equal:,} equal, {errors[0].different:,} "
-            "different. A pair without a verdict counts as neither error.",
-            "Intervals are Wilson's at 95%." if independent else "Intervals are a bootstrap over problems at 95%.",
-            *facts,
-        ),
-        figures=figures,
-        tiles=tuple(
-            Tile(label=f"{one.verifier}: {what}", value=shown(by_name[f"{one.verifier}/{what}"]).split(" ")[0],
-                 detail=f"percent; {count:,} of {base:,}")
-            for one in errors
-            for what, count, base in (
-                (_ERRORS[0], one.false_positives, one.different),
-                (_ERRORS[1], one.false_negatives, one.equal),
+
+    name: ClassVar[str] = "verifier"
+    models: ClassVar[tuple[str, ...]] = ()
+    verifier: tuple[str, ...] = ("math", "number", "text")
+    """Which to test: math, number, choice, text, code, or "package.module:Class"."""
+    part: Literal["answer", "text"] = "answer"
+    """Of candidates, check their `answer` or their whole `text` (finding the answer is then tested too)."""
+    percent: Literal["distinct", "sign"] = "distinct"
+    """Of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
+    isolation: Isolation | None = None
+    """Of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """See `statistic`."""
+        return statistic(items)
+
+    def measure(self, run: Run) -> Result:
+        """See `Evaluation.measure`."""
+        isolation = isolation_of("code" if "code" in self.verifier else None, self.isolation)
+        if isolation is not None:
+            run.note(isolation_note(isolation))
+        pairs = list(read_pairs(run.data, part=self.part, columns=run.columns))
+        taken = run.spaced(pairs)
+        if len(taken) < len(pairs):
+            run.facts.append(
+                f"Only {len(taken):,} of {len(pairs):,} pairs were checked (limit {run.limit}), evenly spaced."
             )
-        ),
-        sections=(
-            Section(title="Errors", items=(_table(errors, by_name),)),
-            Section(title="Where they err or differ", items=(_rows(disputed, errors),)),
-        ),
-        items=tuple(items),
-        settings=dict(settings or {}),
-        data=data,
-    )  # fmt: skip
+        checked = []
+        with ExitStack() as stack:
+            verifiers = [
+                stack.enter_context(
+                    open_verifier(
+                        name,
+                        percent=self.percent if name in ("math", "number") else "distinct",
+                        isolation=isolation if name == "code" else None,
+                    )
+                )
+                for name in self.verifier
+            ]
+            for number, one in enumerate(check_pairs(taken, verifiers), start=1):
+                checked.append(one)
+                if number % 1000 == 0:
+                    run.note(f"checked {number:,} of {len(taken):,} pairs")
+        given = {} if isolation is None else {"isolation": isolation}
+        return self.of_checked(checked, run, **given)
+
+    def of_checked(self, checked: Sequence[CheckedPair], run: Run, **filled: Any) -> Result:
+        """The report on one or more verifiers.
+
+        Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
+
+        Args:
+            checked: what `check_pairs` gives.
+            run: the run.
+            filled: settings of this class that were filled in.
+
+        Raises:
+            InputError: there are no pairs.
+        """
+        errors = errors_of(checked)
+        items = items_of(checked)
+        problems = len({item["problem"] for item in items})
+        independent = problems == len(items)
+        figures = _wilson(errors) if independent else run.figures(items, statistic(items))
+        disputed = [one for one in checked if one.disputed]
+        views = Views(
+            title=f"Verifiers: {', '.join(one.verifier for one in errors)}",
+            facts=(
+                f"{len(items):,} pairs of answers of {problems:,} problems: {errors[0].equal:,} equal, {errors[0].different:,} "
+                "different. A pair without a verdict counts as neither error.",
+                "Intervals are Wilson's at 95%."
+                if independent
+                else "Intervals are a bootstrap over problems at 95%.",
+            ),
+            tiles=[
+                Tile(
+                    label=f"{one.verifier}: {what}",
+                    value=shown(figures[f"{one.verifier}/{what}"]).split(" ")[0],
+                    detail=f"percent; {count:,} of {base:,}",
+                )
+                for one in errors
+                for what, count, base in (
+                    (_ERRORS[0], one.false_positives, one.different),
+                    (_ERRORS[1], one.false_negatives, one.equal),
+                )
+            ],
+            sections=(
+                Section(title="Errors", items=(_table(errors, figures),)),
+                Section(title="Where they err or differ", items=(_rows(disputed, errors),)),
+            ),
+        )
+        return run.result(self, views, figures, items, **filled)
 
 
-def _wilson(errors: Sequence[VerifierErrors]) -> tuple[Figure, ...]:
-    return tuple(
-        Figure(
+def _wilson(errors: Sequence[VerifierErrors]) -> dict[str, Figure]:
+    return {
+        f"{one.verifier}/{what}": Figure(
             name=f"{one.verifier}/{what}",
             value=rate.value,
             low=rate.low,
@@ -245,7 +281,7 @@ def _wilson(errors: Sequence[VerifierErrors]) -> tuple[Figure, ...]:
         for what, rate in zip(
             _ERRORS, (one.false_positive_rate, one.false_negative_rate, one.unparsed_rate), strict=True
         )
-    )
+    }
 
 
 def _table(errors: Sequence[VerifierErrors], figures: Mapping[str, Figure]) -> Table:
@@ -296,3 +332,120 @@ def _rows(disputed: Sequence[CheckedPair], errors: Sequence[VerifierErrors]) -> 
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledPair:
+    """Two answers, and whether they are equal."""
+
+    gold: str
+    """The reference."""
+    answer: str | None
+    """A bare answer or a whole solution; None when the solution named none."""
+    equal: bool
+    """The truth."""
+    id: str
+    """Its name; FILE:LINE when the file gives none."""
+    problem: str
+    """What it belongs to: pairs of one problem are not independent. Its own id for labelled pairs."""
+    where: str
+    """FILE:LINE."""
+    why: str | None = None
+    """Why they are equal or not, where the file says so."""
+
+
+def read_pairs(
+    files: Sequence[Source], *, part: str = "answer", columns: Columns | None = None
+) -> Iterator[LabelledPair]:
+    """Read labelled pairs or candidates; the two may not be mixed within a row.
+
+    Args:
+        files: as `store.read_rows` takes them.
+        part: for candidates, what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or
+            "text" (always the text, so that finding the answer is checked too).
+        columns: as `store.read_rows`.
+
+    Raises:
+        InputError: with `FILE:LINE` and the field: a missing or unknown key, a wrong type, an id twice.
+        UsageError: another `part`.
+    """
+    if part not in {"answer", "text"}:
+        raise UsageError(f"part: expected 'answer' or 'text', found {part!r}")
+    seen: dict[str, str] = {}
+    for file in files:
+        for row in read_rows(file, columns=columns):
+            for pair in _candidates(row, part) if "candidates" in row.data else _pair(row):
+                if pair.id in seen:
+                    raise InputError(
+                        f"the id {pair.id!r} stands at {seen[pair.id]} too", where=row.where, field="id"
+                    )
+                seen[pair.id] = row.where
+                yield pair
+
+
+def _text(data: Mapping[str, Any], key: str, where: str, *, null: bool = False) -> str | None:
+    value = data.get(key)
+    if (value is None and null and key in data) or (isinstance(value, str) and (value.strip() or null)):
+        return value
+    found = json_type(value) if key in data else "no such key"
+    blank = isinstance(value, str)
+    raise InputError(
+        f"expected a string{' or null' if null else ''}, found {'a blank one' if blank else found}",
+        where=where,
+        field=key,
+    )
+
+
+def _truth(data: Mapping[str, Any], key: str, where: str) -> bool:
+    value = data.get(key)
+    if not isinstance(value, bool):
+        found = json_type(value) if key in data else "no such key"
+        raise InputError(f"expected true or false, found {found}", where=where, field=key)
+    return value
+
+
+def _pair(row: Row) -> Iterator[LabelledPair]:
+    if ("answer" in row.data) == ("text" in row.data):
+        raise InputError(
+            "expected either `answer` (bare) or `text` (a solution)", where=row.where, field="answer"
+        )
+    gold = _text(row.data, "gold", row.where)
+    assert gold is not None
+    id_ = _text(row.data, "id", row.where) if "id" in row.data else row.where
+    assert id_ is not None
+    yield LabelledPair(
+        gold=gold,
+        answer=_text(row.data, "answer" if "answer" in row.data else "text", row.where, null=True),
+        equal=_truth(row.data, "equal", row.where),
+        id=id_,
+        problem=id_,
+        where=row.where,
+        why=_text(row.data, "why", row.where) if "why" in row.data else None,
+    )
+
+
+def _candidates(row: Row, part: str) -> Iterator[LabelledPair]:
+    gold = row.data.get("gold")
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
+        raise InputError(
+            f"expected the reference answer, found {json_type(gold)}", where=row.where, field="gold"
+        )
+    id_ = _text(row.data, "id", row.where)
+    listed = row.data["candidates"]
+    if not isinstance(listed, list):
+        raise InputError(f"expected a list, found {json_type(listed)}", where=row.where, field="candidates")
+    for number, candidate in enumerate(listed):
+        place = f"{row.where}, candidate {number} (0-based)"
+        if not isinstance(candidate, dict):
+            raise InputError(f"expected an object, found {json_type(candidate)}", where=place)
+        if "correct" in candidate and candidate["correct"] is None:
+            continue
+        key = "answer" if part == "answer" and "answer" in candidate else "text"
+        yield LabelledPair(
+            gold=str(gold),
+            answer=_text(candidate, key, place, null=True),
+            equal=_truth(candidate, "correct", place),
+            id=f"{id_}/{number}",
+            problem=str(id_),
+            where=row.where,
+        )

@@ -1,0 +1,445 @@
+"""Best-of-N: how often each way of choosing among N candidates gives a right answer, and at what price.
+
+=============== ============================================================================================
+method          what it answers
+=============== ============================================================================================
+greedy          the candidate decoded greedily, where there is one; it is no sample and never in a subset
+single          one sample: the mean accuracy (pass@1)
+majority        the commonest answer (self-consistency, Wang et al. 2022, arXiv 2203.11171)
+best AGGREGATE  the candidate with the highest PRM score, for each aggregate of the step scores
+best orm        the candidate with the highest outcome score
+vote AGGREGATE  the answer with the highest sum of PRM scores (weighted vote); probabilities only
+oracle          a right candidate whenever there is one: pass@N, the ceiling of every choice
+=============== ============================================================================================
+
+Every number is the expectation over all subsets of N of a problem's M candidates (`stepmark.evaluation.subsets`).
+
+What cannot be known is counted and never guessed:
+
+- A candidate whose correctness is unknown stays in the pool, because taking it out would change what the method
+  chooses. When it is chosen, the choice is `unknown`: accuracy = right / (right + wrong), and the share of unknown
+  choices stands beside it.
+- A candidate without a score for an aggregate (a step was not read; or certain 0 and 1 together, which have no sum
+  of logits) cannot be chosen by it and does not vote. A candidate without an answer never votes. A subset in which
+  nothing can be chosen is wrong, and its share is the figure `nothing`. Where no candidate of any problem has what a
+  method needs, the method is left out.
+- A problem with fewer candidates than the largest N is not counted at any N, so that all points of a curve are about
+  the same problems (`summary` says how many).
+
+The work is done once a problem (`items`); every figure is then a ratio of two means over problems, so a bootstrap
+over problems is a matrix product (`figures`).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.candidates import Candidate, CandidateSet, check_set, score_kind, scores_of
+from stepmark.evaluation.length_bias import length_of, length_ratios
+from stepmark.evaluation.subsets import (
+    Chosen,
+    at_least_one,
+    best_of,
+    chosen_shares,
+    subset_sizes,
+    subsets,
+    vote,
+)
+from stepmark.metrics.aggregate import AGGREGATES, allowed
+from stepmark.metrics.binary import weighted_auc
+from stepmark.metrics.intervals import Floats, shares
+from stepmark.records import ScoreKind
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counting:
+    """How candidates are counted."""
+
+    sizes: tuple[int, ...] | None = None
+    """The N to report. None: 1, 2, 4, … up to the commonest number of candidates a problem, and that itself."""
+    limit: int = 20_000
+    """Votes are counted in every subset up to this many subsets (16 candidates have at most 12,870 of a size)."""
+    draws: int = 10_000
+    """Above `limit`: random subsets a problem."""
+    seed: int = 0
+    """Of the random subsets."""
+
+
+def vote_refusal(how: str, kind: ScoreKind) -> str | None:
+    """Why an aggregate cannot weigh a vote; None when it can.
+
+    A weight must be a quantity of at least 0: a sum of log-ratios or margins would let a bad candidate vote
+    against its own answer, and a shift of the scale would change the winner.
+    """
+    if kind != "probability":
+        return f"scores of the kind {kind!r} can be negative: they are no weights"
+    if how == "sum-logit":
+        return "a sum of logits can be negative: it is no weight"
+    return None
+
+
+def common_sizes(sets: Sequence[CandidateSet]) -> tuple[int, ...]:
+    """1, 2, 4, … up to the commonest number of samples a problem (the larger one of two equally common)."""
+    counts = Counter(sum(not c.greedy for c in one.candidates) for one in sets)
+    counts.pop(0, None)
+    if not counts:
+        raise InputError("no problem has a sampled candidate: there is nothing to choose from")
+    return subset_sizes(max(counts, key=lambda m: (counts[m], m)))
+
+
+def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> list[Item]:
+    """One JSON-able row a problem, from which `figures` makes everything.
+
+        Keys: `id` and `problem`; `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
+    `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
+    `subsets`: N -> {`count`, `exact`} of the votes; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
+    candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
+    `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
+    candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
+    number for); `best`: aggregate -> positions in the set of the best of all; `length`: see
+    `stepmark.evaluation.length_bias`.
+
+    Raises:
+        InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
+            answer group under 0, score kinds that differ, or a score out of range; it says where.
+        UsageError: sizes that are not increasing numbers of at least 1, or more than every problem has.
+    """
+    if not sets:
+        raise InputError("there are no problems: expected at least one with its candidates")
+    settings = settings or Counting()
+    sizes = settings.sizes if settings.sizes is not None else common_sizes(sets)
+    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+        raise UsageError(f"sizes {sizes}: expected increasing numbers of at least 1, such as 1,2,4,8")
+    kind = score_kind(sets)
+    seen: set[str] = set()
+    for one in sets:
+        if one.id in seen:
+            raise InputError("two sets of candidates have this problem id: join them", where=one.id)
+        seen.add(one.id)
+    every = [c for one in sets for c in one.candidates]
+    has = _Has(
+        kind=kind,
+        outcomes=any(c.outcome is not None for c in every),
+        answers=any(c.answer is not None for c in every),
+    )
+    rows = [_item(one, sizes, has, settings) for one in sets]
+    if not any(row["counted"] for row in rows):
+        most = max(row["candidates"] for row in rows)
+        raise UsageError(
+            f"N = {sizes[-1]}, but no problem has more than {most} candidates: lower the largest size"
+        )
+    return rows
+
+
+class _Has(NamedTuple):
+    """What any candidate of any problem has; where none has it, a method is left out and not 0."""
+
+    kind: ScoreKind | None
+    outcomes: bool
+    answers: bool
+
+
+def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: Counting) -> Item:
+    check_set(one)
+    positions = [i for i, candidate in enumerate(one.candidates) if not candidate.greedy]
+    pool = [one.candidates[i] for i in positions]
+    greedy = [candidate for candidate in one.candidates if candidate.greedy]
+    scores: dict[str, Floats] = {}
+    if has.kind is not None:
+        scores = {how: scores_of(pool, how, has.kind, where=one.id) for how in allowed(has.kind)}
+    outcome = np.array([math.nan if c.outcome is None else c.outcome for c in pool])
+    by_score = {**scores, "orm": outcome} if has.outcomes else scores
+    right = np.array([float(c.correct is True) for c in pool])
+    unknown = np.array([float(c.correct is None) for c in pool])
+    counted = len(pool) >= sizes[-1]
+    methods: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    if counted:
+        methods, used = _methods(one, pool, by_score, right, unknown, sizes, has, settings)
+    if greedy:
+        methods["greedy"] = {
+            "right": [float(greedy[0].correct is True)],
+            "unknown": [float(greedy[0].correct is None)],
+            "nothing": [0.0],
+        }
+    everything = {how: chosen_shares(values, len(pool)) for how, values in by_score.items()}
+    return {
+        "id": one.id,
+        "problem": one.id,
+        "candidates": len(pool),
+        "sizes": list(sizes),
+        "counted": counted,
+        "methods": methods,
+        "subsets": used,
+        "tokens": {
+            "policy": _mean([c.tokens for c in pool]),
+            "prm": _mean([c.prm_tokens for c in pool]),
+            "prm once": one.prm_once,
+            "outcome": _mean([c.outcome_tokens for c in pool]),
+            "greedy": _mean([c.tokens for c in greedy]),
+        },
+        "missing": {
+            "correct": int(unknown.sum()),
+            "answer": sum(c.answer is None for c in pool),
+            "mixed groups": len(
+                {c.answer for c in pool if c.correct is True}
+                & {c.answer for c in pool if c.correct is False} - {None}
+            ),
+            "scores": {how: int(np.isnan(values).sum()) for how, values in by_score.items()},
+        },
+        "pool": {
+            "policy": [c.policy for c in pool],
+            "correct": [c.correct for c in pool],
+            "scores": {how: [_plain(v) for v in values] for how, values in by_score.items()},
+        },
+        "best": {how: [positions[i] for i in np.flatnonzero(share)] for how, share in everything.items()},
+        "length": length_of(
+            steps=[None if c.steps is None else c.steps.scores for c in pool],
+            tokens=[c.tokens for c in pool],
+            characters=[c.characters for c in pool],
+            correct=[c.correct for c in pool],
+            scores=by_score,
+            chosen=everything,
+        ),
+    }
+
+
+def _methods(
+    one: CandidateSet,
+    pool: list[Candidate],
+    by_score: dict[str, Floats],
+    right: Floats,
+    unknown: Floats,
+    sizes: tuple[int, ...],
+    has: _Has,
+    settings: Counting,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    drawn = {
+        n: subsets(len(pool), n, limit=settings.limit, draws=settings.draws, seed=settings.seed)
+        for n in sizes
+    }
+    # Random subsets are shared by all problems; each problem deals them to its candidates in an order of its own,
+    # so that their errors do not add up where candidates stand in the same order (one policy each) everywhere.
+    order = np.random.default_rng([settings.seed, zlib.crc32(one.id.encode())]).permutation(len(pool))
+    groups = np.array([-1 if c.answer is None else c.answer for c in pool], dtype=np.intp)[order]
+    right_of, unknown_of = right[order], unknown[order]
+
+    def votes(weights: Floats) -> dict[str, Any]:
+        return _along([vote(groups, weights[order], right_of, unknown_of, drawn[n]) for n in sizes])
+
+    methods = {"single": _along([Chosen(float(right.mean()), float(unknown.mean()), 0.0)])}
+    if has.answers:
+        methods["majority"] = votes(np.ones(len(pool)))
+    for how, scores in by_score.items():
+        methods[f"best {how}"] = _along([best_of(scores, right, unknown, n) for n in sizes])
+    for how, scores in by_score.items():
+        if has.answers and how != "orm" and has.kind is not None and vote_refusal(how, has.kind) is None:
+            methods[f"vote {how}"] = votes(scores)
+    methods["oracle"] = _along([at_least_one(right, unknown, n) for n in sizes])
+    return methods, {str(n): {"count": s.count, "exact": s.exact} for n, s in drawn.items()}
+
+
+def _along(chosen: list[Chosen]) -> dict[str, list[float]]:
+    return {
+        "right": [c.right for c in chosen],
+        "unknown": [c.unknown for c in chosen],
+        "nothing": [c.nothing for c in chosen],
+    }
+
+
+def _mean(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _plain(score: float) -> float | str | None:
+    if math.isnan(score):
+        return None
+    return score if math.isfinite(score) else ("inf" if score > 0 else "-inf")
+
+
+def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:
+    """`figures` of these rows as a function of the weights alone: what a bootstrap calls again and again.
+
+    Figures, by name (N is a size, METHOD as in the table of this module):
+
+    - `accuracy/METHOD/N`: right / (right + wrong), in [0, 1];
+    - `gap/METHOD/N`: the selection gap, accuracy of the oracle less that of the method;
+    - `over majority/METHOD/N`: accuracy of a PRM's or ORM's choice less that of the majority vote, on the same subsets;
+    - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
+    - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
+      problems that know them; absent when none does;
+    - `length/…` and `lowest step is last`: `stepmark.evaluation.length_bias.length_ratios`.
+    """
+    counted = [row["counted"] for row in rows]
+    sizes = [int(n) for n in rows[0]["sizes"]]
+    ratios: dict[str, tuple[list[float], list[float]]] = {}
+    gaps: dict[str, tuple[str, str]] = {}
+    zeros = [0.0] * len(rows)
+    for method in method_names(rows):
+        for at, n in enumerate(sizes if method not in {"single", "greedy"} else [1]):
+            cells = [row["methods"].get(method) if row["counted"] else None for row in rows]
+            unknown = [c["unknown"][at] if c else 0.0 for c in cells]
+            nothing = [c["nothing"][at] if c else 0.0 for c in cells]
+            has = [float(c is not None) for c in cells]
+            known = [1.0 - u if c else 0.0 for c, u in zip(cells, unknown, strict=True)]
+            ratios[f"accuracy/{method}/{n}"] = ([c["right"][at] if c else 0.0 for c in cells], known)
+            if any(unknown):
+                ratios[f"unknown/{method}/{n}"] = (unknown, has)
+            if any(nothing):
+                ratios[f"nothing/{method}/{n}"] = (nothing, has)
+            if method not in {"oracle", "greedy"}:
+                gaps[f"gap/{method}/{n}"] = (f"accuracy/oracle/{n}", f"accuracy/{method}/{n}")
+            if method.startswith(("best ", "vote ")):
+                gaps[f"over majority/{method}/{n}"] = (f"accuracy/{method}/{n}", f"accuracy/majority/{n}")
+    for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
+        means = [row["tokens"][who] if row["counted"] else None for row in rows]
+        once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
+        for n in counts:
+            if any(mean is not None for mean in means):
+                values = [0.0 if m is None else m * n + o for m, o in zip(means, once, strict=True)]
+                ratios[f"tokens/{who}/{n}"] = (values, [float(mean is not None) for mean in means])
+    ratios.update(
+        length_ratios([row["length"] if use else None for row, use in zip(rows, counted, strict=True)])
+    )
+    names = list(ratios)
+    tops = np.array([ratios[name][0] for name in names] or [zeros]).T
+    bottoms = np.array([ratios[name][1] for name in names] or [zeros]).T
+
+    def compute(weights: Floats) -> dict[str, Floats]:
+        values = shares(weights @ tops, weights @ bottoms)
+        out = {name: values[:, i] for i, name in enumerate(names)}
+        for name, (of, less) in gaps.items():
+            # `single` is reported at N = 1, which the sizes need not hold; there may be no majority.
+            if of in out and less in out:
+                out[name] = out[of] - out[less]
+        return out
+
+    return compute
+
+
+def figures(rows: Sequence[Mapping[str, Any]], weights: Floats) -> dict[str, Floats]:
+    """Every figure under each of B weightings of the n problems.
+
+    Args:
+        rows: what `items` made.
+        weights: shape (B, n), at least 0: how often each problem counts. A row of ones gives the figures
+            themselves; draws with replacement give a bootstrap.
+
+    Returns:
+        name -> shape (B,); NaN where the weighting leaves nothing to divide by. Names: see `statistic`.
+    """
+    return statistic(rows)(weights)
+
+
+def method_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods that these rows hold, in the order of the table of this module."""
+    found = {method for row in rows for method in row["methods"]}
+    by_score = [*AGGREGATES, "orm"]
+    order = ["greedy", "single", "majority", *(f"best {how}" for how in by_score)]
+    order += [*(f"vote {how}" for how in by_score), "oracle"]
+    return [method for method in order if method in found]
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was counted and what could not be: the numbers that stand beside the figures.
+
+    `problems`, `counted` (with enough candidates for the largest N), `with greedy`; of the counted ones, numbers of
+    `candidates`, `unknown correctness`, `no answer`, `mixed groups` (answers that are right here and wrong there: the
+    grouping and the checker disagree), `no score` by aggregate; `subsets` by N: how many stand for a
+    vote and whether they are all; `problems with tokens` by reader.
+    """
+    used = [row for row in rows if row["counted"]]
+    return {
+        "problems": len(rows),
+        "counted": len(used),
+        "with greedy": sum("greedy" in row["methods"] for row in used),
+        "candidates": sum(row["candidates"] for row in used),
+        "unknown correctness": sum(row["missing"]["correct"] for row in used),
+        "no answer": sum(row["missing"]["answer"] for row in used),
+        "mixed groups": sum(row["missing"]["mixed groups"] for row in used),
+        "no score": {
+            how: sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]
+        },
+        "subsets": {
+            n: {
+                "most": max(row["subsets"][n]["count"] for row in used),
+                "exact": all(row["subsets"][n]["exact"] for row in used),
+            }
+            for n in used[0]["subsets"]
+        },
+        "problems with tokens": {
+            who: sum(row["tokens"][who] is not None for row in used) for who in ("policy", "prm", "outcome")
+        },
+    }
+
+
+def policy_statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str, Floats]]:
+    """Figures of each policy as a function of weights (B, n) over the n problems: for a bootstrap over problems.
+
+    A PRM that ranks the models but not the solutions of one model gains nothing when all candidates come from one policy; so AUC is taken within
+    each policy, over its candidates for all problems.
+
+    - `POLICY/candidates`: how many, weighted;
+    - `POLICY/accuracy`: share of right ones among those whose correctness is known;
+    - `POLICY/score/HOW`: mean score; left out where a score is infinite (sums of logits of certain steps);
+    - `POLICY/auc/HOW`: the probability that a right candidate of this policy scores above a wrong one of the same
+      policy, of any problem, ties half; NaN where a weighting has no right or no wrong one.
+
+    Candidates without a policy are left out; those without a score, of that aggregate's figures alone.
+
+    Args:
+        rows: what `stepmark.evaluation.best_of_n.items` made; problems that are not counted there are counted here.
+    """
+    problem: dict[str, list[int]] = {}
+    correct: dict[str, list[float]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
+    for at, row in enumerate(rows):
+        pool = row["pool"]
+        for i, policy in enumerate(pool["policy"]):
+            if policy is None:
+                continue
+            problem.setdefault(policy, []).append(at)
+            truth = pool["correct"][i]
+            correct.setdefault(policy, []).append(math.nan if truth is None else float(truth))
+            for how, values in pool["scores"].items():
+                score = math.nan if values[i] is None else float(values[i])
+                scores.setdefault(policy, {}).setdefault(how, []).append(score)
+    columns = {
+        policy: (
+            np.array(problem[policy], dtype=np.intp),
+            np.array(correct[policy]),
+            {how: np.array(values) for how, values in scores.get(policy, {}).items()},
+        )
+        for policy in sorted(problem)
+    }
+
+    def compute(weights: Floats) -> dict[str, Floats]:
+        out: dict[str, Floats] = {}
+        for policy, (at, right, by_score) in columns.items():
+            w = weights[:, at]
+            known = ~np.isnan(right)
+            out[f"{policy}/candidates"] = w.sum(axis=1)
+            out[f"{policy}/accuracy"] = shares(w[:, known] @ right[known], w[:, known].sum(axis=1))
+            for how, score in by_score.items():
+                scored = ~np.isnan(score)
+                if np.isfinite(score[scored]).all():
+                    out[f"{policy}/score/{how}"] = shares(
+                        w[:, scored] @ score[scored], w[:, scored].sum(axis=1)
+                    )
+                both = scored & known
+                if both.any():
+                    out[f"{policy}/auc/{how}"] = weighted_auc(score[both], right[both], w[:, both])
+        return out
+
+    return compute

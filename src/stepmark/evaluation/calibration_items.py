@@ -1,0 +1,341 @@
+"""Calibration: does a score of 0.8 mean right four times in five, and for which steps, policies and problems does it not.
+
+Two targets. "steps": each judged step's score against its label. "outcome": the solution's aggregate against whether its answer
+is right. ECE has bins of equal width and is biased upwards where they hold few items (Guo et al. 2017, "On calibration of modern
+neural networks", section 2); `floor` says how high it would be for a calibrated PRM on as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from stepmark.errors import UsageError
+from stepmark.evaluation.cases import Case, Neutral, step_labels
+from stepmark.evaluation.result import Item
+from stepmark.evaluation.scores import CaseScores, Sheet
+from stepmark.metrics.aggregate import aggregate, check_aggregate
+from stepmark.metrics.binary import bin_of, weighted_auc
+from stepmark.metrics.intervals import Floats, Statistic, shares
+
+Target = Literal["steps", "outcome"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+MAPS = ("temperature", "platt")
+"""Keys of an item's target that hold calibrated scores, where there are any."""
+
+FIGURES = (
+    "auc",
+    "ece",
+    "brier",
+    "mean_score",
+    "share_right",
+    "gap",
+    "gap_high",
+    "gap_low",
+)
+"""`gap` is mean score minus share right: over 0 where the PRM is too confident; `gap_high` of the scores of at least 0.5, `gap_low` of the
+others. All but AUC and `share_right` need probabilities and are not defined (nan) for other scores."""
+
+POSITIONS = ("1", "2", "3", "4–5", "6–9", "10+")
+"""Steps by their number from 1."""
+
+THIRDS = ("hard third", "middle third", "easy third")
+"""What `difficulties` calls the parts that it makes."""
+
+_AT_ONCE = 2_000_000
+"""Weights of single steps held at once: bounds the memory of a bootstrap, not its result."""
+
+
+def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...]:
+    """What can be measured: the target that was asked for, else all that the data knows.
+
+    Raises:
+        UsageError: the data does not know it.
+    """
+    known: dict[Target, bool] = {
+        "steps": any(judgements for case in cases for judgements in case.labelled.judgements),
+        "outcome": any(case.outcome is not None for case in cases),
+    }
+    if asked is not None and not known[asked]:
+        what = "judged steps" if asked == "steps" else "solutions whose answer is known to be right or wrong"
+        raise UsageError(f"`target` {asked}: the data has no {what}")
+    found = tuple(target for target in TARGETS if known[target] and asked in (None, target))
+    if not found:
+        raise UsageError(
+            "the data has neither judged steps nor known outcomes to measure calibration against"
+        )
+    return found
+
+
+def check_how(how: str | None, sheet: Sheet) -> str:
+    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min".
+
+    Raises:
+        UnknownNameError: no such aggregate.
+        ScoreKindError: it means nothing for these scores.
+        UsageError: "sum-logit", which is no probability and may be infinite.
+    """
+    if how == "sum-logit":
+        raise UsageError(
+            "`aggregate` sum-logit is not on the scale of the scores and may be infinite; use product"
+        )
+    chosen = how or sheet.aggregate or "min"
+    return check_aggregate("product" if chosen == "sum-logit" else chosen, sheet.kind)
+
+
+def items_of(
+    sheet: Sheet,
+    targets: Sequence[Target],
+    *,
+    how: str = "min",
+    bins: int = 10,
+    neutral: Neutral = "positive",
+) -> list[Item]:
+    """One item a case. For each target `{"scores": […], "labels": […]}`: of "steps" one entry a step, of "outcome" a single one;
+    None where there is no score or no label.
+
+    Args:
+        sheet: the scores.
+        targets: what to measure.
+        how: the aggregate that stands for a solution.
+        bins: of ECE.
+        neutral: what a neutral rating counts as.
+    """
+    parts = difficulties(sheet.rows)
+    items: list[Item] = []
+    for row, difficulty in zip(sheet.rows, parts, strict=True):
+        item: Item = {
+            "id": row.case.id,
+            "problem": row.case.problem,
+            "group": row.case.group,
+            "policy": row.case.policy,
+            "difficulty": difficulty,
+            "kind": sheet.kind,
+            "bins": bins,
+            "role": None,
+            "counts": True,
+        }
+        if "steps" in targets:
+            labels = step_labels(row.case.labelled, neutral)
+            item["steps"] = {"scores": list(row.scores), "labels": list(labels)}
+        if "outcome" in targets:
+            outcome = row.case.outcome
+            item["outcome"] = {
+                "scores": [solution_score(row, how)],
+                "labels": [None if outcome is None else float(outcome)],
+            }
+        items.append(item)
+    return items
+
+
+def solution_score(row: CaseScores, how: str) -> float | None:
+    """The aggregate of a case; None when it was not read, or a step that the aggregate needs has no score."""
+    if row.steps is None or (None in (row.scores[-1:] if how == "last" else row.scores)) or not row.scores:
+        return None
+    return aggregate(row.scores, how, kind=row.steps.kind)
+
+
+def difficulties(rows: Sequence[CaseScores]) -> list[str | None]:
+    """The difficulty of each case's problem: as the data names it, else its third by the share of right ones among the problem's
+    *other* candidates; None where neither is known.
+
+    The candidate itself is left out of its share: a part would else be picked by the very outcomes that are measured in it, and a
+    calibrated PRM look too confident among the hard ones. Equal shares stay together.
+    """
+    if any(row.case.difficulty is not None for row in rows):
+        return [row.case.difficulty for row in rows]
+    known: dict[tuple[str, str], list[bool]] = {}
+    for row in rows:
+        if row.case.outcome is not None:
+            known.setdefault((row.case.group, row.case.problem), []).append(row.case.outcome)
+    others: list[float | None] = []
+    for row in rows:
+        outcomes = known.get((row.case.group, row.case.problem), [])
+        own = row.case.outcome
+        count = len(outcomes) - (own is not None)
+        others.append((sum(outcomes) - bool(own)) / count if count else None)
+    some = np.sort([share for share in others if share is not None])
+    if len(some) < len(rows) / 2:  # mostly single solutions: the parts would be of a few problems only
+        return [None] * len(rows)
+
+    def third(share: float | None) -> str | None:
+        if share is None:
+            return None
+        at = (np.searchsorted(some, share, "left") + np.searchsorted(some, share, "right")) / 2 / len(some)
+        return THIRDS[0 if at < 1 / 3 else 1 if at < 2 / 3 else 2]
+
+    return [third(share) for share in others]
+
+
+def position(step: int) -> str:
+    """The part of `POSITIONS` that a 0-based step is in."""
+    return POSITIONS[step if step < 3 else 3 if step < 5 else 4 if step < 9 else 5]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Facet:
+    """A part of the scores, flat: one entry a score with a label."""
+
+    target: Target
+    name: str
+    """"all", "group X", "position 4–5", "policy X", "difficulty X", "measured, platt" …"""
+    scores: Floats
+    labels: Floats
+    owner: npt.NDArray[np.intp]
+    """The item of each."""
+    probability: bool
+    """Whether the scores are probabilities."""
+    bins: int
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def only(self, name: str, chosen: npt.NDArray[np.bool_]) -> Facet:
+        """The part of it that is chosen."""
+        return replace(
+            self, name=name, scores=self.scores[chosen], labels=self.labels[chosen], owner=self.owner[chosen]
+        )
+
+
+def facets(items: Sequence[Item]) -> Iterator[Facet]:
+    """Every part that figures are made of, in the order of the report. "all" is there even when it is empty."""
+    counts = np.array([item["counts"] for item in items])
+    roles = np.array([item["role"] or "" for item in items])
+    for target in TARGETS:
+        if not any(target in item for item in items):
+            continue
+        entries = [
+            (at, step)
+            for at, item in enumerate(items)
+            if target in item
+            for step, (score, label) in enumerate(
+                zip(item[target]["scores"], item[target]["labels"], strict=True)
+            )
+            if score is not None and label is not None
+        ]
+        base = Facet(
+            target=target,
+            name="all",
+            scores=np.array([items[at][target]["scores"][step] for at, step in entries], dtype=float),
+            labels=np.array([items[at][target]["labels"][step] for at, step in entries], dtype=float),
+            owner=np.array([at for at, _ in entries], dtype=np.intp),
+            probability=items[0]["kind"] == "probability",
+            bins=items[0]["bins"],
+        )
+        yield (everything := base.only("all", counts[base.owner]))
+        for key in ("group", "policy", "difficulty"):
+            values = np.array([item[key] or "" for item in items])[everything.owner]
+            names = sorted({str(value) for value in values} - {""})
+            if set(names) <= set(THIRDS):
+                names.sort(key=THIRDS.index)
+            if len(names) > 1:
+                for name in names:
+                    yield everything.only(f"{key} {name}", values == name)
+        if target == "steps":
+            at = np.array([position(step) for _, step in entries])[counts[base.owner]]
+            for name in POSITIONS:
+                if (at == name).any():
+                    yield everything.only(f"position {name}", at == name)
+        if not roles.any():
+            continue
+        views = [view for view in MAPS if any(view in item.get(target, {}) for item in items)]
+        for role in ("measured", "fitted here"):
+            inside = roles[base.owner] == role
+            yield base.only(f"{role}, before", inside)
+            for view in views:
+                mapped = np.array([items[at][target][view][step] for at, step in entries], dtype=float)
+                yield replace(base, scores=mapped, probability=True).only(f"{role}, {view}", inside)
+
+
+def statistic(items: Sequence[Item]) -> Statistic:
+    """`TARGET/FACET/FIGURE` for every facet and each of `FIGURES`, as functions of the items' weights."""
+    parts = [(f"{facet.target}/{facet.name}", _figures(facet, len(items))) for facet in facets(items)]
+
+    def figures(weights: Floats) -> Mapping[str, Floats]:
+        return {f"{name}/{what}": value for name, of in parts for what, value in of(weights).items()}
+
+    return figures
+
+
+def _figures(facet: Facet, count: int) -> Callable[[Floats], dict[str, Floats]]:
+    x, y, owner = facet.scores, facet.labels, facet.owner
+
+    def summed(values: Floats) -> Floats:
+        return np.bincount(owner, weights=values, minlength=count).astype(float)
+
+    ones, right = summed(np.ones(len(x))), summed(y)
+    if facet.probability:
+        high = x >= 0.5
+        in_bin = bin_of(x, facet.bins)
+        gaps = np.stack([summed((x - y) * (in_bin == at)) for at in range(facet.bins)], axis=1)
+        columns = {
+            "brier": (summed((x - y) ** 2), ones),
+            "mean_score": (summed(x), ones),
+            "gap": (summed(x - y), ones),
+            "gap_high": (summed((x - y) * high), summed(high.astype(float))),
+            "gap_low": (summed((x - y) * ~high), summed((~high).astype(float))),
+        }
+
+    def figures(weights: Floats) -> dict[str, Floats]:
+        total = weights @ ones
+        found = dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
+        found["auc"] = auc_by_owner(x, y, owner, weights)
+        found["share_right"] = shares(weights @ right, total)
+        if facet.probability:
+            found["ece"] = shares(np.abs(weights @ gaps).sum(axis=1), total)
+            for name, (top, bottom) in columns.items():
+                found[name] = shares(weights @ top, weights @ bottom)
+        return found
+
+    return figures
+
+
+def auc_by_owner(x: Floats, y: Floats, owner: npt.NDArray[np.intp], weights: Floats) -> Floats:
+    """AUC for B weightings (B, items) of the owners of the scores; nan where one has no right or no wrong one."""
+    if not len(x):
+        return np.full(len(weights), np.nan)
+    block = max(1, _AT_ONCE // len(x))
+    order = np.argsort(x, kind="stable")
+    x, y, owner = x[order], y[order], owner[order]
+    return np.concatenate(
+        [
+            weighted_auc(x, y, weights[start : start + block][:, owner])
+            for start in range(0, len(weights), block)
+        ]
+    )
+
+
+def floor(facet: Facet) -> float | None:
+    """About what ECE a calibrated PRM with these very scores would show, because bins hold few items.
+
+    In each bin the sum of score - label then has variance `sum of s (1 - s)`, and its expected size, were it normal, is the
+    root of that times sqrt(2 / pi). The items are taken for independent: with many steps of few problems it is higher.
+    None for scores that are no probabilities, and for labels that are shares.
+    """
+    if not facet.probability or not len(facet) or bool(((facet.labels != 0) & (facet.labels != 1)).any()):
+        return None
+    variances = np.bincount(
+        bin_of(facet.scores, facet.bins), weights=facet.scores * (1 - facet.scores), minlength=facet.bins
+    )
+    return float(np.sqrt(variances).sum()) * math.sqrt(2 / math.pi) / len(facet)
+
+
+def bin_statistic(facet: Facet, count: int) -> Statistic:
+    """The share that is right in each bin, named by its 0-based number, for the intervals of a reliability diagram."""
+    in_bin = bin_of(facet.scores, facet.bins)
+    columns: dict[str, Any] = {
+        str(at): tuple(
+            np.bincount(facet.owner, weights=values * (in_bin == at), minlength=count).astype(float)
+            for values in (facet.labels, np.ones(len(facet)))
+        )
+        for at in range(facet.bins)
+    }
+    return lambda weights: {
+        name: shares(weights @ right, weights @ every) for name, (right, every) in columns.items()
+    }

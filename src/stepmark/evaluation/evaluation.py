@@ -1,0 +1,385 @@
+"""What an evaluation is, and what a run gives it: data, scores, figures with intervals.
+
+An evaluation is a frozen dataclass whose fields are its settings. It reads cases from the data, makes one item a case of their
+scores, says by a statistic which figures the items give, and what its report shows. Everything else is the run's work
+(`stepmark.evaluate`): files and their hashes, the limit, the grading pass that resumes, the bootstrap, the files that are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stepmark.errors import BackendError, StepmarkError, UsageError
+from stepmark.evaluation.cases import Case
+from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
+from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
+from stepmark.evaluation.sources import read_cases
+from stepmark.metrics.intervals import Statistic
+from stepmark.models.identity import identity_of
+from stepmark.models.lazy import Lazy
+from stepmark.models.load import load_prm, prm_identity
+from stepmark.models.policies import Policy
+from stepmark.models.prm import PRM
+from stepmark.show.evaluation import Section, Tile
+from stepmark.show.progress import Progress
+from stepmark.show.tables import Table
+from stepmark.store import Columns, Source, hold, run_input
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of an evaluation: its inputs, and what it does for the evaluation."""
+
+    data: tuple[Source, ...] = ()
+    """Names of files, or rows in Python."""
+    columns: Columns | None = None
+    """Names of columns, where they differ."""
+    limit: int | None = None
+    """Take only so many problems."""
+    resamples: int = 1000
+    """Of the bootstrap over problems."""
+    seed: int = 0
+    """Of the resamples and of random changes."""
+    scores: str | Path | None = None
+    """A file of scores that stands for the PRM."""
+    model_name: str | None = None
+    """Which model's scores, where that file holds several."""
+    prm: PRM | Lazy[PRM] | None = None
+    orm: Lazy[PRM] | None = None
+    """An outcome reward model."""
+    policy: Policy | Lazy[Policy] | None = None
+    folder: Path = Path()
+    """Where scores and samples are kept."""
+    progress: bool = False
+    """Whether the progress is shown, on standard error."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the result says of the run."""
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    """Name, size and hash of each input."""
+    facts: list[str] = field(default_factory=list)
+    """Sentences for the top of the report, such as what was left out."""
+
+    def note(self, text: str) -> None:
+        """Print a line on standard error, where the progress is shown."""
+        if self.progress:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def add_input(self, source: Source) -> Source:
+        """Record an input by its hash, and give what is read.
+
+        Raises:
+            InputError: it cannot be read.
+            UsageError: a pipe, which can be read only once.
+        """
+        read = run_input(source, again=True)
+        manifest = read.manifest or {}
+        self.inputs.append({"name": read.name, **manifest})
+        return read.source
+
+    def take(self, cases: Sequence[Case]) -> list[Case]:
+        """The cases of `limit` problems, evenly spaced in the order of the data; all of them without a limit."""
+        if self.limit is None:
+            return list(cases)
+        chosen = set(self.spaced(list(dict.fromkeys((case.group, case.problem) for case in cases))))
+        taken = [case for case in cases if (case.group, case.problem) in chosen]
+        if len(taken) < len(cases):
+            self.facts.append(
+                f"Only {len(taken):,} of the data's {len(cases):,} solutions were taken (limit {self.limit}), evenly spaced."
+            )
+        return taken
+
+    def spaced(self, values: Sequence[Any]) -> list[Any]:
+        """At most `limit` of some values, evenly spaced."""
+        if self.limit is None or self.limit >= len(values):
+            return list(values)
+        return [values[at * len(values) // self.limit] for at in range(self.limit)]
+
+    def grade(self, cases: Sequence[Case], *, outcome: bool = False) -> Sheet:
+        """The cases with their scores: of the file `scores`, of an earlier run with the same settings, or graded now.
+
+        Args:
+            cases: solutions of one problem are brought together for grading.
+            outcome: ask the outcome reward model, which reads only the last step; its scores have a file of their own.
+
+        Raises:
+            UsageError: nothing to grade; a finished file of scores that was made with other settings.
+            BackendError: the model failed; what was graded is kept.
+        """
+        if not cases:
+            raise UsageError("there is nothing to evaluate in the data")
+        if self.scores is not None and not outcome:
+            return read_scores(self.scores, cases, model=self.model_name)
+        model = self.orm if outcome else self.prm
+        assert model is not None
+        path = made_folder(self.folder) / ("outcomes.jsonl" if outcome else "scores.jsonl")
+        manifest = json.loads(
+            json.dumps(
+                {
+                    "command": f"evaluate {self.settings.get('evaluation', '')}".strip(),
+                    "data": self.inputs,
+                    "limit": self.limit,
+                    # The texts themselves: how they are cut, changed or read may differ between versions.
+                    "cases": _digest(cases),
+                    "settings": {
+                        key: value for key, value in settings_of(model).items() if key != "token_budget"
+                    },
+                }
+            )
+        )
+        if path.exists():
+            self._check_earlier(path, manifest, model)
+            return read_scores(path, cases)
+        together: dict[str, list[Case]] = {}
+        for case in cases:
+            together.setdefault(case.problem, []).append(case)
+        ordered = [case for group in together.values() for case in group]
+        kept = f"the scores so far are kept in {path}.part; the same command continues"
+        try:
+            with hold(path.parent):
+                prm = self.loaded(model)
+                progress = Progress(
+                    len(ordered),
+                    done=_rows_in(path.with_name(path.name + ".part")),
+                    tokens=lambda: prm.ledger.tokens_computed,
+                    shown=self.progress,
+                )
+                with progress:
+                    grade_cases(ordered, prm, path, manifest, advance=progress.advance)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(kept) from None
+        except BackendError as error:
+            error.add_note(kept)
+            raise
+        return read_scores(path, cases)  # in the order of the data, and exactly what is on disk
+
+    def _check_earlier(self, path: Path, manifest: dict[str, Any], model: PRM | Lazy[PRM]) -> None:
+        """Refuse finished scores of other settings or of another model."""
+        check_same(path, manifest)
+        try:
+            identity = identity_before_loading(model)
+        except StepmarkError as error:
+            error.add_note(f"{path} has scores of an earlier run; `scores` {path} measures them as they are")
+            raise
+        check_same(path, manifest | {"models": {"prm": identity}})
+        self.note(f"{path} has the scores of an earlier run with these settings, by {identity}")
+
+    def loaded(self, model: Any) -> Any:
+        """A model, loaded if it was only named."""
+        if not isinstance(model, Lazy):
+            return model
+        if self.progress and sys.stderr.isatty():
+            self.note(f"loading {model.name} ...")
+        return model.load()
+
+    def figures(
+        self, items: Sequence[Item], statistic: Statistic, policies: Mapping[str, str] | None = None
+    ) -> dict[str, Figure]:
+        """All figures of a statistic, with bootstrap intervals over problems; see `result.measured`."""
+        return measured(items, statistic, policies=policies, resamples=self.resamples, seed=self.seed)
+
+    def result(
+        self,
+        method: Evaluation,
+        views: Views,
+        figures: Mapping[str, Figure],
+        items: Iterable[Item],
+        *,
+        prm: str = "",
+        identity: str | None = None,
+        **settings: Any,
+    ) -> Result:
+        """The finished result.
+
+        Args:
+            method: the evaluation.
+            views: what the report shows.
+            figures: by name.
+            items: what they rest on.
+            prm: the PRM's name.
+            identity: the PRM's, where it is known.
+            settings: those that the evaluation has filled in; they stand for its fields.
+        """
+        whose = {} if identity is None else {"prm_identity": identity}
+        return Result(
+            evaluation=method.name,
+            title=views.title,
+            prm=prm,
+            facts=(*views.facts, *self.facts, *views.remarks),
+            figures=dict(figures),
+            tiles=tuple(views.tiles),
+            sections=tuple(section for section in views.sections if section.items),
+            items=tuple(items),
+            settings={**self.settings, **plain_settings(method), **settings, **whose},
+            data=tuple(self.inputs),
+            pages=views.pages,
+            statistic=method.statistic,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """What a report shows."""
+
+    title: str
+    facts: Sequence[str] = ()
+    """Sentences that a reader needs to read the numbers correctly."""
+    remarks: Sequence[str] = ()
+    """More of them, after those of the run."""
+    tiles: Sequence[Tile] = ()
+    """Headline numbers."""
+    sections: Sequence[Section] = ()
+    """Tables, plots and examples; one without any is left out. The tables of the first one are printed."""
+    pages: Mapping[str, Callable[[], Iterator[str]]] = field(default_factory=dict)
+    """Further HTML files beside the report: name to the text in chunks."""
+
+
+class Evaluation:
+    """An evaluation: a frozen dataclass whose fields are its settings.
+
+    A subclass has a `name` and says `items`, `statistic` and, unless every labelled solution that stepmark reads will do, `read`. One that
+    needs more than a single pass of grading says `measure` instead.
+    """
+
+    name: ClassVar[str] = ""
+    """Of its results and its folder."""
+    models: ClassVar[tuple[str, ...]] = ("prm",)
+    """The models that it uses: prm, orm, policy."""
+    dataset: ClassVar[str | None] = None
+    """The data set that the data "hub" downloads."""
+
+    def asks_prm(self, run: Run) -> bool:
+        """Whether the PRM is asked; else its settings are refused."""
+        return run.scores is None
+
+    def check(self, run: Run) -> None:
+        """Refuse settings that cannot work, before anything is read or loaded.
+
+        Raises:
+            UsageError: one of them.
+        """
+
+    def read(self, run: Run) -> Sequence[Case]:
+        """The cases of the data.
+
+        Raises:
+            InputError: a row that cannot be read.
+        """
+        return read_cases(run.data, columns=run.columns)
+
+    def items(self, sheet: Sheet) -> Sequence[Item]:
+        """What the figures rest on: plain JSON, each with `id` and `problem`.
+
+        Args:
+            sheet: the cases with their scores.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no items")
+
+    def statistic(self, items: Sequence[Item]) -> Statistic:
+        """The figures as a function of weights of the items: shape (B, items) to named arrays of shape (B,), nan where one is undefined."""
+        raise NotImplementedError(f"{type(self).__name__} has no statistic")
+
+    def views(self, figures: Mapping[str, Figure], items: Sequence[Item], sheet: Sheet) -> Views:
+        """What the report shows. Default: a table of all figures."""
+        rows = tuple((name, shown(figure, scale=1, digits=4)) for name, figure in figures.items())
+        table = Table(title="Figures", columns=("Figure", "Value"), rows=rows)
+        return Views(
+            title=f"{self.name}: {sheet.prm}",
+            facts=(f"{len(items):,} items of {len({item['problem'] for item in items}):,} problems.",),
+            remarks=(INTERVALS,),
+            sections=(Section(title="Figures", items=(table,)),),
+        )
+
+    def measure(self, run: Run) -> Result:
+        """Read the cases, grade them, and make the result.
+
+        Raises:
+            StepmarkError: whatever reading and grading raise.
+        """
+        return self.of_sheet(run.grade(run.take(self.read(run))), run)
+
+    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+        """The result of graded cases."""
+        items = self.items(sheet)
+        figures = run.figures(items, self.statistic(items))
+        views = self.views(figures, items, sheet)
+        return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
+
+
+INTERVALS = "In brackets: 95 % bootstrap intervals over problems."
+"""What most reports say of their intervals."""
+
+
+def plain_settings(method: Evaluation) -> dict[str, Any]:
+    """The fields of an evaluation as JSON."""
+    values: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain
+
+
+def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
+    """A PRM's name, and what it is loaded with where that is not the default."""
+    if not isinstance(model, Lazy):
+        return {"prm": model.name}
+    defaults = {one.name: one.default for one in signature(load_prm).parameters.values()}
+    given = {key: value for key, value in model.arguments.items() if value != defaults[key]}
+    return {"prm": model.name, **given}
+
+
+def identity_before_loading(model: PRM | Lazy[PRM]) -> str:
+    """The identity of a PRM, without reading a checkpoint's weights into memory."""
+    return prm_identity(model.name, model.arguments) if isinstance(model, Lazy) else identity_of(model)
+
+
+def _digest(cases: Sequence[Case]) -> str:
+    digest = hashlib.sha256()
+    for case in cases:
+        solution = case.solution
+        text = json.dumps(
+            [case.id, solution.problem.text, *((step.text, step.observation) for step in solution.steps)]
+        )
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _rows_in(part: Path) -> int:
+    return part.read_bytes().count(b"\n") if part.exists() else 0
+
+
+def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse to reuse a finished file that was made with another manifest.
+
+    Raises:
+        UsageError: they differ; the message lists the differences.
+    """
+    beside = path.with_name(path.name + ".manifest.json")
+    old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    differences = ", ".join(
+        f"{key} was {json.dumps(was)[:200]} and is now {json.dumps(now)[:200]}"
+        for key, was, now in _differences(old, manifest)
+    )
+    if differences:
+        raise UsageError(
+            f"{path} was made with other settings: {differences}. Choose another `out`, delete it, or measure it as it is with "
+            f"`scores` {path}"
+        )
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What differs in `new`; settings and models each by their own name."""
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            names = dict.fromkeys((*before, *value)) if key == "settings" else value
+            for name in names:
+                if before.get(name) != value.get(name):
+                    yield f"{key}.{name}", before.get(name), value.get(name)
+        elif before != value:
+            yield key, before, value
