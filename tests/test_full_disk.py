@@ -66,7 +66,7 @@ def check_refused(capfd, code, disk, why="no space is left on this disk: make ro
         (GRADE, 60, "out.jsonl"),  # while the finished rows are copied
         (LABEL, 8, "out.jsonl.replies.sqlite"),  # where SQLite cannot even begin
         (LABEL, 64, "out.jsonl.replies.sqlite"),
-        ("label formulas rows.jsonl", 84, "out.jsonl.part"),
+        ("label formulas rows.jsonl", 40, "out.jsonl.part"),
         (SAMPLE, 40, "out.jsonl.replies.sqlite"),
         (SAMPLE, 64, "out.jsonl.replies.sqlite"),
         (SEARCH, 40, "out.jsonl.replies.sqlite"),
