@@ -26,6 +26,7 @@ PUBLIC = [
     "load_policy",
     "load_prm",
     "load_verifier",
+    "rl",
     "search",
     "split",
 ]
@@ -40,8 +41,8 @@ def test_the_names():
 def test_each_resolves_and_is_documented(name):
     value = getattr(stepmark, name)
     assert value.__doc__
-    if name == "search":  # a package that can be called
-        assert value is importlib.import_module("stepmark.search")
+    if name in ("rl", "search"):  # packages that can be called
+        assert value is importlib.import_module(f"stepmark.{name}")
         return
     assert value.__name__ == name
     assert getattr(importlib.import_module(value.__module__), name) is value
@@ -58,6 +59,20 @@ def test_search_is_a_function_and_the_place_of_its_methods():
     assert stepmark.search.BeamSearch(width=2).width == 2
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = stepmark.search.Nothing
+
+
+def test_rl_is_a_function_and_the_place_of_its_settings_and_credit_methods():
+    import inspect
+
+    pytest.importorskip("torch")
+    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.rl.run import rl
+
+    assert inspect.signature(stepmark.rl) == inspect.signature(rl)
+    assert {type(method()) for method in CREDITS.values()} <= {
+        getattr(stepmark.rl, name) for name in dir(stepmark.rl)
+    }
+    assert stepmark.rl.Training(updates=3).updates == 3
 
 
 def test_an_unknown_name():

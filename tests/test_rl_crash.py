@@ -14,7 +14,7 @@ from killing import Runs
 from tiny_language_model import tiny_model, tiny_tokenizer
 
 HOW = [
-    "--credit=process",
+    "--credit=process-grpo",
     "--prm=rl_models:wordy",
     "--updates=3",
     "--problems=2",

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
+    from stepmark.rl.public import RLAPI
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
 
+    rl: RLAPI
     search: SearchAPI
 
 __version__ = "0.2.0"
@@ -63,6 +65,7 @@ _HOME = {
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_verifier": "stepmark.problems.answers",
+    "rl": "stepmark.rl",
     "search": "stepmark.search",
     "split": "stepmark.solutions.segmentation",
 }

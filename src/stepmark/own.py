@@ -97,6 +97,43 @@ def own(name: str, settings: Sequence[str], kind: Kind, *, setting: str = "metho
     return Own(method=made, source={"method": name, "modules": _sources(name, type(made), told)})
 
 
+def load_method(
+    method: Any,
+    settings: Sequence[str],
+    methods: Mapping[str, Callable[[], Any]],
+    kind: Kind,
+    *,
+    setting: str = "method",
+) -> tuple[Any, Mapping[str, Any] | None]:
+    """A method by its name, and where it is from if it is a caller's own.
+
+    Args:
+        method: a name in `methods`, "package.module:Class", or the method itself.
+        settings: "name=value" each, for a name; of a field that is a dataclass, "field.name=value".
+        methods: the library's own: name to class.
+        kind: what it must be.
+        setting: that named it.
+
+    Raises:
+        UnknownNameError: no such method.
+        UsageError: a setting that it does not have or take; settings for a method that is made already; as `own`.
+    """
+    if not isinstance(method, str):
+        if settings:
+            raise UsageError(
+                f"`settings` are for a {kind.what} by its name: set the fields of the {kind.what} itself"
+            )
+        return method, None
+    if method in methods:
+        made: Any = methods[method]
+        name = f"{made.__module__}:{made.__name__}"
+        return (own(name, settings, kind, setting=setting).method if settings else made()), None
+    if not FACTORY.fullmatch(method):
+        raise unknown_name(kind.what, method, dict.fromkeys(methods, ""))
+    found = own(method, settings, kind, setting=setting)
+    return found.method, found.source
+
+
 def _load(name: str, told: str, kind: Kind) -> Any:
     if not FACTORY.fullmatch(name):
         ours = f" stepmark {kind.what} {name} is the library's own." if name in kind.commands else ""

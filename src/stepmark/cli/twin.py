@@ -19,7 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 
 from stepmark.cli.paths import FileOrDash
-from stepmark.errors import UsageError
+from stepmark.errors import SettingError, UsageError
 from stepmark.models.lazy import Lazy
 from stepmark.store import parse_columns
 
@@ -83,6 +83,7 @@ def command(
     common: Sequence[str] = (),
     drop: Sequence[str] = (),
     methods: Mapping[str, Callable[[], Any]] | None = None,
+    optional: Sequence[str] = (),
     hidden: Sequence[str] = (),
     file: str | None = "a file of rows",
     many: bool = False,
@@ -98,6 +99,7 @@ def command(
         common: settings in the first panel of the help, in this order.
         drop: keyword arguments of the function that are no flags.
         methods: arguments of the function that are a method: its class, whose fields become flags.
+        optional: methods that are None by default: a flag of their own name turns them on, and the flags of their fields begin with it.
         hidden: fields of methods that are no flags.
         file: the description of the positional argument; None where there is none.
         many: whether several files may be given.
@@ -120,21 +122,31 @@ def command(
             annotation=Annotated[annotation, Parameter(help=help_, group=group, **options)],
         )
 
-    def add_fields(kind: Any, panel: Group) -> None:
+    def add_fields(kind: Any, panel: Group, prefix: str = "") -> None:
         hints, texts = get_type_hints(kind, include_extras=True), _field_texts(kind)
         for field in fields(kind):
             if field.name in hidden:
                 continue
             if is_dataclass(hints[field.name]):
-                add_fields(hints[field.name], panel)
+                add_fields(hints[field.name], panel, prefix)
             else:
-                add(field.name, hints[field.name], _default(field), texts.get(field.name, ""), panel)
+                add(
+                    prefix + field.name,
+                    hints[field.name],
+                    _default(field),
+                    texts.get(field.name, ""),
+                    panel,
+                )
 
     for source in (function, *([] if also is None else [also])):
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
             if parameter.kind is not parameter.KEYWORD_ONLY or name in models or name in drop:
+                continue
+            if name in optional:
+                add(name, bool, False, texts.get(name, ""))
+                add_fields(methods[name], METHOD, f"{name}_")
                 continue
             if name in methods:
                 add_fields(methods[name], _PANELS.get(name, METHOD))
@@ -173,8 +185,12 @@ def command(
             loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=model.check)
         _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
-            values[name] = _made(kind, values, hidden)
-        own = inspect.signature(function).parameters
+            values[name] = (_made_if if name in optional else _made)(kind, values, hidden, name)
+        own = [
+            one.name
+            for one in inspect.signature(function).parameters.values()
+            if one.kind is one.KEYWORD_ONLY
+        ]
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
         if settings.get("columns") is not None:
@@ -282,7 +298,7 @@ def _default(field: Field[Any]) -> Any:
     return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
 
 
-def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str]) -> Any:
+def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str], name: str = "") -> Any:
     """A method from the values of its flags, which are those of its nested settings too."""
     hints = get_type_hints(kind)
     return kind(
@@ -294,3 +310,21 @@ def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str]) -> Any:
             if field.name not in hidden
         }
     )
+
+
+def _made_if(kind: Any, values: Mapping[str, Any], hidden: Sequence[str], name: str) -> Any:
+    """An optional method from the values of its flags, which begin with its name; None where its own flag is not given.
+
+    Raises:
+        UsageError: a field's flag without the flag of the method.
+    """
+    own = {field: values[f"{name}_{field.name}"] for field in fields(kind) if field.name not in hidden}
+    if values[name]:
+        try:
+            return kind(**{field.name: value for field, value in own.items()})
+        except SettingError as error:
+            raise SettingError(f"{name}_{error.setting}", error.value, error.expected) from None
+    given = [field.name for field, value in own.items() if value != _default(field)]
+    if given:
+        raise UsageError(f"`{name}_{given[0]}` needs `{name}`: give both")
+    return None

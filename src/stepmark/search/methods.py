@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from stepmark.catalog import FACTORY
-from stepmark.errors import UsageError
-from stepmark.own import Kind, Own, own
+from stepmark.own import Kind, Own, load_method, own
 from stepmark.search.adaptive import Adaptive
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
@@ -85,19 +83,4 @@ def load_search(
         UnknownNameError: no such search.
         UsageError: a setting that it does not have or take; settings for a search that is made already.
     """
-    if not isinstance(method, str):
-        if settings:
-            raise UsageError("`settings` are for a method by its name: set the fields of the search itself")
-        return method, None
-    if method in METHODS:
-        made = METHODS[method]
-        if not settings:
-            return made(), None
-        found = own(f"{made.__module__}:{made.__name__}", settings, _OWN)
-        return found.method, None
-    if not FACTORY.fullmatch(method):
-        from stepmark.catalog import unknown_name
-
-        raise unknown_name("search", method, dict.fromkeys(METHODS, ""))
-    found = own_search(method, settings)
-    return found.method, found.source
+    return load_method(method, settings, METHODS, _OWN)
