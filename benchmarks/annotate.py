@@ -149,7 +149,7 @@ class Stepmark:
         return started(self, self._command("--port", str(self.port)), self.folder, "/health")
 
     def _command(self, *flags: str) -> list[str]:
-        command = [sys.executable, "-m", "stepmark.cli", "annotate", "project.yaml"]
+        command = [sys.executable, "-m", "stepmark", "annotate", "project.yaml"]
         return [*command, "--database", str(self.database), *flags]
 
     def join(self, names: Sequence[str]) -> list[dict[str, Any]]:

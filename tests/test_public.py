@@ -8,6 +8,7 @@ import stepmark
 
 PUBLIC = [
     "AsyncClient",
+    "ChatModel",
     "Client",
     "Cluster",
     "Grader",
@@ -17,6 +18,9 @@ PUBLIC = [
     "Refusal",
     "Results",
     "ScoredSolution",
+    "ScriptedPRM",
+    "ScriptedPolicy",
+    "ServerSettings",
     "Solution",
     "Step",
     "StepScores",
@@ -28,6 +32,8 @@ PUBLIC = [
     "load_verifier",
     "rl",
     "search",
+    "serve",
+    "serve_in_process",
     "split",
 ]
 
@@ -78,3 +84,13 @@ def test_rl_is_a_function_and_the_place_of_its_settings_and_credit_methods():
 def test_an_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = stepmark.nothing
+
+
+def test_python_dash_m_stepmark_is_the_command_line():
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "stepmark", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == stepmark.__version__

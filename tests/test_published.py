@@ -155,12 +155,9 @@ def test_a_command_writes_the_hub_name(hub, tmp_path):
 
 def test_the_options_of_every_command_hold_the_hub_name():
     from stepmark.cli.evaluating import EvaluateOptions
-    from stepmark.cli.serve import ServeOptions
     from stepmark.models.load import lazy_prm
 
-    made = [kind(prm="versa") for kind in (EvaluateOptions, ServeOptions)]
-    for options in made:
-        assert options.prm == "UW-Madison-Lee-Lab/VersaPRM"
+    assert EvaluateOptions(prm="versa").prm == "UW-Madison-Lee-Lab/VersaPRM"
     assert lazy_prm("versa").name == "UW-Madison-Lee-Lab/VersaPRM"  # what grade and search are given
     assert lazy_prm("default").name == "default"
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
+    from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
+    from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from stepmark.rl.public import RLAPI
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.serving.app import serve_in_process as serve_in_process
+    from stepmark.serving.run import serve as serve
+    from stepmark.serving.settings import ChatModel as ChatModel
+    from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
 
@@ -47,6 +53,7 @@ __version__ = "0.2.0"
 
 _HOME = {
     "AsyncClient": "stepmark.models.remote.async_client",
+    "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Grader": "stepmark.models.grader",
@@ -56,6 +63,9 @@ _HOME = {
     "Refusal": "stepmark.records",
     "Results": "stepmark.store.results",
     "ScoredSolution": "stepmark.records",
+    "ScriptedPRM": "stepmark.models.scripted",
+    "ScriptedPolicy": "stepmark.models.policies.scripted",
+    "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
@@ -67,6 +77,8 @@ _HOME = {
     "load_verifier": "stepmark.problems.answers",
     "rl": "stepmark.rl",
     "search": "stepmark.search",
+    "serve": "stepmark.serving.run",
+    "serve_in_process": "stepmark.serving.app",
     "split": "stepmark.solutions.segmentation",
 }
 

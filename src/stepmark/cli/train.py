@@ -139,7 +139,7 @@ def train_command(
 
     Resumable: after an interruption or a kill, the same command continues. The state lies in OUT.run until the checkpoint, with its card, curves and page, takes
     its name. A second run with the same OUT is refused while the first one lives.
-    Several processes share each step when started by `accelerate launch -m stepmark.cli train …`.
+    Several processes share each step when started by `accelerate launch -m stepmark train …`.
 
     Args:
         data: files in any format of `stepmark convert`, or OWNER/NAME of data sets on the hub. For worked solutions without

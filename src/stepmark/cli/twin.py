@@ -113,6 +113,8 @@ def command(
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else (panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
+        if annotation is FileOrDash and isinstance(default, int):
+            default = str(default)  # a number or a file
         if name in _NAMES:
             options["name"] = _NAMES[name]
         parameters[name] = inspect.Parameter(

@@ -16,10 +16,10 @@ from stepmark.problems.answers import load_verifier
 from stepmark.search.searching import Grading, Steps
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest
 from stepmark.serving.completions import Completer
-from stepmark.serving.conversations import Completing
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.routing import ARRIVED, answer, body_of, described, service_of
 from stepmark.serving.service import Live
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.stepwise import Searcher, search_of
 from stepmark.serving.wire import ModelEntry
 from stepmark.serving.writers import PolicyAwayError, PolicyError, Writer
@@ -42,7 +42,7 @@ class Completions:
 
     def __init__(
         self,
-        settings: Completing,
+        settings: ChatModel,
         writer: Callable[[], Writer] | None = None,
         *,
         policy: Callable[[], Policy] | None = None,
@@ -75,7 +75,7 @@ class Completions:
         """
         if self.settings.choice != "best" or self.settings.stepwise:
             # A missing package is told now and not at the first vote.
-            load_verifier(self.settings.verifier).close()
+            load_verifier(self.settings.verifier, isolation=self.settings.isolation).close()
         if self._make_writer is not None:
             self._writer = self._make_writer()
         if self._make_policy is not None:

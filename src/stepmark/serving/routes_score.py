@@ -26,7 +26,8 @@ from stepmark.serving.grading import (
 from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, input_error_data
 from stepmark.serving.routing import answer, body_of, check_model, deadline_of, described, service_of
-from stepmark.serving.service import Live, Settings
+from stepmark.serving.service import Live
+from stepmark.serving.settings import ServerSettings
 from stepmark.serving.wire import (
     CandidateFields,
     PoolingAnswer,
@@ -187,7 +188,7 @@ def _several(body: ScoreRequest, solutions: list[SolutionToScore]) -> list[Solut
 
 
 def _check_shape(
-    ones: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: Settings
+    ones: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
 ) -> None:
     """Either steps or a text of each, and no more than one request may have.
 
@@ -246,7 +247,7 @@ async def _cut(
 
 
 async def _told(
-    settings: Settings, live: Live, asked: Sequence[Asked], at: str | None, deadline: float
+    settings: ServerSettings, live: Live, asked: Sequence[Asked], at: str | None, deadline: float
 ) -> list[StepScores | Refusal]:
     most = settings.max_steps
     solutions = []

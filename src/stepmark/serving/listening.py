@@ -1,4 +1,4 @@
-"""A score server on a port: from the first connection, while the model still loads, to the last answer after SIGTERM."""
+"""A server on a port: from the first connection, while the model still loads, to the last answer after SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ import uvicorn
 from stepmark.errors import UsageError
 from stepmark.serving.app import guarded
 from stepmark.serving.page import curl
-from stepmark.serving.service import Extension, Service, Settings
+from stepmark.serving.service import Extension, Service
+from stepmark.serving.settings import ServerSettings
 from stepmark.serving.wire import EXAMPLE
 
 if TYPE_CHECKING:
@@ -49,6 +50,17 @@ class Place:
         except ValueError:
             return self.host == "localhost"
 
+    def check(self, *, keyed: bool) -> None:
+        """Refuse an address that lets other machines ask where nothing says who may.
+
+        Raises:
+            UsageError: such an address.
+        """
+        if not keyed and not self.everybody and not self.loopback:
+            raise UsageError(
+                f"`host` {self.host} lets other machines ask: give `keys`, a file of those who may (a line each: NAME KEY), or `open` for all"
+            )
+
     def link(self, port: int) -> str:
         """What a client on this machine types."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host.strip("[]"), self.host)  # noqa: S104
@@ -57,15 +69,15 @@ class Place:
 
 def run(
     load: Callable[[], PRM],
-    settings: Settings,
+    settings: ServerSettings,
     place: Place,
     *,
     what: str,
     keys: Keys | None = None,
     extensions: Sequence[Extension] = (),
     quiet: bool = False,
-) -> int:
-    """Serve until SIGTERM or Ctrl-C; 0 then.
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
 
     Args:
         load: makes the PRM.
@@ -77,16 +89,13 @@ def run(
         quiet: no line for each request.
 
     Raises:
-        UsageError: an address that cannot be listened on, or that lets others in without keys.
+        UsageError: an address that cannot be listened on.
         StepmarkError: the PRM could not be loaded.
     """
-    if keys is None and not place.everybody and not place.loopback:
-        raise UsageError(
-            f"--host {place.host} lets other machines ask: say who may with --keys FILE (a line each: NAME KEY), or --open for everybody"
-        )
 
     def log(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
     service = Service(load, settings, extensions=extensions, log=log, log_requests=not quiet)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]"}) if keys is None and not place.everybody else None
@@ -110,10 +119,9 @@ def run(
     if service.error is not None:
         raise service.error
     log("stopped")
-    return 0
 
 
-def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
+def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="auto",
@@ -132,7 +140,7 @@ def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
     )
 
 
-def _protocol(settings: Settings) -> type[asyncio.Protocol] | str:
+def _protocol(settings: ServerSettings) -> type[asyncio.Protocol] | str:
     try:
         from stepmark.serving.heads import bounded
     except ModuleNotFoundError:  # without httptools; h11 has a bound of its own for headers
@@ -178,13 +186,13 @@ def _listen(place: Place) -> socket.socket:
         socket.getaddrinfo(host, place.port, family, socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise UsageError(
-            f"--host {place.host}: {error.strerror}; give a name or an address of this machine"
+            f"`host` {place.host}: {error.strerror}; give a name or an address of this machine"
         ) from None
     try:
         return socket.create_server((host, place.port), family=family, backlog=2048)
     except OSError as error:
         raise UsageError(
-            f"{place.host}:{place.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another --port"
+            f"{place.host}:{place.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another `port`"
         ) from None
 
 
