@@ -167,7 +167,7 @@ def test_who_says_nothing_or_too_little_is_not_waited_for():
         for found in (said_in_time(START), said_in_time(message("p", "a"), START)):
             status, headers, answer = found
             assert (status, headers["connection"], answer["error"]["type"]) == (408, "close", "slow_body")
-            assert "headers did not arrive within 1 s (--body-timeout)" in answer["error"]["message"]
+            assert "headers did not arrive within 1 s (`body_timeout`)" in answer["error"]["message"]
 
 
 def test_without_httptools_it_is_h11_which_has_a_bound_of_its_own(monkeypatch):

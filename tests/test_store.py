@@ -331,7 +331,7 @@ def test_another_manifest_is_refused_and_says_what_differs(tmp_path):
     assert 'settings.prm was "a" and is now "b"' in message
     assert 'input was {"sha256": "1"} and is now null' in message
     assert "dtype" not in message
-    assert f"Delete {out}.part to start again, or choose another --out" in message
+    assert f"Delete {out}.part to start again, or choose another `out`" in message
     # And it was left as it was.
     ResumableRows(out, {"settings": {"prm": "a", "dtype": "auto"}, "input": {"sha256": "1"}}).close()
 

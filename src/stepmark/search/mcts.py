@@ -100,7 +100,7 @@ class MCTS(Expanding):
         """See `Search.search`."""
         if self.verify and not (problem.answer or "").strip():
             raise InputError(
-                "--verify judges by the problem's reference answer, and it has none; add it under 'answer'",
+                "`verify` judges by the problem's reference answer, and it has none; add it under 'answer'",
                 where=problem.id,
                 field="answer",
             )

@@ -61,7 +61,7 @@ def draw_of(body: ChatRequest, settings: ChatModel) -> Draw:
     if n > settings.max_n:
         raise Refused(
             "invalid_request",
-            f"expected at most {settings.max_n} candidates, found {n} (--n-most)",
+            f"expected at most {settings.max_n} candidates, found {n} (`max_n`)",
             field="stepmark.n",
         )
     temperature = settings.temperature if body.temperature is None else body.temperature

@@ -132,7 +132,7 @@ async def pooling(request: Request) -> Response:
     sequences = _sequences(body.input)
     most = service.settings.max_solutions
     if len(sequences) > most:
-        raise too_many("input", len(sequences), most, "sequences", "--max-solutions")
+        raise too_many("input", len(sequences), most, "sequences", "`max_solutions`")
     found = await live.batcher.rows(
         sequences,
         activation=body.use_activation is not False,
@@ -196,7 +196,7 @@ def _check_shape(
         Refused: 400 or 413, with the field.
     """
     if at is not None and len(ones) > settings.max_solutions:
-        raise too_many(at, len(ones), settings.max_solutions, at, "--max-solutions")
+        raise too_many(at, len(ones), settings.max_solutions, at, "`max_solutions`")
     for index, one in enumerate(ones):
         place = "" if at is None else f"{at}.{index}."
         if (one.steps is None) == (one.solution is None):
@@ -213,10 +213,10 @@ def _check_shape(
                         field=f"{place}{name}",
                     )
         if one.steps is not None and len(one.steps) > settings.max_steps:
-            raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "--max-steps")
+            raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "`max_steps`")
         if len(one.solution or "") > settings.max_characters:
             length, most = len(one.solution or ""), settings.max_characters
-            raise too_many(f"{place}solution", length, most, "characters", "--max-characters")
+            raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
 
 
 async def _cut(
@@ -255,7 +255,7 @@ async def _told(
         if isinstance(one, Solution):
             if len(one.steps) > most:
                 place = "" if at is None else f"{at}.{index}."
-                raise too_many(f"{place}solution", len(one.steps), most, "steps", "--max-steps")
+                raise too_many(f"{place}solution", len(one.steps), most, "steps", "`max_steps`")
             solutions.append(one)
     return await live.batcher.score(solutions, deadline=deadline)
 

@@ -51,10 +51,10 @@ def parse_columns(text: str) -> dict[str, str]:
         name, equals, column = (part.strip() for part in pair.partition("="))
         if not (name and equals and column):
             raise UsageError(
-                f"--columns {text}: expected NAME=COLUMN, as in problem=question,solution=response; found {pair!r}"
+                f"`columns` {text}: expected NAME=COLUMN, as in problem=question,solution=response; found {pair!r}"
             )
         if name in columns:
-            raise UsageError(f"--columns {text}: {name!r} stands twice; expected once")
+            raise UsageError(f"`columns` {text}: {name!r} stands twice; expected once")
         columns[name] = column
     return columns
 

@@ -51,7 +51,7 @@ def _locked(folder: Path) -> BinaryIO:
             handle = (folder / LOCK_FILE).open("a+b")
             try:
                 if not try_lock(handle):
-                    raise UsageError(f"another run is writing {folder}; wait for it, or choose another --out")
+                    raise UsageError(f"another run is writing {folder}; wait for it, or choose another `out`")
                 if os.path.samestat(os.fstat(handle.fileno()), (folder / LOCK_FILE).stat()):
                     return handle
             except BaseException:

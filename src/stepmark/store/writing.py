@@ -341,7 +341,7 @@ class ResumableRows:
             self._handle = self._part.open("a+b")
         try:
             if not try_lock(self._handle):
-                raise UsageError(f"another run is writing {self._part}; wait for it, or choose another --out")
+                raise UsageError(f"another run is writing {self._part}; wait for it, or choose another `out`")
             for file in (self.path, self.manifest_path, self._part_manifest):
                 remove_stale_drafts(file.resolve())
             found = _whole_lines(self._handle)
@@ -364,7 +364,7 @@ class ResumableRows:
 
     @property
     def _remedy(self) -> str:
-        return f"Delete {self._part} to start again, or choose another --out"
+        return f"Delete {self._part} to start again, or choose another `out`"
 
     def _old_manifest(self) -> dict[str, Any]:
         """What a part that is there was made with."""
@@ -570,7 +570,7 @@ def hold(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(handle):
-            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another --out")
+            raise UsageError(f"another run is writing into {folder}; wait for it, or choose another `out`")
         yield
     finally:
         os.close(handle)
