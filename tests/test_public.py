@@ -7,6 +7,7 @@ import pytest
 import stepmark
 
 PUBLIC = [
+    "ArithmeticWorld",
     "AsyncClient",
     "ChatModel",
     "Client",

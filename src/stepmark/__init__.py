@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
+    from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "ArithmeticWorld": "stepmark.problems.arithmetic_world",
     "AsyncClient": "stepmark.models.remote.async_client",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
