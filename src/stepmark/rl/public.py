@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+from stepmark.rl.adapters.completions import advantages as _advantages
+from stepmark.rl.adapters.completions import rate as _rate
 from stepmark.rl.batch import Batch as _Batch
 from stepmark.rl.credit import Assigned as _Assigned
 from stepmark.rl.credit import Needs as _Needs
@@ -53,3 +55,6 @@ class RLAPI:
     Batch = _Batch
     Needs = _Needs
     Assigned = _Assigned
+    # What a trainer of another library calls.
+    rate = staticmethod(_rate)
+    advantages = staticmethod(_advantages)
