@@ -9,6 +9,7 @@ import stepmark
 PUBLIC = [
     "ArithmeticWorld",
     "AsyncClient",
+    "BackgroundServer",
     "ChatModel",
     "Client",
     "Cluster",
@@ -27,15 +28,19 @@ PUBLIC = [
     "StepScores",
     "Verdict",
     "aggregate",
+    "from_dataset",
     "grade",
     "load_policy",
     "load_prm",
     "load_verifier",
+    "open_dataset",
+    "read_dataset",
     "rl",
     "search",
     "serve",
     "serve_in_process",
     "split",
+    "to_dataset",
 ]
 
 

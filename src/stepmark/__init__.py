@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
+    from stepmark.integrations.hub_datasets import from_dataset as from_dataset
+    from stepmark.integrations.hub_datasets import open_dataset as open_dataset
+    from stepmark.integrations.hub_datasets import read_dataset as read_dataset
+    from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.models.grader import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
     from stepmark.serving.app import serve_in_process as serve_in_process
+    from stepmark.serving.listening import BackgroundServer as BackgroundServer
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
@@ -55,6 +60,7 @@ __version__ = "0.2.0"
 _HOME = {
     "ArithmeticWorld": "stepmark.problems.arithmetic_world",
     "AsyncClient": "stepmark.models.remote.async_client",
+    "BackgroundServer": "stepmark.serving.listening",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
@@ -73,15 +79,19 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",
     "load_verifier": "stepmark.problems.answers",
+    "open_dataset": "stepmark.integrations.hub_datasets",
+    "read_dataset": "stepmark.integrations.hub_datasets",
     "rl": "stepmark.rl",
     "search": "stepmark.search",
     "serve": "stepmark.serving.run",
     "serve_in_process": "stepmark.serving.app",
     "split": "stepmark.solutions.segmentation",
+    "to_dataset": "stepmark.integrations.hub_datasets",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604

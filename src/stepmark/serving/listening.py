@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import uvicorn
 
@@ -20,7 +21,7 @@ from stepmark.errors import UsageError
 from stepmark.serving.app import guarded
 from stepmark.serving.page import curl
 from stepmark.serving.service import Extension, Service
-from stepmark.serving.settings import ServerSettings
+from stepmark.serving.settings import DEFAULTS, ServerSettings
 from stepmark.serving.wire import EXAMPLE
 
 if TYPE_CHECKING:
@@ -205,3 +206,43 @@ def _greeting(link: str, name: str, *, keyed: bool) -> str:
             f"All of it: {link}/docs",
         ]
     )
+
+
+@final
+class BackgroundServer:
+    """A server in a thread of this process, for notebooks and tests; `stepmark.serve` is the one for other machines.
+
+    Closed by `close()`, or at the end of a `with` block.
+
+    Args:
+        prm: what it serves.
+        settings: how it serves, and limits.
+        port: of 127.0.0.1, where it listens; 0 for any port that is free.
+
+    Raises:
+        UsageError: the port cannot be listened on.
+    """
+
+    def __init__(self, prm: PRM, settings: ServerSettings = DEFAULTS, *, port: int = 0) -> None:
+        place = Place(host="127.0.0.1", port=port)
+        self._socket = _listen(place)
+        self.address = place.link(self._socket.getsockname()[1])
+        """What clients on this machine connect to."""
+        app = guarded(Service(lambda: prm, settings))
+        self._server = uvicorn.Server(_config(app, settings))
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the requests in progress and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> BackgroundServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
