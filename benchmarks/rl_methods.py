@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import (
     GRPO,
     PAPO,
     PPO,
     PRIME,
-    Credit,
     MinForm,
     ProcessGRPO,
     ProgressAdvantage,

@@ -12,11 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from stepmark import __version__
 from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.security import Guard, Scope, Site
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Account

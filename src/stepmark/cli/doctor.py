@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -166,7 +167,7 @@ def check_torch() -> Check:
     idle = shutil.which("nvidia-smi") is not None
     if importlib.util.find_spec("torch") is None:
         return Check(name="GPU", state="ok", text="not checked: torch is not installed")
-    import torch
+    torch = importlib.import_module("torch")
 
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     text = f"{'; '.join(gpus) or 'none that torch sees; models run on the processor'} (torch {torch.__version__})"

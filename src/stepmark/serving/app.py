@@ -13,7 +13,6 @@ from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from stepmark import __version__
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
@@ -24,6 +23,7 @@ from stepmark.serving.run import chat_extensions
 from stepmark.serving.service import Extension, Service
 from stepmark.serving.sessions import UnknownSessionError
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from stepmark.models.policies import PolicyLike

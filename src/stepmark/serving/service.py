@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, final
 
-from stepmark import __version__
 from stepmark.models.grading import Grade
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
@@ -23,6 +22,7 @@ from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.sessions import Sessions
 from stepmark.serving.settings import DEFAULTS, ServerSettings
 from stepmark.serving.wire import ModelEntry, PRMFacts
+from stepmark.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
