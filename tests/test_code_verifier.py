@@ -417,7 +417,7 @@ def test_without_bubblewrap_programs_are_refused_with_the_line_to_type(monkeypat
         with pytest.raises(UsageError) as caught:
             make_one()
         assert "bubblewrap is not installed" in str(caught.value)
-        assert line in str(caught.value) and "--isolation process" in str(caught.value)
+        assert line in str(caught.value) and "`isolation` process" in str(caught.value)
     assert CodeVerifier(isolation="process").isolation == "process"
     monkeypatch.setattr(code_sandbox.platform, "system", lambda: "Darwin")
     with pytest.raises(UsageError, match="bubblewrap needs Linux"):

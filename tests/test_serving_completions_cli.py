@@ -22,7 +22,7 @@ from integration_worlds import PLAIN, WRONG, prm
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.run import chat_extensions
+from stepmark.serving.routes_completions import chat_extensions
 from stepmark.serving.settings import ChatModel
 
 TESTS = Path(__file__).resolve().parent

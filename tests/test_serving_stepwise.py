@@ -22,8 +22,7 @@ from stepmark.records import Problem
 from stepmark.search.run import run
 from stepmark.search.searching import Grading, Steps
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.routes_completions import Completions
-from stepmark.serving.run import chat_extensions
+from stepmark.serving.routes_completions import Completions, chat_extensions
 from stepmark.serving.settings import ChatModel
 from stepmark.serving.stepwise import search_of
 

@@ -168,7 +168,7 @@ def publish(
         api.whoami()
         if private and api.repo_exists(repo) and not api.model_info(repo).private:
             raise UsageError(
-                f"{repo} exists and is public; make it private on the hub first, or leave --private out"
+                f"{repo} exists and is public; make it private on the hub first, or leave `private` out"
             )
         api.create_repo(repo, private=private or None, exist_ok=True)
         done = api.upload_folder(

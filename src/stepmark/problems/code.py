@@ -214,6 +214,9 @@ class CodeVerifier:
         self.workers = workers or min(8, os.cpu_count() or 1)
         self._sandbox = _tried(isolation, self.limits)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(isolation={self.isolation!r}, workers={self.workers})"
+
     def verify(self, answer: str | None, gold: str | CodeTests) -> Verdict:
         """Run the program that a model's text holds against the tests.
 
@@ -279,7 +282,7 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
         f"  To install it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
-        "  To run programs without a sandbox, with the files of this user open to them: --isolation process "
+        "  To run programs without a sandbox, with the files of this user open to them: `isolation` process "
         '(isolation="process")'
     )
 

@@ -18,8 +18,8 @@ from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
 from stepmark.serving.jobs import BusyError, DrainingError, LateError
 from stepmark.serving.refusals import Refused, input_error_data, retry
+from stepmark.serving.routes_completions import chat_extensions
 from stepmark.serving.routing import MODELS, InOrder
-from stepmark.serving.run import chat_extensions
 from stepmark.serving.service import Extension, Service
 from stepmark.serving.sessions import UnknownSessionError
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings

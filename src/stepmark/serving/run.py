@@ -5,27 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import is_server, read_by
-from stepmark.models.policies import Policy, PolicyLike, lazy_policy
+from stepmark.models.named import read_by
+from stepmark.models.policies import PolicyLike
 from stepmark.models.prm import PRM
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 from stepmark.settings import checked
 
-if TYPE_CHECKING:
-    from stepmark.serving.routes_completions import Completions
-    from stepmark.serving.writers import Writer
-
 PORT = 8008
 """Default port."""
-_POLICY_MEMORY = 65_536
-"""Tokens whose keys and values a policy in this process keeps."""
 
 
 @checked
@@ -71,6 +65,7 @@ def serve(
         ) from None
     from stepmark.serving.keys import Keys
     from stepmark.serving.listening import Place, run
+    from stepmark.serving.routes_completions import chat_extensions
 
     if open and keys is not None:
         raise UsageError("`open` answers every client and `keys` only some: give one of them")
@@ -98,45 +93,3 @@ def serve(
 
 def _loading(prm: PRM | Lazy[PRM]) -> Callable[[], PRM]:
     return prm.load if isinstance(prm, Lazy) else lambda: prm
-
-
-def chat_extensions(policy: PolicyLike | None, chat: ChatModel) -> list[Completions]:
-    """What makes a server answer as a chat model; nothing without a policy.
-
-    Raises:
-        UsageError: settings of the chat model without a policy.
-    """
-    if policy is None:
-        if chat != CHAT:
-            name = next(name for name in ChatModel.__slots__ if getattr(chat, name) != getattr(CHAT, name))  # type: ignore[attr-defined]
-            raise UsageError(f"`{name}` is for the chat model, which needs `policy`, the model that writes")
-        return []
-    from stepmark.serving.routes_completions import Completions
-
-    model = lazy_policy(policy) if isinstance(policy, str) else policy
-    if isinstance(model, Lazy):
-        model.check()
-    served = isinstance(model, Lazy) and is_server(model.name)
-    if chat.stepwise:
-        return [Completions(chat, policy=lambda: _policy(model, chat), together=served)]
-
-    def writer() -> Writer:
-        from stepmark.serving.writers import ServedWriter, ThreadWriter
-
-        return ServedWriter(model.name) if served else ThreadWriter(_policy(model, chat))
-
-    return [Completions(chat, writer)]
-
-
-def _policy(policy: Policy | Lazy[Policy], chat: ChatModel) -> Policy:
-    """The policy, loaded; of a server, with the patience that an answer allows."""
-    if not isinstance(policy, Lazy):
-        return policy
-    if not is_server(policy.name):
-        return policy.with_arguments(memory_tokens=_POLICY_MEMORY).load()
-    from stepmark.models.policies.openai import OpenAIPolicy
-    from stepmark.models.policies.transport import Patience, key_variable
-
-    url, _, model = policy.name.partition("#")
-    patience = Patience(retries=2, max_wait=10.0, timeout=chat.chat_timeout)
-    return OpenAIPolicy(url, model or None, api_key_env=key_variable(), patience=patience)
