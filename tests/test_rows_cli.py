@@ -281,7 +281,7 @@ READERS = [
     ["evaluate", "drift", "--data", "IN", *GRADE],
     ["train", "IN", "--out", "o"],
     ["annotate", "IN"],
-    ["rl", "IN", "--policy", "x", "--credit", "outcome", "--out", "o"],
+    ["rl", "IN", "--policy", "x", "--credit", "grpo", "--out", "o"],
 ]
 
 

@@ -171,7 +171,7 @@ def rl(
     }
     given = run_input(problems, again=True)
     measured = None if isinstance(held_out, int) else run_input(held_out, again=True)
-    with held(run.out):
+    with open_verifier(verifier, percent=percent, isolation=isolation) as checker, held(run.out):
         learnt, kept_out, lost = _split(given, measured, held_out, columns, training.seed)
         record = run.record(
             {
@@ -192,8 +192,7 @@ def rl(
         if apart is not None:
             run.note(isolation_note(apart))
         with naming(run.out):
-            with open_verifier(verifier, percent=percent, isolation=isolation) as checker:
-                actor, rows, history, notes = run.train(learnt, kept_out, checker, record)
+            actor, rows, history, notes = run.train(learnt, kept_out, checker, record)
             name = "rows" if given.name == "rows" else Path(given.name).name
             summary = run.finish(actor, rows, history, record, f"{len(learnt):,} problems of {name}")
         return _result(run.out, record, "\n".join([*notes, summary]))
