@@ -279,7 +279,13 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
         one.arg_name: (one.description or "").replace("\n", " ")
         for one in parse(inspect.getdoc(function) or "").params
     }
-    return {name: text[:1].upper() + re.sub(r"`{1,2}", "", text[1:]) for name, text in texts.items()}
+    return {name: _help(text) for name, text in texts.items()}
+
+
+def _help(text: str) -> str:
+    """A description as one line of plain text."""
+    plain = " ".join(re.sub(r"`{1,2}", "", text).split())
+    return plain[:1].upper() + plain[1:]
 
 
 def _field_texts(kind: type) -> dict[str, str]:
@@ -287,10 +293,7 @@ def _field_texts(kind: type) -> dict[str, str]:
 
     texts: dict[str, str] = {}
     for one in reversed(kind.__mro__[:-1]):
-        texts |= {
-            param.arg_name: (param.description or "").replace("\n", " ")
-            for param in parse_from_object(one).params
-        }
+        texts |= {param.arg_name: _help(param.description or "") for param in parse_from_object(one).params}
     return texts
 
 
