@@ -151,7 +151,7 @@ class Stepmark:
             [
                 sys.executable,
                 "-m",
-                "stepmark.cli",
+                "stepmark",
                 "annotate",
                 "project.yaml",
                 "--database",
@@ -164,7 +164,7 @@ class Stepmark:
         )
 
     def _verb(self, verb: str, *flags: str) -> list[str]:
-        return [sys.executable, "-m", "stepmark.cli", "annotate", verb, str(self.database), *flags]
+        return [sys.executable, "-m", "stepmark", "annotate", verb, str(self.database), *flags]
 
     def join(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Accounts by an invitation."""

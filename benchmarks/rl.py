@@ -50,10 +50,10 @@ from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
 from stepmark.rl.monitor import History, Monitor
-from stepmark.rl.online import Implicit, OnlineImplicit
+from stepmark.rl.online import OnlineImplicit
 from stepmark.rl.refit import Refit
 from stepmark.rl.refitted import RefittedPRM
-from stepmark.rl.settings import RL
+from stepmark.rl.settings import Implicit, Training
 from stepmark.rl.trainer import Listener, Trainer
 from stepmark.rl.watched import Watch, Watched
 from stepmark.store import atomic_write
@@ -76,8 +76,8 @@ class World:
     held_out: int = 200
     lengths: tuple[int, int] = (3, 6)
     """Steps of a problem, from and to."""
-    settings: RL = field(
-        default_factory=lambda: RL(
+    settings: Training = field(
+        default_factory=lambda: Training(
             updates=100,
             problems=16,
             group=8,
@@ -117,7 +117,7 @@ class World:
         plain: dict[str, Any] = json.loads(json.dumps(body))
         return plain
 
-    def of(self, method: Method, seed: int) -> RL:
+    def of(self, method: Method, seed: int) -> Training:
         """A run's settings."""
         return replace(
             self.settings,
@@ -131,7 +131,7 @@ class World:
 
 def quick() -> World:
     """A few small updates."""
-    settings = RL(
+    settings = Training(
         updates=4,
         problems=4,
         group=4,

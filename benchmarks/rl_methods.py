@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import (
+    GRPO,
+    PAPO,
     PPO,
-    Credit,
+    PRIME,
     MinForm,
-    Outcome,
-    Papo,
-    Prime,
-    Process,
-    Progress,
+    ProcessGRPO,
+    ProgressAdvantage,
     StepPPO,
 )
-from stepmark.rl.refitted import Refitting
+from stepmark.rl.settings import Refitting
 
 OUTCOME, HACKED = "outcome", "PRM alone, no KL"
 
@@ -39,34 +39,34 @@ class Method:
         return self.credit.needs.steps or self.credit.needs.tokens
 
 
-FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, rank=None, learning_rate=1e-3)
+FRESH = Refitting(every=5, problems=32, held_out=24, completions=2, rollouts=4, full=True, learning_rate=1e-3)
 """About 1,700 rollouts a refit, which are in no other count."""
 LEARNING: Mapping[str, Method] = {
-    OUTCOME: Method(credit=Outcome()),
-    "process, half outcome": Method(credit=Process(process_weight=0.5)),
-    "delta, fifth outcome": Method(credit=Process(process_weight=0.8, shaping="delta")),
+    OUTCOME: Method(credit=GRPO()),
+    "process, half outcome": Method(credit=ProcessGRPO(process_weight=0.5)),
+    "delta, fifth outcome": Method(credit=ProcessGRPO(process_weight=0.8, shaping="delta")),
     "min-form": Method(credit=MinForm()),
     # What a gradient with less noise in it allows; beside the baseline, so that nobody need guess what it gains by it.
-    "delta, twice the rate": Method(credit=Process(process_weight=0.8, shaping="delta"), rate=2.0),
+    "delta, twice the rate": Method(credit=ProcessGRPO(process_weight=0.8, shaping="delta"), rate=2.0),
     "min-form, twice the rate": Method(credit=MinForm(), rate=2.0),
-    "outcome, twice the rate": Method(credit=Outcome(), rate=2.0),
-    "progress": Method(credit=Progress()),
-    "papo": Method(credit=Papo()),
+    "outcome, twice the rate": Method(credit=GRPO(), rate=2.0),
+    "progress": Method(credit=ProgressAdvantage()),
+    "papo": Method(credit=PAPO()),
     # At PRIME's own settings (weight 1, twice the policy's rate) policy and implicit PRM drove each other off: 43 % fell to 0.5 %.
-    "prime": Method(credit=Prime(process_weight=0.2)),
+    "prime": Method(credit=PRIME(process_weight=0.2)),
     # At 0.5 the critic's gradient is seven times the policy's, and Adam divides both by it.
     "ppo": Method(credit=PPO(), value_weight=0.05),
     "step-ppo": Method(credit=StepPPO(), value_weight=0.05),
 }
 """Compared by how fast they learn."""
 HACKING: Mapping[str, Method] = {
-    HACKED: Method(credit=Process()),
-    "clip": Method(credit=Process(shaping="clip")),
-    "delta": Method(credit=Process(shaping="delta")),
-    "zero-mean-wrong": Method(credit=Process(shaping="zero-mean-wrong")),
-    "KL 0.05": Method(credit=Process(), kl_weight=0.05),
-    "consistent half only": Method(credit=Process(), keep_consistent=4),
-    "refitted every 5": Method(credit=Process(), refit=FRESH),
+    HACKED: Method(credit=ProcessGRPO()),
+    "clip": Method(credit=ProcessGRPO(shaping="clip")),
+    "delta": Method(credit=ProcessGRPO(shaping="delta")),
+    "zero-mean-wrong": Method(credit=ProcessGRPO(shaping="zero-mean-wrong")),
+    "KL 0.05": Method(credit=ProcessGRPO(), kl_weight=0.05),
+    "consistent half only": Method(credit=ProcessGRPO(), keep_consistent=4),
+    "refitted every 5": Method(credit=ProcessGRPO(), refit=FRESH),
     "papo": LEARNING["papo"],
     "process, half outcome": LEARNING["process, half outcome"],
 }

@@ -85,7 +85,7 @@ def command(kind: Kind, setting: Setting, port: int) -> list[str]:
     if kind == "ours":
         flags = ["--prm", folder, "--name", "prm", "--dtype", setting.dtype, "--device", "cpu", "--quiet"]
         flags += ["--timeout", f"{PATIENCE:g}"]  # the others have no deadline
-        return [sys.executable, "-m", "stepmark.cli", "serve", *flags, "--port", str(port)]
+        return [sys.executable, "-m", "stepmark", "serve", *flags, "--port", str(port)]
     if kind == "naive":
         flags = [folder, "--dtype", setting.dtype, "--port", str(port)]
         return [sys.executable, "-m", "benchmarks.serve_naive", *flags]

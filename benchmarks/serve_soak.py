@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "5",
     ]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([sys.executable, "-m", "stepmark.cli", "serve", *flags], stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", "stepmark", "serve", *flags], stderr=log)
         try:
             url = f"http://{HOST}:{port}"
             wait_for(process, url)

@@ -23,5 +23,5 @@ else
 fi
 
 # All weights, computed in bfloat16 and updated in float32; activations computed twice.
-exec "${PYTHON:-python3}" -m torch.distributed.run "${where[@]}" --nproc-per-node "${GPUS:-8}" -m stepmark.cli train "$labels" --out "$out" \
+exec "${PYTHON:-python3}" -m torch.distributed.run "${where[@]}" --nproc-per-node "${GPUS:-8}" -m stepmark train "$labels" --out "$out" \
     --base "${BASE:-Qwen/Qwen2.5-Math-7B}" --full --shard --gradient-checkpointing --token-budget "${TOKENS:-8192}" --rows-per-step "${ROWS:-64}" "$@"

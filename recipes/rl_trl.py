@@ -25,7 +25,7 @@ from stepmark.models.places import find_checkpoint
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.sources import read_problems
 from stepmark.rl.adapters.trl import ProcessGRPOTrainer
-from stepmark.rl.credit.methods import CREDITS, Process
+from stepmark.rl.credit.methods import CREDITS, ProcessGRPO
 
 INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
 
@@ -51,9 +51,12 @@ def main() -> None:
         "--prm", required=True, help="a folder, hub name, server's address or package.module:factory"
     )
     parser.add_argument("--tokenizer", help="of a PRM on a vLLM server")
-    parser.add_argument("--credit", default="process", choices=sorted(CREDITS))
+    parser.add_argument("--credit", default="process-grpo", choices=sorted(CREDITS))
     parser.add_argument(
-        "--process-weight", type=float, default=0.5, help="the PRM's share beside the outcome, of process"
+        "--process-weight",
+        type=float,
+        default=0.5,
+        help="the PRM's share beside the outcome, of process-grpo",
     )
     parser.add_argument("--verifier", default="math")
     parser.add_argument("--group", type=int, default=8, help="completions a problem")
@@ -109,9 +112,9 @@ def main() -> None:
             seed=asked.seed,
         ),
         train_dataset=rows(asked.problems, chat=asked.prompt == "chat", instruction=asked.instruction),
-        credit=Process(process_weight=asked.process_weight)
-        if asked.credit == "process"
-        else CREDITS.load(asked.credit)(),
+        credit=ProcessGRPO(process_weight=asked.process_weight)
+        if asked.credit == "process-grpo"
+        else CREDITS[asked.credit](),
         prm=prm,
         problem="question",
     )

@@ -155,14 +155,14 @@ class InProcess:
         self.requests, self.answers = [], []
 
     def __enter__(self):
-        from stepmark.serving.app import running
-        from stepmark.serving.service import Settings
+        from stepmark.serving.app import serve_in_process
+        from stepmark.serving.settings import ServerSettings
 
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._stack = AsyncExitStack()
-        entering = running(self.prm, self._settings or Settings(), keys=self._keys)
+        entering = serve_in_process(self.prm, self._settings or ServerSettings(), keys=self._keys)
         self.app = self._do(self._stack.enter_async_context(entering))
         return self
 
@@ -200,7 +200,8 @@ class OnPort:
 
         from stepmark.serving.app import guarded
         from stepmark.serving.heads import bounded
-        from stepmark.serving.service import DEFAULTS, Service
+        from stepmark.serving.service import Service
+        from stepmark.serving.settings import DEFAULTS
 
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

@@ -15,10 +15,10 @@ pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[serve
 
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.serving.app import running
+from stepmark.serving.app import serve_in_process
 from stepmark.serving.guard import Guard
 from stepmark.serving.keys import Keys
-from stepmark.serving.service import DEFAULTS, Settings
+from stepmark.serving.settings import DEFAULTS, ServerSettings
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
 
@@ -50,10 +50,10 @@ _document: list[dict[str, Any]] = []
 
 @asynccontextmanager
 async def site(
-    model: PRM, settings: Settings = DEFAULTS, *, keys: Keys | None = None, **more: Any
+    model: PRM, settings: ServerSettings = DEFAULTS, *, keys: Keys | None = None, **more: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Guard]]:
     """The server and a client."""
-    async with running(model, settings, keys=keys, **more) as app:
+    async with serve_in_process(model, settings, keys=keys, **more) as app:
         if not _document:
             _document.append(app.app.openapi())
         [document] = _document
@@ -75,7 +75,7 @@ async def site(
 def talk(
     conversation: Callable[[httpx.AsyncClient], Awaitable[None]],
     model: PRM | None = None,
-    settings: Settings = DEFAULTS,
+    settings: ServerSettings = DEFAULTS,
     **more: Any,
 ) -> None:
     """Have a conversation with a server that was made for it."""

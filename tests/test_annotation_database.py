@@ -222,7 +222,7 @@ class Server:
         words = ["annotate", str(self.items), "--port", str(self.port), "--database", self.database]
         log = (self.folder / "log").open("ab")
         with log:
-            self.process = subprocess.Popen([sys.executable, "-m", "stepmark.cli", *words], stderr=log)
+            self.process = subprocess.Popen([sys.executable, "-m", "stepmark", *words], stderr=log)
         for _ in range(600):
             try:
                 if httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=30).status_code == 200:

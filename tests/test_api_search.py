@@ -83,7 +83,7 @@ def test_a_method_by_its_name_with_settings(tmp_path):
         ({"method": "baem"}, UsageError, "there is no search 'baem'. Did you mean 'beam'"),
         ({"budget": -1}, SettingError, "budget=-1: expected 0 or more"),
         ({"in_flight": 0}, SettingError, "in_flight=0: expected 1 or more"),
-        ({"method": BEAM, "settings": ["width=2"]}, UsageError, "`settings` are for a method by its name"),
+        ({"method": BEAM, "settings": ["width=2"]}, UsageError, "`settings` are for a search by its name"),
         ({"out": "nowhere/o.jsonl"}, UsageError, "there is no folder"),
         ({"report": "-"}, UsageError, "`report` -: expected a file's name"),
     ],

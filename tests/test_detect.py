@@ -83,7 +83,7 @@ def test_a_plain_language_model_is_refused(zoo, copy_of, name):
     assert type(zoo[name].network).__name__ in message
     assert "lm_head.weight" in message
     assert "plain language model" in message
-    assert "--family" in message
+    assert "`family`" in message
     assert all(family in message for family in FAMILIES)
 
 
@@ -110,7 +110,7 @@ def test_a_named_family_wins_over_everything(copy_of, zoo):
 
 def test_an_adapter_alone_is_refused_without_a_family(zoo):
     with pytest.raises(
-        UnknownFamilyError, match="an adapter alone does not tell its family: name one with --family"
+        UnknownFamilyError, match="an adapter alone does not tell its family: name one with `family`"
     ):
         load(zoo["versaprm-adapter"].folder)
 
@@ -125,7 +125,7 @@ def test_two_sizes_of_reasoneval_that_nothing_tells_apart(copy_of):
     folder = copy_of("reasoneval-34b")
     edit_config(folder, score_dimension=3)
     edit_config(folder, architectures=None)
-    with pytest.raises(UnknownFamilyError, match=r"reasoneval, reasoneval-34b\. Name one with --family"):
+    with pytest.raises(UnknownFamilyError, match=r"reasoneval, reasoneval-34b\. Name one with `family`"):
         load(folder)
 
 
@@ -137,7 +137,7 @@ def test_a_classifier_with_other_labels_is_refused(copy_of, name, family):
     edit_tensors(
         folder, lambda t: t.update({"score.weight": torch.randn(3, 32), "score.bias": torch.zeros(3)})
     )
-    with pytest.raises(UnknownFamilyError, match=f"a classifier with 3 labels; {family} has .* --family"):
+    with pytest.raises(UnknownFamilyError, match=f"a classifier with 3 labels; {family} has .* `family`"):
         load(folder)
 
 
@@ -335,11 +335,11 @@ def test_a_folder_that_is_not_there(name):
 
 def test_an_implicit_prm_and_its_reference(zoo, copy_of):
     built = zoo["implicit"]
-    with pytest.raises(UsageError, match="--reference is for implicit PRMs"):
+    with pytest.raises(UsageError, match="`reference` is for implicit PRMs"):
         load(zoo["qwen-prm"].folder, reference=str(built.reference.folder))
     with pytest.raises(CheckpointError, match="another vocabulary"):
         load(built.folder, family="implicit", reference=str(zoo["actprm"].folder))
-    with pytest.raises(UsageError, match="--family implicit"):
+    with pytest.raises(UsageError, match="`family` implicit"):
         load(built.folder, family="implicit-per-step", reference=str(built.reference.folder), outcome=True)
 
 

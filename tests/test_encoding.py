@@ -376,7 +376,7 @@ def test_a_limit_cuts_between_steps_and_leaves_the_rest_as_it_was(name):
         with pytest.raises(TooLongError) as caught:
             encoder_of(name, max_tokens=limit).encode(LONG)
         assert caught.value.where == "solution 's1'"
-        for part in (f"{len(whole.ids)} tokens", f"reads {limit} ", f"({fits} of 3 steps fit)", "--truncate"):
+        for part in (f"{len(whole.ids)} tokens", f"reads {limit} ", f"({fits} of 3 steps fit)", "`truncate`"):
             assert part in str(caught.value)
         cut = encoder_of(name, max_tokens=limit, truncate=True).encode(LONG)
         assert cut.reads == (*whole.reads[:fits], *(None,) * (3 - fits))

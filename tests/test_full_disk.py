@@ -115,7 +115,7 @@ def test_standard_output_may_be_the_full_disk(files):
         pytest.skip("this system has no /dev/full")
     for command in (f"grade {files}/rows.jsonl --prm scripted_prms:arithmetic", "families"):
         done = subprocess.run(
-            ["sh", "-c", f'"{sys.executable}" -m stepmark.cli {command} > /dev/full'],
+            ["sh", "-c", f'"{sys.executable}" -m stepmark {command} > /dev/full'],
             capture_output=True,
             check=False,
             env={

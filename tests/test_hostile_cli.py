@@ -229,7 +229,7 @@ def test_a_mistake_of_stepmarks_own_is_placed_in_stepmark():
 def process(words, redirect="", **environment):
     """The command as a shell runs it."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = f'"{sys.executable}" -m stepmark.cli {words} {redirect}'
+    command = f'"{sys.executable}" -m stepmark {words} {redirect}'
     surroundings = {**os.environ, "PYTHONPATH": path, **environment}
     return subprocess.run(["sh", "-c", command], capture_output=True, env=surroundings, check=False)
 

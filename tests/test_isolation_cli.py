@@ -26,7 +26,7 @@ COMMANDS = {
     "sample": ["sample", "problems.jsonl", *POLICY, "--n", "1", "--out", "out.jsonl"],
     "label": ["label", "binary", "solutions.jsonl", *POLICY, "--k", "1", "--out", "out.jsonl"],
     "search": ["search", "greedy", "problems.jsonl", *POLICY, "--out", "out.jsonl"],
-    "rl": ["rl", "problems.jsonl", "--policy", "stepmark:arithmetic", "--credit", "outcome", "--out", "out"],
+    "rl": ["rl", "problems.jsonl", "--policy", "stepmark:arithmetic", "--credit", "grpo", "--out", "out"],
     "evaluate verifier": ["evaluate", "verifier", "--data", "pairs.jsonl", "--out", "out"],
     "evaluate best-of-n": ["evaluate", "best-of-n", "--data", "problems.jsonl", *POLICY, "--out", "out"],
     "evaluate search": [

@@ -339,7 +339,7 @@ def test_the_identity_is_how_it_is_read_and_what_the_server_reports(built):
 
 def test_several_served_models_need_a_name(built):
     with Server(as_vllm(built, every_token=False), models=("one", "two")) as server:
-        with pytest.raises(BackendError, match=r"serves \['one', 'two'\]; name one with --model"):
+        with pytest.raises(BackendError, match=r"serves \['one', 'two'\]; name one with `model`"):
             load_prm(server.url, tokenizer=str(built.folder))
         prm = load_prm(server.url, tokenizer=str(built.folder), model="two")
         prm.score("p", ["s"])
@@ -365,7 +365,7 @@ def test_a_slash_at_the_end_of_an_address(built):
 
 
 def test_a_server_needs_a_tokenizer_here():
-    with Server(lambda body: (500, b"")) as server, pytest.raises(UsageError, match="--tokenizer"):
+    with Server(lambda body: (500, b"")) as server, pytest.raises(UsageError, match="`tokenizer`"):
         load_prm(server.url)
 
 

@@ -9,6 +9,8 @@ import stepmark
 PUBLIC = [
     "ArithmeticWorld",
     "AsyncClient",
+    "BackgroundServer",
+    "ChatModel",
     "Client",
     "Cluster",
     "Grader",
@@ -20,7 +22,9 @@ PUBLIC = [
     "Results",
     "SampledSolution",
     "ScoredSolution",
+    "ScriptedPRM",
     "ScriptedPolicy",
+    "ServerSettings",
     "Solution",
     "Step",
     "StepScores",
@@ -28,6 +32,7 @@ PUBLIC = [
     "aggregate",
     "convert",
     "evaluate",
+    "from_dataset",
     "grade",
     "krippendorff_alpha",
     "label",
@@ -35,11 +40,17 @@ PUBLIC = [
     "load_prm",
     "load_problems",
     "load_verifier",
+    "open_dataset",
     "publish",
+    "read_dataset",
     "read_labelled",
+    "rl",
     "sample",
     "search",
+    "serve",
+    "serve_in_process",
     "split",
+    "to_dataset",
     "train",
 ]
 
@@ -53,8 +64,8 @@ def test_the_names():
 def test_each_resolves_and_is_documented(name):
     value = getattr(stepmark, name)
     assert value.__doc__
-    if name == "search":  # a package that can be called
-        assert value is importlib.import_module("stepmark.search")
+    if name in ("rl", "search"):  # packages that can be called
+        assert value is importlib.import_module(f"stepmark.{name}")
         return
     if name == "train":  # an object that can be called
         assert value is importlib.import_module("stepmark.training.public").train
@@ -96,6 +107,30 @@ def test_evaluate_is_a_function_and_the_place_of_its_evaluations():
     assert stepmark.evaluate.ProcessBench(threshold="argmax").threshold == "argmax"
 
 
+def test_rl_is_a_function_and_the_place_of_its_settings_and_credit_methods():
+    import inspect
+
+    pytest.importorskip("torch")
+    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.rl.run import rl
+
+    assert inspect.signature(stepmark.rl) == inspect.signature(rl)
+    assert {type(method()) for method in CREDITS.values()} <= {
+        getattr(stepmark.rl, name) for name in dir(stepmark.rl)
+    }
+    assert stepmark.rl.Training(updates=3).updates == 3
+
+
 def test_an_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = stepmark.nothing
+
+
+def test_python_dash_m_stepmark_is_the_command_line():
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "stepmark", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == stepmark.__version__

@@ -154,17 +154,9 @@ def test_a_command_writes_the_hub_name(hub, tmp_path):
 
 
 def test_the_options_of_every_command_hold_the_hub_name():
-    from stepmark.cli.rl_flags import RunFlags
-    from stepmark.cli.serve import ServeOptions
     from stepmark.models.load import lazy_prm
 
-    made = [kind(prm="versa") for kind in (RunFlags, ServeOptions)]
-    for options in made:
-        assert options.prm == "UW-Madison-Lee-Lab/VersaPRM"
-    assert RunFlags().prm is None
-    assert (
-        lazy_prm("versa").name == "UW-Madison-Lee-Lab/VersaPRM"
-    )  # what grade, search and evaluate are given
+    assert lazy_prm("versa").name == "UW-Madison-Lee-Lab/VersaPRM"  # what every command is given
     assert lazy_prm("default").name == "default"
 
 

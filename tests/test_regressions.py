@@ -231,7 +231,7 @@ def test_truncation_that_drops_markers(short):
     """`truncation=True` leaves fewer markers than steps, and the caller zips the two together."""
     with pytest.raises(TooLongError) as caught:
         list(short().score_many([LONG]))
-    for part in ("'row 7'", "tokens, and this model reads 90", "3 of 5 steps fit", "--truncate"):
+    for part in ("'row 7'", "tokens, and this model reads 90", "3 of 5 steps fit", "`truncate`"):
         assert part in str(caught.value)
 
 

@@ -946,7 +946,7 @@ def test_what_a_session_has_no_room_for_at_once_is_asked_for_after_the_other(roo
 def test_a_session_of_one_step_is_enough_for_first_steps_only():
     with client(Words(session_nodes=1)) as asking, asking.session("p") as session:
         assert [one.score for one in session.extend([("a",), ("a b",)])] == [1.0, 0.5]
-        with pytest.raises(BackendError, match=r"holds 1 step at most.*--session-nodes"):
+        with pytest.raises(BackendError, match=r"holds 1 step at most.*session_nodes"):
             session.extend([("a", "b")])
 
 
@@ -969,7 +969,7 @@ def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
 
 
 def test_a_session_that_holds_less_than_it_says_is_emptied_as_often_as_it_takes():
-    """Of --session-memory a client knows nothing: how much of it a step takes depends on its length."""
+    """Of session_memory_mb a client knows nothing: how much of it a step takes depends on its length."""
     server = Words()
     server.room = 3
     steps = [(f"step {number}",) for number in range(20)]
@@ -993,7 +993,7 @@ def test_a_session_that_is_always_full_is_given_up():
     with (
         client(Words(before)) as asking,
         asking.session("p") as session,
-        pytest.raises(BackendError, match="--session-nodes"),
+        pytest.raises(BackendError, match="session_nodes"),
     ):
         session.extend([("a",)])
 

@@ -83,12 +83,12 @@ def test_what_the_server_decides_cannot_be_asked_here(served, settings):
 
 def test_another_server_needs_a_tokenizer_and_says_what_was_found():
     with Server(lambda body: (500, b"")) as server:
-        with pytest.raises(UsageError, match=r"it serves 'tiny-prm', and no PRM of stepmark's.*--tokenizer"):
+        with pytest.raises(UsageError, match=r"it serves 'tiny-prm', and no PRM of stepmark's.*`tokenizer`"):
             load_prm(server.url)
         assert server.asked == ["/v1/models"]
     with (
         Server(lambda body: (500, b""), models={"data": 7}) as server,
-        pytest.raises(UsageError, match=r"found 7.*--tokenizer"),
+        pytest.raises(UsageError, match=r"found 7.*`tokenizer`"),
     ):
         load_prm(server.url)
     with pytest.raises(UnreachableError, match="nothing answers there"):

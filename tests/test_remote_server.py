@@ -33,7 +33,7 @@ from stepmark.search.mcts import MCTS
 from stepmark.search.run import run as search_run
 from stepmark.search.searching import Grading
 from stepmark.serving import wire
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ServerSettings
 
 torch.set_num_threads(1)
 
@@ -215,9 +215,9 @@ def test_with_await_several_at_once(zoo):
             return found, many, steps
 
     async def serve():
-        from stepmark.serving.app import running
+        from stepmark.serving.app import serve_in_process
 
-        async with running(prm_of(zoo)) as app:
+        async with serve_in_process(prm_of(zoo)) as app:
             return await all_of_it(app)
 
     found, many, steps = asyncio.run(serve())
@@ -268,7 +268,7 @@ def test_a_server_with_keys(tmp_path, monkeypatch):
 
 
 def test_limits_of_the_server_are_kept():
-    settings = Settings(max_solutions=3, max_body=4000, max_steps=5)
+    settings = ServerSettings(max_solutions=3, max_body_mb=4000 / 2**20, max_steps=5)
     with InProcess(ScriptedPRM(lambda problem, steps: 0.5), settings) as server, remote(server) as there:
         many = [Solution.of("p", ["s"] * 2)] * 7 + [
             Solution.of("p", ["x" * 5000]),
@@ -381,7 +381,7 @@ def test_a_search_outlives_its_sessions(zoo):
 def test_few_sessions_are_enough_for_many_problems():
     """Fewer than there are problems: those that were used longest ago are given back, and what is needed is read again."""
     prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
-    with InProcess(prm, Settings(sessions=2)) as server, remote(server) as there:
+    with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
         keeper = RemoteScorer(there, sessions=2)
         asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
         assert [one.score for one in keeper.score(asked, unheard)] == [0.5] * 5
@@ -402,7 +402,7 @@ def test_few_sessions_are_enough_for_many_problems():
 
 def test_no_more_sessions_are_held_than_the_server_has():
     prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
-    with InProcess(prm, Settings(sessions=2)) as server, remote(server) as there:
+    with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
         asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
         assert [one.score for one in scorer.scorer_of(there).score(asked, unheard)] == [0.5] * 5
         assert len(server.app.service.live.sessions) == 2
@@ -417,7 +417,7 @@ def test_a_search_in_sessions_that_are_too_small_for_it_is_the_same_search(zoo):
         return list(search_run(arithmetic(2), search, asked))
 
     expected = searched(here)
-    with InProcess(prm_of(zoo), Settings(session_nodes=3)) as server, remote(server) as there:
+    with InProcess(prm_of(zoo), ServerSettings(session_nodes=3)) as server, remote(server) as there:
         assert there.served.session_nodes == 3
         results = searched(there)
         assert there.ledger.tokens_again > 0

@@ -56,7 +56,7 @@ def serve(tmp_path, processes):
     def start(port, url, *more):
         words = ["annotate", str(tmp_path / "items.jsonl"), "--port", str(port), "--url", url, *more]
         with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", "stepmark.cli", *words], stderr=log)
+            process = subprocess.Popen([sys.executable, "-m", "stepmark", *words], stderr=log)
         processes.append(process)
         return process
 

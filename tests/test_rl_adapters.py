@@ -19,7 +19,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.rl.adapters.completions import advantages, check_credit, problem_of, rate, solution_scores
 from stepmark.rl.adapters.token_rows import NO_ZERO, batch_of_rows, estimator, token_row
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import MinForm, Outcome, Prime, Process, StepPPO
+from stepmark.rl.credit.methods import GRPO, PRIME, MinForm, ProcessGRPO, StepPPO
 
 
 def decode(ids):
@@ -35,12 +35,12 @@ END = "<eos>"
 
 
 def test_a_method_that_needs_what_adapters_lack_is_refused() -> None:
-    check_credit(Process(), prm=True)
-    check_credit(Outcome(), prm=False)
+    check_credit(ProcessGRPO(), prm=True)
+    check_credit(GRPO(), prm=False)
     for credit, prm, why in (
-        (Process(), False, "give a PRM"),
+        (ProcessGRPO(), False, "give a PRM"),
         (StepPPO(), True, "critic"),
-        (Prime(), True, "implicit"),
+        (PRIME(), True, "implicit"),
     ):
         with pytest.raises(UsageError, match=why):
             check_credit(credit, prm=prm)
@@ -67,7 +67,7 @@ def test_process_credit_of_completions_by_hand() -> None:
     # Two of one problem; the step scores are 0.5, 1, 0.5, 0 with the mean 0.5 and the deviation sqrt(0.5 / 3).
     texts = [ids_of("1", " + ", "2", "\n", "6", END), ids_of("5", "\n", "4")]
     rated = rate(["p", "p"], texts, decode, prm=PRM)
-    found = advantages(rated, [0, 0], [1.0, 0.0], Process(), asked=True, tokens=8)
+    found = advantages(rated, [0, 0], [1.0, 0.0], ProcessGRPO(), asked=True, tokens=8)
     up = 0.5 / math.sqrt(0.5 / 3)
     wanted = [[up] * 6 + [0.0] * 2, [-up] * 3 + [0.0] * 5]
     # The first step of each is 0 from the mean, so all tokens carry the second one's.
@@ -78,8 +78,8 @@ def test_a_completion_without_an_outcome_counts_nowhere() -> None:
     texts = [ids_of("6"), ids_of("4", "\n"), ids_of("5"), ids_of("6", END)]
     rated = rate(["p"] * 4, texts, decode, prm=PRM)
     for nothing in (None, math.nan):
-        found = advantages(rated, [0, 0, 0, 1], [1.0, 0.0, nothing, 1.0], Process(), asked=True, tokens=2)
-        pair = advantages(rated[:2], [5, 5], [1.0, 0.0], Process(), asked=True, tokens=2)
+        found = advantages(rated, [0, 0, 0, 1], [1.0, 0.0, nothing, 1.0], ProcessGRPO(), asked=True, tokens=2)
+        pair = advantages(rated[:2], [5, 5], [1.0, 0.0], ProcessGRPO(), asked=True, tokens=2)
         assert pair.abs().max() > 0.5
         torch.testing.assert_close(found[:2], pair)
         # Nor does one that is alone in its group.
@@ -92,7 +92,7 @@ def test_blank_and_unreadable_completions_keep_their_outcome() -> None:
     rated = rate(["p"] * 4, texts, decode, prm=PRM)
     assert [one.scores for one in rated] == [None, None, (1.0,), None]
     assert "table" in (rated[1].refused or "")
-    found = advantages(rated, [0] * 4, [1.0, 0.0, 1.0, 0.0], Outcome(), asked=True, tokens=2)
+    found = advantages(rated, [0] * 4, [1.0, 0.0, 1.0, 0.0], GRPO(), asked=True, tokens=2)
     # The empty one has no token to give credit to and is left out: 1, 0, 1 have the mean 2/3 and the deviation sqrt(1/3).
     high, low = math.sqrt(3) / 3, -2 * math.sqrt(3) / 3
     torch.testing.assert_close(found, torch.tensor([[high, 0], [low, low], [high, 0], [0, 0]]))
@@ -176,7 +176,7 @@ def test_an_estimator_gives_the_credit_of_the_batch() -> None:
     rewards = torch.tensor([row + [0.0] * (5 - len(row)) for row in rows])
     mask = torch.tensor([[place < len(row) for place in range(5)] for row in rows], dtype=torch.int64)
     mask[5] = 0
-    for credit in (Process(), MinForm(), Outcome()):
+    for credit in (ProcessGRPO(), MinForm(), GRPO()):
         found, returns = estimator(credit)(
             token_level_rewards=rewards, response_mask=mask, index=["x", "y", "x", "y", "z", "x"], config={}
         )
@@ -197,9 +197,9 @@ def test_an_estimator_gives_the_credit_of_the_batch() -> None:
         estimator(MinForm())(margins, mask, ["x", "y", "x", "y", "z", "x"], config={})
     assert estimator(MinForm(centre=False))(margins, mask, ["x", "y", "x", "y", "z", "x"], config={})[0].any()
     with pytest.raises(UsageError, match="use_kl_loss"):
-        estimator(Process())(rewards, mask, ["x"] * 6, config={"use_kl_in_reward": True})
+        estimator(ProcessGRPO())(rewards, mask, ["x"] * 6, config={"use_kl_in_reward": True})
     with pytest.raises(UsageError, match=r"rollout\.n"):
-        estimator(Process())(rewards, mask, list("abcdef"))
+        estimator(ProcessGRPO())(rewards, mask, list("abcdef"))
 
 
 def module(monkeypatch, name, **content):
@@ -255,7 +255,7 @@ def trainer_of(trl, **options):
         "args": {},
         "reward_funcs": [lambda **_: [1.0, None], lambda **_: [1.0, 1.0]],
         "processing_class": SimpleNamespace(decode=lambda ids, skip_special_tokens: decode(ids)),
-        "credit": Process(process_weight=0.5),
+        "credit": ProcessGRPO(process_weight=0.5),
         "prm": PRM,
     }
     return trl.ProcessGRPOTrainer(**(usual | options))
@@ -277,7 +277,7 @@ def test_trl_refuses_tools_and_methods_without_what_they_need(trl) -> None:
         trainer_of(trl, args={"tool_mask": 1})._generate_and_score_completions(ROWS)
     with pytest.raises(UsageError, match="give a PRM"):
         trainer_of(trl, prm=None)
-    with pytest.raises(UsageError, match="--no-centre"):
+    with pytest.raises(UsageError, match="`centre` false"):
         trainer_of(trl, prm=ScriptedPRM({}, score_kind="margin"), credit=MinForm())
 
 
@@ -337,7 +337,12 @@ def verl(monkeypatch):
 
 def test_verl_rewards_go_from_the_manager_through_the_rollout_to_the_estimator(verl, monkeypatch) -> None:
     monkeypatch.setattr(verl.adapter, "_loaded", {"somewhere": PRM}.__getitem__)
-    assert {"stepmark", "stepmark_single_turn", "stepmark-process", "stepmark-papo"} <= verl.registered.keys()
+    assert {
+        "stepmark",
+        "stepmark_single_turn",
+        "stepmark-process-grpo",
+        "stepmark-papo",
+    } <= verl.registered.keys()
     assert not {"stepmark-prime", "stepmark-step-ppo"} & verl.registered.keys()
 
     def manager(**kwargs):

@@ -132,7 +132,7 @@ def expected(rows, credit, *, plain=False):
         step_rewards=torch.tensor([fact[3] + [0.0] * (most - len(fact[3])) for _, fact in both]),
     )
     found = torch.zeros(len(rows), width)
-    found[[row for row, _ in both]] = CREDITS.load(credit)().assign(batch).advantages
+    found[[row for row, _ in both]] = CREDITS[credit]().assign(batch).advantages
     return found
 
 
@@ -156,12 +156,12 @@ def check(batch, credit, **options):
 
 
 def test_three_steps_of_training_use_the_credit_of_the_same_batch(tmp_path) -> None:
-    [result] = trained(tmp_path, credit="process", generations=2, plain=True, evaluate=True)
+    [result] = trained(tmp_path, credit="process-grpo", generations=2, plain=True, evaluate=True)
     batches = [one for one in result["batches"] if one["training"]]
     assert len(batches) == 3
     assert result["moved"] > 1e-4
     for number, batch in enumerate(batches):
-        check(batch, "process", plain=True)
+        check(batch, "process-grpo", plain=True)
         # TRL shuffles the batch and trains on its halves: they hold the same rows and nothing else.
         given = sorted(zip(batch["completion_ids"], batch["advantages"], strict=True))
         halves = result["used"][2 * number : 2 * number + 2]

@@ -31,7 +31,7 @@ pytestmark = [
 ]
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "rl-adapters.md"
-METHODS = ("outcome", "process", "min-form", "progress", "papo")
+METHODS = ("grpo", "process-grpo", "min-form", "progress", "papo")
 
 
 def test_a_batch_through_verl(tmp_path) -> None:
@@ -107,7 +107,7 @@ def test_a_batch_through_verl(tmp_path) -> None:
         step_rewards=torch.tensor([row + [0.0] * (most - len(row)) for row in scores]),
     )
     for name in METHODS:
-        wanted = CREDITS.load(name)().assign(batch).advantages
+        wanted = CREDITS[name]().assign(batch).advantages
         assert wanted.abs().max() > 0.1
         torch.testing.assert_close(
             torch.tensor(found["advantages"][f"stepmark-{name}"]), wanted, atol=1e-5, rtol=1e-5

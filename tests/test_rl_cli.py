@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -17,25 +15,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 from stepmark.cli import main  # noqa: E402
-from stepmark.cli.rl_display import Display, clock_face  # noqa: E402
-from stepmark.cli.rl_display import words as said_of  # noqa: E402
-from stepmark.cli.rl_flags import (  # noqa: E402
-    FIELD_OF,
-    NOT_HERE,
-    CreditFlags,
-    ImplicitFlags,
-    RunFlags,
-    credit_of,
-    watch_of,
-)
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.metrics.intervals import Interval  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
-from stepmark.rl.credit.methods import CREDITS  # noqa: E402
+from stepmark.rl.credit.methods import load_credit  # noqa: E402
+from stepmark.rl.display import Display, clock_face  # noqa: E402
+from stepmark.rl.display import words as line_of  # noqa: E402
 from stepmark.rl.monitor import read_lines, read_watched  # noqa: E402
-from stepmark.rl.online import Implicit  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
-from stepmark.rl.watched import Watch, Watched  # noqa: E402
+from stepmark.rl.watched import Watched  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)
@@ -70,7 +58,7 @@ def problems(tmp_path, texts=("a", "b c", "what is it", "2 + 3", "yes", "no"), n
     return file
 
 
-def words(file, policy, out, credit="process", prm="rl_models:wordy", **more):
+def words(file, policy, out, credit="process-grpo", prm="rl_models:wordy", **more):
     flags = SMALL | {f"--{name.replace('_', '-')}": str(value) for name, value in more.items()}
     asked = ["rl", str(file), "--policy", str(policy), "--credit", credit, "--out", str(out)]
     asked += [] if prm is None else ["--prm", prm]
@@ -82,9 +70,9 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(
 ) -> None:
     file, whole, parts = problems(tmp_path), tmp_path / "whole", tmp_path / "parts"
     assert main(words(file, policy, whole, prm="rl_models:mortal")) == 0
-    said = capsys.readouterr()
-    assert "after update 2, held out: accuracy 0.000" in said.out
-    assert "update 2 of 2" in said.err
+    shown = capsys.readouterr().err
+    assert "after update 2, held out: accuracy 0.000" in shown
+    assert "update 2 of 2" in shown
     # Asked at the first evaluation, then at an update and an evaluation by turns: the fifth time it dies at the evaluation after update 2, which is in the
     # history and not in the state.
     code = "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -101,11 +89,11 @@ def test_killed_with_a_signal_it_goes_on_to_the_same_weights(
     start = LocalPolicy.load(str(policy)).identity
     assert LocalPolicy.load(str(parts)).identity != start  # it has learnt
     assert not (parts / "state.pt").exists()
-    assert f"{parts}: going on from its saved state" in capsys.readouterr().err
+    assert f"{parts}: continuing from its saved state" in capsys.readouterr().err
     # Done is done; other settings are another run.
     before = (parts / "model.safetensors").stat().st_mtime_ns
     assert main(words(file, policy, parts, prm="rl_models:mortal")) == 0
-    assert "this run is done" in capsys.readouterr().out
+    assert "this run is done" in capsys.readouterr().err
     assert (parts / "model.safetensors").stat().st_mtime_ns == before
     assert main(words(file, policy, parts, prm="rl_models:mortal", group=4)) == 2
     assert "made otherwise: settings.group was 3 and is now 4. Run with" in capsys.readouterr().err
@@ -133,15 +121,15 @@ def test_what_a_run_writes(tmp_path, policy, capsys) -> None:
     assert rows[0].divergence.value == pytest.approx(0, abs=1e-6)
     assert rows[1].divergence.value > 0
     assert rows[1].probes["empty"].count == 2
-    assert "\nbest: after update 0" in capsys.readouterr().out
+    assert "\nbest: after update 0" in capsys.readouterr().err
 
 
 def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, policy, no_page) -> None:
     file, out = problems(tmp_path), tmp_path / "out"
     more = words(file, policy, out, credit="prime", prm=None, updates=1, implicit_learning_rate="1e-3")
-    assert main([*more, "--implicit", "--no-reference", "--no-normalise"]) == 0
-    told = json.loads((out / "run.json").read_text())
-    assert told["credit"] == {
+    assert main([*more, "--implicit", "--no-reference", "--set", "normalise=false"]) == 0
+    record = json.loads((out / "run.json").read_text())
+    assert record["credit"] == {
         "name": "prime",
         "form": "paper",
         "gamma": 1.0,
@@ -150,7 +138,7 @@ def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, poli
         "normalise": False,
         "deviation": "sample",
     }
-    assert told["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
+    assert record["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
     row = read_watched(out / "monitor.jsonl")[-1]
     assert (row.kind, row.divergence, row.cusum) == ("log-ratio", None, None)
 
@@ -158,56 +146,61 @@ def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, poli
 def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_page) -> None:
     # Any gap at all is an alarm here.
     file, out = problems(tmp_path), tmp_path / "out"
-    more = words(file, policy, out, updates=6, slack=0, limit=0, group=6, learning_rate="5e-2")
+    more = words(file, policy, out, updates=6, slack=0, alarm_above=0, group=6, learning_rate="5e-2")
     assert main([*more, "--stop-on-hack"]) == 0
-    said = capsys.readouterr()
+    shown = capsys.readouterr().err
     rows = read_watched(out / "monitor.jsonl")
     assert rows[-1].alarmed == rows[-1].update < 6
-    assert f"ALARM after update {rows[-1].update}" in said.err
-    assert f"alarm after update {rows[-1].update}" in said.out
+    assert f"ALARM after update {rows[-1].update}" in shown
+    assert f"alarm after update {rows[-1].update}" in shown
     assert f"Alarm after update {rows[-1].update}" in (out / "README.md").read_text()
     assert (out / "best" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
-    ("change", "more", "said"),
+    ("change", "more", "message"),
     [
-        ({"prm": None}, [], "--credit process needs a PRM: add --prm"),
-        ({"credit": "prime", "prm": None}, [], "add --implicit"),
-        ({"credit": "outcome"}, ["--implicit"], "take --credit prime"),
-        ({"credit": "outcome", "prm": None}, ["--stop-on-hack"], "--stop-on-hack needs a PRM"),
-        ({"credit": "outcome", "prm": None}, ["--aggregate", "min"], "--aggregate needs a PRM"),
-        ({"credit": "grpo"}, [], "no credit method 'grpo'"),
-        ({}, ["--alpha", "2"], "--alpha is not a setting of --credit process"),
-        (
-            {"credit": "min-form"},
-            ["--shaping", "clip"],
-            "--baseline, --centre, --min-temperature, --outcome-weight",
-        ),
-        ({}, ["--implicit-beta", "2"], "add --implicit"),
+        ({"prm": None}, [], "--credit process-grpo needs a PRM: give --prm"),
+        ({"credit": "prime", "prm": None}, [], "give --implicit"),
+        ({"credit": "grpo"}, ["--implicit"], "take --credit prime"),
+        ({"credit": "grpo", "prm": None}, ["--stop-on-hack"], "--stop-on-hack needs a PRM"),
+        ({"credit": "grpo", "prm": None}, ["--aggregate", "min"], "--aggregate needs a PRM"),
+        ({"credit": "grpo", "prm": None}, ["--alarm-above", "3"], "--alarm-above needs a PRM"),
+        ({"credit": "grpo", "prm": None}, ["--threshold", "0.3"], "--threshold needs a PRM"),
+        ({"credit": "grp"}, [], "no credit method 'grp'. Did you mean 'grpo'"),
+        ({}, ["--set", "progress_weight=2"], "no setting of ProcessGRPO 'progress_weight'"),
+        ({"credit": "min-form"}, ["--set", "shaping=clip"], "baseline, centre, outcome_weight, temperature"),
+        ({}, ["--implicit-beta", "2"], "--implicit-beta needs --implicit"),
+        ({}, ["--refit-rollouts", "2"], "--refit-rollouts needs --refit"),
         ({}, ["--kl-weight", "1", "--no-reference"], "--no-reference does not keep"),
         ({"split": "lines"}, [], "there is no way to split 'lines'"),
         ({"split": "marker"}, [], "the way 'marker' needs a marker"),
         ({"device": "tpu"}, [], "--device tpu: expected auto, cpu, cuda or cuda:N"),
         ({"device": "cuda:99"}, [], "--device cuda:99: this machine"),
         ({}, ["--dtype", "bfloat16"], "small updates of all weights vanish in it"),
-        ({}, ["--kl", "k3"], "--kl k3 does nothing without its weight: add --kl-weight"),
-        ({}, ["--value-weight", "0.1"], "--value-weight is of a critic, and --credit process has none"),
-        ({}, ["--threshold", "0.7"], "--threshold: it is of the shaping clip, and this is none"),
-        ({"credit": "outcome", "prm": None}, ["--limit", "3"], "--limit needs a PRM"),
-        ({"credit": "outcome", "prm": None}, ["--error-under", "0.3"], "--error-under needs a PRM"),
+        ({}, ["--kl", "k3"], "--kl k3 does nothing without its weight: give --kl-weight"),
+        (
+            {},
+            ["--value-weight", "0.1"],
+            "--value-weight belongs to a critic, and --credit process-grpo has none",
+        ),
+        ({}, ["--set", "clip_at=0.7"], "it belongs to the shaping clip, and this is none"),
         (
             {"credit": "prime", "prm": None},
-            ["--implicit", "--form", "code", "--gamma", "0.9"],
-            "--gamma: the published code's form does not discount; expected 1, found 0.9",
+            ["--implicit", "--set", "form=code", "--set", "gamma=0.9"],
+            "the published code's form does not discount; expected 1, found 0.9",
         ),
         (
             {"credit": "min-form", "prm": "rl_models:margin"},
             [],
-            "those of margin are of the kind 'margin'; --no-centre (centre=False) takes margins as they are",
+            "those of margin are of the kind 'margin'; `centre` false takes margins as they are",
         ),
-        ({"credit": "progress", "prm": "rl_models:margin"}, [], "Progress needs a PRM whose scores are prob"),
-        ({"group": 0}, [], "--group must be at least 1, found 0"),
+        (
+            {"credit": "progress", "prm": "rl_models:margin"},
+            [],
+            "ProgressAdvantage needs a PRM whose scores are",
+        ),
+        ({"group": 0}, [], "--group 0: expected 1 or more"),
         ({"held_out": 6}, [], "--held-out 6: expected from 1 to under the 6 problems"),
         ({"held_out": "nowhere.jsonl"}, [], "nowhere.jsonl"),
         ({"policy": "http://localhost:1/v1#x"}, [], "a server's weights"),
@@ -215,30 +208,30 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ({"file": "missing.jsonl"}, [], "missing.jsonl"),
         ({"verifier": "oracle"}, [], "oracle"),
         ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
-        ({"limit": -1}, [], "--limit must be at least 0"),
-        ({"group": 1}, [], "--group 1: --credit process compares solutions of one problem"),
-        ({}, ["--error-under", "2"], "--error-under"),
+        ({"alarm_above": -1}, [], "--alarm-above -1.0: expected 0 or more"),
+        ({"group": 1}, [], "--group 1: --credit process-grpo compares solutions of one problem"),
+        ({}, ["--threshold", "2"], "--threshold"),
+        ({}, ["--set", "process_weight=3"], "process_weight=3.0: expected a number in [0, 1]"),
+        ({"learning_rate": 0}, [], "--learning-rate 0.0: expected more than 0"),
         (
-            {"process_weight": 3},
-            [],
-            "--process-weight (process_weight): expected a number in [0, 1], found 3.0",
+            {},
+            ["--refit", "--refit-learning-rate", "2"],
+            "--refit-learning-rate 2.0: expected a number in (0, 1)",
         ),
-        ({"learning_rate": 0}, [], "--learning-rate (learning_rate) must be above 0, found 0.0"),
-        ({"refit_every": 1, "refit_learning_rate": 2}, [], "--refit-learning-rate (learning_rate) must be"),
         (
             {"credit": "prime"},
             ["--implicit", "--implicit-beta", "0"],
-            "--implicit-beta (beta) must be above 0, found 0.0",
+            "--implicit-beta 0.0: expected more than 0",
         ),
     ],
 )
 def test_what_cannot_work_is_refused_before_there_is_a_run(
-    tmp_path, policy, capsys, change, more, said
+    tmp_path, policy, capsys, change, more, message
 ) -> None:
     asked = {"file": problems(tmp_path), "policy": policy} | change
     out = tmp_path / "out"
     assert main([*words(asked.pop("file"), asked.pop("policy"), out, **asked), *more]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     # Nothing is left behind that another command could not go on with.
     assert not (out / "run.json").exists()
 
@@ -264,52 +257,29 @@ def test_held_out_problems_are_not_trained_on(tmp_path, policy, capsys, no_page)
     assert "not held out, found none" in capsys.readouterr().err
 
 
-def test_every_setting_of_every_method_is_a_flag() -> None:
-    flags = {FIELD_OF.get(field.name, field.name) for field in dataclasses.fields(CreditFlags)}
-    settings = {field.name for name in CREDITS for field in dataclasses.fields(CREDITS.load(name))}
-    assert flags == settings - NOT_HERE
-    implicit = {field.name.removeprefix("implicit_") for field in dataclasses.fields(ImplicitFlags)}
-    # The budget of tokens is the run's.
-    assert implicit - {"implicit", "model"} == {field.name for field in dataclasses.fields(Implicit)} - {
-        "token_budget"
-    }
-    for field in dataclasses.fields(Implicit):
-        if field.name != "token_budget":
-            assert getattr(ImplicitFlags(), f"implicit_{field.name}") == field.default
-    assert watch_of(RunFlags()) == Watch()
-
-
 @pytest.mark.parametrize(
-    ("name", "flags", "said"),
+    ("name", "setting", "message"),
     [
-        (
-            "process",
-            {"process_weight": 1.5},
-            r"--process-weight .*: expected a number in \[0, 1\], found 1.5",
-        ),
-        ("process", {"threshold": math.nan}, "--threshold: expected a finite number, found nan"),
-        (
-            "papo",
-            {"process_weight": math.nan},
-            "--process-weight .*: expected a number of 0 or more, found nan",
-        ),
-        ("min-form", {"min_temperature": 0.0}, "--min-temperature.*above 0, found 0.0"),
-        ("min-form", {"outcome_weight": -1.0}, "--outcome-weight .*: expected a number of 0 or more"),
-        ("progress", {"alpha": math.inf}, "--alpha: expected a number of 0 or more, found inf"),
-        ("prime", {"gamma": 2.0}, r"--gamma: expected a number in \[0, 1\]"),
-        ("step-ppo", {"lam": -0.5}, r"--lam: expected a number in \[0, 1\]"),
+        ("process-grpo", "process_weight=1.5", r"process_weight=1.5: expected a number in \[0, 1\]"),
+        ("papo", "process_weight=inf", "process_weight=inf: expected"),
+        ("min-form", "temperature=0", "temperature=0.0: expected more than 0"),
+        ("min-form", "outcome_weight=-1", "outcome_weight=-1.0: expected 0 or more"),
+        ("progress", "progress_weight=inf", "progress_weight=inf: expected"),
+        ("progress", "root=given", "root is decided by the trainer"),
+        ("prime", "gamma=2", r"gamma=2.0: expected a number in \[0, 1\]"),
+        ("step-ppo", "lam=-0.5", r"lam=-0.5: expected a number in \[0, 1\]"),
     ],
 )
-def test_a_setting_out_of_its_range_is_refused_before_a_run_begins(name, flags, said) -> None:
-    with pytest.raises(UsageError, match=said):
-        credit_of(name, CreditFlags(**flags))
+def test_a_setting_out_of_its_range_is_refused_before_a_run_begins(name, setting, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_credit(name, [setting])
 
 
 def test_a_methods_settings_are_its_own() -> None:
-    found = credit_of("min-form", CreditFlags(min_temperature=0.5, centre=False))
-    assert (found.temperature, found.centre, found.baseline) == (0.5, False, "token")
-    with pytest.raises(UsageError, match="expected a dataclass"):
-        credit_of("rl_models:wordy", CreditFlags())
+    method, source = load_credit("min-form", ["temperature=0.5", "centre=false"])
+    assert (method.temperature, method.centre, method.baseline, source) == (0.5, False, "token", None)
+    with pytest.raises(UsageError, match="which has no assign"):
+        load_credit("rl_models:wordy")
 
 
 def test_the_time_that_is_left() -> None:
@@ -347,4 +317,4 @@ def test_a_divergence_of_nothing_has_no_sign() -> None:
         accuracy=Interval(value=0.5, low=0.1, high=0.9, level=0.95),
         divergence=Interval(value=-1e-9, low=None, high=None, level=0.95),
     )
-    assert said_of(row) == "after update 0, held out: accuracy 0.500 [0.100, 0.900], KL 0.000"
+    assert line_of(row) == "after update 0, held out: accuracy 0.500 [0.100, 0.900], KL 0.000"

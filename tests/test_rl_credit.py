@@ -19,7 +19,7 @@ from stepmark.rl.credit.defences import blend, papo, prof_keep, progrs, zero_mea
 from stepmark.rl.credit.groups import Deviation, leave_one_out, to_go
 from stepmark.rl.credit.implicit import batch_scaled, prime_code, prime_paper, whitened
 from stepmark.rl.credit.kl import kl, kl_reward
-from stepmark.rl.credit.methods import PPO, Outcome, Papo, Prime, Process, StepPPO
+from stepmark.rl.credit.methods import GRPO, PAPO, PPO, PRIME, ProcessGRPO, StepPPO
 from stepmark.rl.credit.outcome import outcome_grpo, rloo
 from stepmark.rl.credit.process import grpo_process, min_form, min_form_rewards, progress
 from stepmark.rl.credit.shaping import clip, delta, potential
@@ -247,15 +247,15 @@ def test_whitening_is_that_of_trl_and_verl(seed: int, size: int) -> None:
 
 def test_the_methods_divide_by_the_deviation_that_they_name() -> None:
     """Each method by name: N counts outcomes, step rewards, right completions or tokens."""
-    outcome, process = Outcome, partial(Process, process_weight=1.0)
+    outcome, process = GRPO, partial(ProcessGRPO, process_weight=1.0)
     ratio = {name: math.sqrt(n / (n - 1)) for name, n in (("outcome", 2), ("process", 3), ("tokens", 8))}
     lone = replace(pair(), values=floats([[0.1, 0.2, 0.3, 0.4, 0.5], [0.3, 0.2, 0.1, 9, 9]]))
     for method, larger in (
         (outcome, ratio["outcome"]),
         (process, ratio["process"]),
         # One right completion: nothing to rank, so the outcome alone.
-        (Papo, ratio["outcome"]),
-        (partial(Prime, form="code"), ratio["tokens"]),
+        (PAPO, ratio["outcome"]),
+        (partial(PRIME, form="code"), ratio["tokens"]),
         (PPO, ratio["tokens"]),
         (StepPPO, ratio["tokens"]),
     ):
@@ -269,16 +269,16 @@ def test_the_methods_divide_by_the_deviation_that_they_name() -> None:
 
 def test_a_deviation_that_nothing_is_divided_by_is_refused() -> None:
     for make in (
-        partial(Outcome, scale=False),
-        partial(Prime, form="paper"),
+        partial(GRPO, scale=False),
+        partial(PRIME, form="paper"),
         partial(PPO, whiten=False),
         partial(StepPPO, whiten=False),
     ):
         make(deviation="sample")
-        with pytest.raises(UsageError, match=r"deviation: .* divides by none; leave it out"):
+        with pytest.raises(UsageError, match=r"`deviation`: .* divides by none; leave it out"):
             make(deviation="population")
-    for method in (Outcome, Process, Papo, Prime, PPO, StepPPO):
-        with pytest.raises(UsageError, match="expected sample or population, found 'biased'"):
+    for method in (GRPO, ProcessGRPO, PAPO, PRIME, PPO, StepPPO):
+        with pytest.raises(UsageError, match="deviation='biased': expected sample or population"):
             method(deviation="biased")
 
 

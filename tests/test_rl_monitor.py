@@ -241,7 +241,9 @@ HACKED = course([0.5, 0.6, 0.6, 0.3, 0.9], [0.5, 0.52, 0.55, 0.7, 0.9])
 
 
 def monitor_of(folder, **more):
-    return Monitor(Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, limit=4)), **more)
+    return Monitor(
+        Kept(), folder, prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(slack=1, alarm_above=4)), **more
+    )
 
 
 def test_an_alarm_freezes_the_best_checkpoint(tmp_path) -> None:
@@ -353,7 +355,7 @@ def test_an_aggregate_without_meaning_is_refused_at_once(tmp_path) -> None:
 
 def test_a_threshold_that_no_score_can_have_is_refused_at_once(tmp_path) -> None:
     for kind, given in (("probability", 2.0), ("probability", -0.1), ("margin", -2.0)):
-        with pytest.raises(UsageError, match=rf"--error-under.* {kind} scores of .* found {given:g}"):
+        with pytest.raises(UsageError, match=rf"`threshold`: .* {kind} scores of .* found {given:g}"):
             Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind=kind), watch=Watch(threshold=given))
     Monitor(Kept(), tmp_path, prm=ScriptedPRM({}, score_kind="unbounded"), watch=Watch(threshold=2.0))
 
@@ -384,10 +386,10 @@ def test_a_mark_points_at_a_number() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Watch(probes=-1), "^--probes must be at least 0, found -1"),
-        (lambda: Watch(resamples=10), "^resamples must be at least 100"),
+        (lambda: Watch(probes=-1), "^probes=-1: expected 0 or more"),
+        (lambda: Watch(resamples=10), "^resamples=10: expected 100 or more"),
         (lambda: Watch(cusum=Cusum(slack=-1)), "slack"),
-        (lambda: Watch(threshold=math.nan), r"^--error-under \(threshold\)"),
+        (lambda: Watch(threshold=math.nan), "^threshold=nan: expected"),
     ],
 )
 def test_settings_that_cannot_be(make, words) -> None:
@@ -484,7 +486,9 @@ def test_a_policy_that_came_apart_is_no_good_news(tmp_path) -> None:
     # 32 and 28 of 40 may be the same policy.
     assert "fell" not in words_of(tmp_path / "b", [0.8, 0.8, 0.7])
     # A PRM that sees it has nothing to be alarmed about, and the words are there all the same.
-    monitor = Monitor(Kept(), tmp_path / "c", prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(limit=1e9)))
+    monitor = Monitor(
+        Kept(), tmp_path / "c", prm=FLAT_PRM, watch=replace(QUICK, cusum=Cusum(alarm_above=1e9))
+    )
     run(monitor, course([0.8, 0.8, 0.1], [0.9, 0.9, 0.05]))
     assert alarm_words(monitor.rows).startswith(f"No alarm. {fallen}")
 

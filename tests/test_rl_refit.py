@@ -1,7 +1,6 @@
 """A PRM that is fitted anew while the policy moves: what takes its place and when, against figures counted here; resumed; trained on from its own head."""
 
 import json
-from dataclasses import fields
 from itertools import pairwise, product
 
 import pytest
@@ -10,7 +9,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from stepmark.batching import Answerer, Write  # noqa: E402
 from stepmark.cli import main  # noqa: E402
-from stepmark.cli.rl_flags import RefitFlags, refit_of  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.load import load_prm  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
@@ -18,11 +16,12 @@ from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, Verdict  # noqa: E402
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
-from stepmark.rl.credit.methods import Process  # noqa: E402
+from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_lines, read_watched  # noqa: E402
-from stepmark.rl.refit import Refit, RefittedPRM, Refitting, saved_updates  # noqa: E402
+from stepmark.rl.refit import Refit, saved_updates  # noqa: E402
 from stepmark.rl.refit_training import recipe_of  # noqa: E402
-from stepmark.rl.settings import RL  # noqa: E402
+from stepmark.rl.refitted import RefittedPRM  # noqa: E402
+from stepmark.rl.settings import Refitting, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer, Update  # noqa: E402
 from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.solutions.interchange import LabelledRow  # noqa: E402
@@ -72,7 +71,7 @@ def settings(**changes):
         "evaluate_every": 3,
         "save_every": 3,
     }
-    return RL(**(usual | changes))
+    return Training(**(usual | changes))
 
 
 def knows(name="knows", **more):
@@ -240,7 +239,7 @@ def test_without_right_and_wrong_steps_nothing_is_trained(tmp_path):
 def test_it_needs_problems_to_train_on(tmp_path):
     with pytest.raises(UsageError, match="leaves none to train the PRM on"):
         refit(tmp_path, RefittedPRM(knows()), Fits(), problems=PROBLEMS[:8])
-    with pytest.raises(UsageError, match=r"--refit-rollouts \(rollouts\) must be at least 1, found 0"):
+    with pytest.raises(UsageError, match="rollouts=0: expected 1 or more"):
         Refitting(rollouts=0)
 
 
@@ -276,7 +275,15 @@ def run(folder, *, dies=None):
     made = refit(folder, prm, fit, monitor=monitor, who=who)
     listeners = [monitor, made] + ([] if dies is None else [Dies(dies)])
     trainer = Trainer(
-        who, PROBLEMS, PROBLEMS[:4], Says(), Process(), settings(), out=folder, prm=prm, listeners=listeners
+        who,
+        PROBLEMS,
+        PROBLEMS[:4],
+        Says(),
+        ProcessGRPO(),
+        settings(),
+        out=folder,
+        prm=prm,
+        listeners=listeners,
     )
     trainer.run()
     return who, prm
@@ -479,32 +486,34 @@ def test_the_command_refits_a_checkpoint(tmp_path, capsys, monkeypatch):
     file = tmp_path / "problems.jsonl"
     file.write_text("".join(json.dumps({"problem": p.text, "answer": "7"}) + "\n" for p in PROBLEMS))
     out = tmp_path / "out"
-    words = ["rl", str(file), "--policy", str(policy), "--credit", "process", "--prm", str(folder)]
+    words = ["rl", str(file), "--policy", str(policy), "--credit", "process-grpo", "--prm", str(folder)]
     words += ["--out", str(out), "--updates", "2", "--problems", "2", "--group", "2", "--max-tokens", "12"]
     words += ["--prompt", "text", "--instruction", "", "--evaluate-every", "2", "--held-out", "3"]
     words += ["--probes", "0", "--verifier", "number", "--device", "cpu"]
-    refits = ["--refit-every", "1", "--refit-problems", "4", "--refit-held-out", "4", "--refit-rollouts", "2"]
-    assert main([*words, *refits[2:]]) == 2
-    assert "--refit-problems is of refits: add --refit-every" in capsys.readouterr().err
-    assert main([*words[:5], "outcome", *words[8:], *refits]) == 2
-    assert "--refit-every needs a PRM: add --prm" in capsys.readouterr().err
+    refits = [
+        "--refit",
+        "--refit-every",
+        "1",
+        "--refit-problems",
+        "4",
+        "--refit-held-out",
+        "4",
+        "--refit-rollouts",
+        "2",
+    ]
+    assert main([*words, *refits[1:]]) == 2
+    assert "--refit-every needs --refit: give both" in capsys.readouterr().err
+    assert main([*words[:5], "grpo", *words[8:], *refits]) == 2
+    assert "--refit needs a PRM: give --prm" in capsys.readouterr().err
     assert main([*words[:7], "scripted_prms:certain", *words[8:], *refits]) == 2
     assert "scripted_prms:certain: a refit needs the folder or hub name" in capsys.readouterr().err
     assert not (out / "run.json").exists()
     assert main([*words, *refits]) == 0
-    found = read_lines(out / "refit.jsonl")
-    assert [row["update"] for row in found] == [1, 2]
-    said = capsys.readouterr().err
-    for row in found:
+    rows = read_lines(out / "refit.jsonl")
+    assert [row["update"] for row in rows] == [1, 2]
+    shown = capsys.readouterr().err
+    for row in rows:
         took = "replaced" if row["replaced"] else "kept"
-        assert f"after update {row['update']} the PRM was {took}: {row['why']}" in said
+        assert f"after update {row['update']} the PRM was {took}: {row['why']}" in shown
     asked = json.loads((out / "run.json").read_text())["refit"]
-    assert (asked["every"], asked["problems"], asked["rank"]) == (1, 4, 16)
-
-
-def test_every_setting_of_a_refit_is_a_flag_with_its_default():
-    flags = {field.name.removeprefix("refit_") for field in fields(RefitFlags)}
-    assert flags - {"full"} == {field.name for field in fields(Refitting)}
-    assert refit_of(RefitFlags()) is None
-    assert refit_of(RefitFlags(refit_every=50)) == Refitting()
-    assert refit_of(RefitFlags(refit_every=5, refit_full=True)).rank is None
+    assert (asked["every"], asked["problems"], asked["lora_rank"]) == (1, 4, 16)

@@ -15,11 +15,20 @@ from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.problems.answers import VerifierBase  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
-from stepmark.rl.credit.methods import PPO, MinForm, Outcome, Papo, Prime, Process, Progress, StepPPO  # noqa: E402
+from stepmark.rl.credit.methods import (  # noqa: E402
+    GRPO,
+    PAPO,
+    PPO,
+    PRIME,
+    MinForm,
+    ProcessGRPO,
+    ProgressAdvantage,
+    StepPPO,
+)
 from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss  # noqa: E402
-from stepmark.rl.online import Implicit, OnlineImplicit  # noqa: E402
+from stepmark.rl.online import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
-from stepmark.rl.settings import RL  # noqa: E402
+from stepmark.rl.settings import Implicit, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer  # noqa: E402
 from stepmark.solutions.segmentation import split  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
@@ -69,7 +78,7 @@ def settings(**changes):
         "evaluate_every": 2,
         "save_every": 1,
     }
-    return RL(**(usual | changes))
+    return Training(**(usual | changes))
 
 
 PROBLEMS = [Problem(text=text, answer="e", id=text) for text in ("a", "b c", "what is it")]
@@ -93,7 +102,7 @@ def trainer(out, credit=None, how=None, policy=None, **more):
         PROBLEMS,
         more.pop("held_out", ()),
         Says(),
-        credit or Outcome(),
+        credit or GRPO(),
         how or settings(),
         out=out,
         **more,
@@ -275,8 +284,8 @@ def test_what_is_rewarded_becomes_likelier(tmp_path) -> None:
 
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path) -> None:
     for name, credit, more in (
-        ("outcome", Outcome(), {}),
-        ("prime", Prime(), {"implicit": True}),
+        ("outcome", GRPO(), {}),
+        ("prime", PRIME(), {"implicit": True}),
         ("ppo", StepPPO(), {"values": True}),
     ):
 
@@ -315,9 +324,9 @@ def test_a_state_of_another_run_is_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"made otherwise: policy was .* and is now "):
         trainer(tmp_path, policy=turned).run()
     first, second = (ScriptedPRM(lambda _p, _s: 0.5, name=name) for name in ("first", "second"))
-    trainer(tmp_path / "prm", Process(), prm=first).run(until=1)
+    trainer(tmp_path / "prm", ProcessGRPO(), prm=first).run(until=1)
     with pytest.raises(UsageError, match=r'made otherwise: prm was "first" and is now "second"'):
-        trainer(tmp_path / "prm", Process(), prm=second).run()
+        trainer(tmp_path / "prm", ProcessGRPO(), prm=second).run()
 
     def implicit(change):
         one = actor(reference=True)
@@ -325,9 +334,9 @@ def test_a_state_of_another_run_is_refused(tmp_path) -> None:
             one.trained()[0].view(-1)[-1] += change
         return OnlineImplicit(one)
 
-    trainer(tmp_path / "implicit", Prime(), token_rewards=implicit(0.0)).run(until=1)
+    trainer(tmp_path / "implicit", PRIME(), token_rewards=implicit(0.0)).run(until=1)
     with pytest.raises(UsageError, match="the saved implicit PRM began with "):
-        trainer(tmp_path / "implicit", Prime(), token_rewards=implicit(1e-3)).run()
+        trainer(tmp_path / "implicit", PRIME(), token_rewards=implicit(1e-3)).run()
 
 
 def test_a_prm_that_says_nothing_of_what_it_is_is_refused_before_anything_is_done(tmp_path) -> None:
@@ -335,7 +344,7 @@ def test_a_prm_that_says_nothing_of_what_it_is_is_refused_before_anything_is_don
         name, score_kind = "nameless", "probability"
 
     with pytest.raises(UsageError, match="a Nameless has no identity"):
-        trainer(tmp_path / "out", Process(), prm=Nameless())
+        trainer(tmp_path / "out", ProcessGRPO(), prm=Nameless())
     assert not (tmp_path / "out").exists()
 
 
@@ -349,7 +358,7 @@ def test_groups_all_right_or_all_wrong_teach_nothing(tmp_path) -> None:
             problems,
             (),
             Says(),
-            Outcome(),
+            GRPO(),
             settings(),
             out=tmp_path / f"x{len(word)}",
             listeners=[heard],
@@ -383,7 +392,7 @@ def silent():
 
 
 def test_empty_completions_are_wrong_and_counted(tmp_path) -> None:
-    for credit in (Outcome(), Process(), MinForm(), Papo(), Progress()):
+    for credit in (GRPO(), ProcessGRPO(), MinForm(), PAPO(), ProgressAdvantage()):
         heard = Heard()
         one = Actor(silent(), TOKENIZER, name="silent")
         prm = ScriptedPRM({})
@@ -432,9 +441,9 @@ def test_a_prm_that_answers_nan_stops_the_run_and_the_state_stays(tmp_path) -> N
                 yield StepScores(scores=(value,) * len(one.steps), kind="probability")
 
     with pytest.raises(InputError, match="finite"):
-        trainer(tmp_path, Process(), prm=Breaks()).run()
+        trainer(tmp_path, ProcessGRPO(), prm=Breaks()).run()
     assert (tmp_path / "state.pt").is_file()
-    again = trainer(tmp_path, Process(), prm=ScriptedPRM(lambda _p, steps: 0.5, name="breaks"))
+    again = trainer(tmp_path, ProcessGRPO(), prm=ScriptedPRM(lambda _p, steps: 0.5, name="breaks"))
     again.run(until=1)
     assert again.done == 1
 
@@ -444,7 +453,7 @@ def test_what_the_prm_cannot_read_keeps_its_outcome(tmp_path) -> None:
         raise InputError("too long")
 
     heard = Heard()
-    trainer(tmp_path, Process(process_weight=0.5), prm=ScriptedPRM(refuses), listeners=[heard]).run()
+    trainer(tmp_path, ProcessGRPO(process_weight=0.5), prm=ScriptedPRM(refuses), listeners=[heard]).run()
     assert heard.updates[0].figures["unscored"] > 0
     assert heard.updates[0].figures["reward"] is None
 
@@ -460,7 +469,7 @@ def test_too_few_scores_are_an_error(tmp_path) -> None:
                 yield StepScores(scores=(), kind="probability")
 
     with pytest.raises(UsageError, match="expected one a step"):
-        trainer(tmp_path, Process(), prm=Short()).run()
+        trainer(tmp_path, ProcessGRPO(), prm=Short()).run()
 
 
 def test_step_rewards_stand_at_the_steps_last_tokens() -> None:
@@ -631,7 +640,7 @@ def test_what_is_left_out_does_not_teach_the_implicit_prm(tmp_path) -> None:
 
     for cut in ("drop", "wrong"):
         counts = Counts()
-        run = trainer(tmp_path / cut, Prime(), settings(updates=1, cut=cut), token_rewards=counts)
+        run = trainer(tmp_path / cut, PRIME(), settings(updates=1, cut=cut), token_rewards=counts)
         rated = run._collect(run._problems(0), seed=run._seed("train", 0))
         kept = [row for row in rated if cut == "wrong" or not row.cut]
         assert 0 < len(kept) <= len(rated)
@@ -641,7 +650,7 @@ def test_what_is_left_out_does_not_teach_the_implicit_prm(tmp_path) -> None:
     # Where all are left out there is nothing to learn from.
     counts = Counts()
     trainer(
-        tmp_path / "all", Prime(), settings(updates=1, cut="drop", max_tokens=1), token_rewards=counts
+        tmp_path / "all", PRIME(), settings(updates=1, cut="drop", max_tokens=1), token_rewards=counts
     ).run()
     assert counts.asked == []
 
@@ -664,10 +673,10 @@ def test_a_score_that_is_no_number_is_named_where_it_is_only_watched(tmp_path) -
 
 def test_scores_that_are_no_probabilities_are_not_read_as_such(tmp_path) -> None:
     margins = ScriptedPRM(lambda _p, _s: -0.5, score_kind="margin", name="margins")
-    for credit in (MinForm(), Progress()):
+    for credit in (MinForm(), ProgressAdvantage()):
         with pytest.raises(UsageError, match=r"needs a PRM whose scores are probabilities; those of margins"):
             trainer(tmp_path, credit, prm=margins)
-    for credit in (MinForm(centre=False), Process(), Papo(), Outcome()):
+    for credit in (MinForm(centre=False), ProcessGRPO(), PAPO(), GRPO()):
         trainer(tmp_path, credit, prm=margins)
 
 
@@ -689,10 +698,10 @@ def test_probabilities_of_another_temperature_are_refused(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("credit", "how", "words"),
     [
-        (Process(), {}, "needs a PRM"),
-        (Prime(), {}, "an implicit PRM"),
-        (Outcome(), {"kl_weight": 0.1}, "a reference"),
-        (Outcome(), {"keep_consistent": 2}, "consistent"),
+        (ProcessGRPO(), {}, "needs a PRM"),
+        (PRIME(), {}, "an implicit PRM"),
+        (GRPO(), {"kl_weight": 0.1}, "a reference"),
+        (GRPO(), {"keep_consistent": 2}, "consistent"),
     ],
 )
 def test_what_is_missing_is_said_before_anything_runs(tmp_path, credit, how, words) -> None:
@@ -703,7 +712,7 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path, credit, how, wor
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"temperature": 0}, "greedy"),
+        ({"temperature": 0}, "temperature=0: expected more than 0"),
         ({"group": 0}, "group"),
         ({"clip_low": 1.0}, "clip_low"),
         ({"keep_consistent": 4}, "under the group"),

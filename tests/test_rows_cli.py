@@ -198,13 +198,14 @@ def test_convert_train_and_annotate(tmp_path):
 
 
 def test_rl(problems):
-    from stepmark.cli.rl import _split
-    from stepmark.cli.rl_flags import RunFlags
+    from stepmark.rl.run import _split
+    from stepmark.store import parse_columns, run_input
 
-    train, held_out, _ = _split(problems, RunFlags(held_out="1", columns=TASKS), seed=0)
+    given = run_input(problems)
+    train, held_out, _ = _split(given, None, 1, parse_columns(TASKS), seed=0)
     assert sorted(one.text for one in (*train, *held_out)) == ["1+1", "2+2"]
     with pytest.raises(InputError, match="expected a problem under one of"):
-        _split(problems, RunFlags(held_out="1"), seed=0)
+        _split(given, None, 1, None, seed=0)
 
 
 def test_evaluate(tmp_path, capsys):
@@ -280,7 +281,7 @@ READERS = [
     ["evaluate", "drift", "--data", "IN", *GRADE],
     ["train", "IN", "--out", "o"],
     ["annotate", "IN"],
-    ["rl", "IN", "--policy", "x", "--credit", "outcome", "--out", "o"],
+    ["rl", "IN", "--policy", "x", "--credit", "grpo", "--out", "o"],
 ]
 
 

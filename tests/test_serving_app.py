@@ -14,7 +14,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import StepScores
 from stepmark.serving import wire
 from stepmark.serving.refusals import TYPES
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ServerSettings
 
 RIGHT = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
 WRONG = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 36 rolls are left."]
@@ -128,7 +128,7 @@ def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
         facts = (await client.get("/v1/models")).json()["data"][0]["stepmark"]
         assert (facts["default_aggregate"], facts["default_threshold"]) == ("mean", 0.95)
 
-    talk(conversation, settings=Settings(aggregate="mean", threshold=0.95))
+    talk(conversation, settings=ServerSettings(aggregate="mean", threshold=0.95))
 
 
 def test_a_prm_without_a_threshold_knows_no_first_error():
@@ -382,7 +382,7 @@ def test_a_full_session_says_so_and_has_room_after_a_release():
         [room] = (await client.post(f"{at}/steps", json={"steps": body["steps"][2:]})).json()["results"]
         assert room["score"] == 0.9
 
-    talk(conversation, settings=Settings(session_nodes=2, sessions=7))
+    talk(conversation, settings=ServerSettings(session_nodes=2, sessions=7))
 
 
 def test_there_are_only_so_many_sessions_and_the_next_is_told_when_to_come():
@@ -396,7 +396,7 @@ def test_there_are_only_so_many_sessions_and_the_next_is_told_when_to_come():
         await client.delete(f"/v1/sessions/{opened.json()['id']}")
         assert (await client.post("/v1/sessions", json={"problem": "p"})).status_code == 200
 
-    talk(conversation, settings=Settings(sessions=2, session_idle=49.0))
+    talk(conversation, settings=ServerSettings(sessions=2, session_idle=49.0))
 
 
 # ---- what the server says of itself ----
@@ -420,7 +420,7 @@ def test_models_health_and_readiness():
         )
         assert (facts.sessions, facts.pooling, facts.identity) == (False, False, "mine")
 
-    talk(conversation, settings=Settings(name="mine"))
+    talk(conversation, settings=ServerSettings(name="mine"))
 
 
 def test_another_model_is_not_found():
@@ -610,7 +610,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         assert buckets["+Inf"] == 4
         assert found["stepmark_http_request_seconds_count"][("route", "/v1/score"),] == 4
 
-    talk(conversation, prm(name=name), settings=Settings(session_memory=7 << 20))
+    talk(conversation, prm(name=name), settings=ServerSettings(session_memory_mb=7))
 
 
 # ---- errors ----
@@ -801,7 +801,7 @@ def test_more_than_one_request_may_have_is_too_large():
         body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
         error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")
 
-    talk(conversation, settings=Settings(max_solutions=3, max_steps=2, max_characters=20))
+    talk(conversation, settings=ServerSettings(max_solutions=3, max_steps=2, max_characters=20))
 
 
 @pytest.mark.parametrize("kind", [BackendError, RuntimeError])

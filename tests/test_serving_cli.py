@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import fields
 from pathlib import Path
 
 import httpx
@@ -17,32 +17,33 @@ import pytest
 
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from stepmark.cli import main
-from stepmark.cli.serve import ServeOptions, checked
-from stepmark.cli.serve_run import Place
+from stepmark.cli.serve import serve_command
+from stepmark.serving.listening import Place
 from stepmark.serving.refusals import TYPES
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ChatModel, ServerSettings
 
 TESTS = Path(__file__).parent
+_OF_MODELS = ("neutral", "reference", "samples", "seed")  # of `load_prm`, on the pages of PRMs
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--port", "70000"], "--port 70000: expected 0 to 65535"),
-        (["--host", "::"], "--host :: lets other machines ask: say who may with --keys FILE"),
-        (["--host", "192.0.2.1"], "or --open for everybody"),
+        (["--port", "70000"], "--port 70000: expected a number in [0, 65535]"),
+        (["--host", "::"], "--host :: lets other machines ask: give --keys, a file of those who may"),
+        (["--host", "192.0.2.1"], "or --open for all"),
         (["--keys", "no-such-file"], "no-such-file: the file of keys cannot be read: No such file"),
         (["--keys", "no-such-file", "--open"], "give one of them"),
         (["--aggregate", "prod"], "Did you mean 'product'?"),
         (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:NUMBER"),
-        (["--threshold", "nan"], "--threshold nan: expected a number"),
+        (["--threshold", "nan"], "--threshold nan: expected"),
         (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
         (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
-        (["--timeout", "0"], "--timeout 0.0: expected more than 0 seconds"),
-        (["--write-timeout", "0"], "--write-timeout 0.0: expected more than 0 seconds"),
+        (["--timeout", "0"], "--timeout 0.0: expected more than 0"),
+        (["--write-timeout", "0"], "--write-timeout 0.0: expected more than 0"),
         (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
-        (["--session-memory", "0"], "--session-memory 0: expected 1 or more"),
-        (["--grace", "-1"], "--grace -1.0: expected 0 seconds or more"),
+        (["--session-memory-mb", "0"], "--session-memory-mb 0.0: expected 1 or more"),
+        (["--grace", "-1"], "--grace -1.0: expected 0 or more"),
         (["--prot", "80"], "prot"),
         (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
         (["--prm", "scripted_prms:margins", "--port", "0", "--aggregate", "product"], "made of probabilities"),
@@ -76,18 +77,20 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
     assert "stepmark serve needs the package uvicorn: pip install 'stepmark[serve]'" in said
 
 
-def test_flags_become_settings():
-    given = {"timeout": 5.0, "write_timeout": 7.0, "sessions": 7, "session_nodes": 9, "token_budget": 100}
-    assert checked(ServeOptions(max_body=2, session_memory=3, name="mine", **given)) == Settings(
-        max_body=2 << 20, session_memory=3 << 20, name="mine", **given
-    )
-    assert checked(ServeOptions()) == Settings()
+def test_flags_become_settings(monkeypatch):
+    given = {}
+    monkeypatch.setattr("stepmark.cli.serve.serve", lambda prm, policy, **settings: given.update(settings))
+    assert main(["serve", "--max-body-mb", "2", "--name", "mine", "--timeout", "5", "--sessions", "7"]) == 0
+    assert given["settings"] == ServerSettings(max_body_mb=2, name="mine", timeout=5.0, sessions=7)
+    assert given["settings"].max_body == 2 << 20
+    assert given["chat"] == ChatModel()
 
 
 def test_the_page_names_every_flag_and_every_error_with_its_status():
     page = (TESTS.parent / "docs" / "serve.md").read_text(encoding="utf-8")
-    for field in fields(ServeOptions):
-        assert f"`--{field.name.replace('_', '-')}`" in page, field.name
+    names = [name for name in inspect.signature(serve_command).parameters if name not in _OF_MODELS]
+    for name in names:
+        assert f"`--{name.replace('_', '-')}`" in page, name
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)`", page, re.M)
     table = {kind: int(status) for status, kind in rows}
     assert table == {kind: status for kind, (status, _) in TYPES.items()}
@@ -122,7 +125,7 @@ def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_pat
         "ASKED": str(asked),
         "HELD": str(held),
     }
-    command = [sys.executable, "-m", "stepmark.cli", "serve", "--prm", "scripted_prms:slow", "--port", "0"]
+    command = [sys.executable, "-m", "stepmark", "serve", "--prm", "scripted_prms:slow", "--port", "0"]
     with subprocess.Popen(
         [*command, "--keys", str(keys)], env=environment, stderr=subprocess.PIPE, text=True
     ) as server:

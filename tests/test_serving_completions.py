@@ -15,10 +15,11 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.remote.answers import read_listing
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.serving.app import running
+from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest, Wanted
-from stepmark.serving.conversations import Completing, problem_of
+from stepmark.serving.conversations import problem_of
 from stepmark.serving.routes_completions import Completions
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.writers import ServedWriter, ThreadWriter
 
 FIVE, SIX = "2 + 3 = 5\nThe answer is 5.", "2 + 3 = 6\nThe answer is 6."
@@ -65,9 +66,9 @@ async def serving(upstream, model=None, **settings):
         if isinstance(upstream, ScriptedPolicy)
         else (lambda: ServedWriter("http://policy/v1#tiny", transport=httpx.MockTransport(upstream)))
     )
-    extension = Completions(Completing(**{**LINES, **settings}), writer)
+    extension = Completions(ChatModel(**{**LINES, **settings}), writer)
     async with (
-        running(model or prm(), extensions=[extension]) as app,
+        serve_in_process(model or prm(), extensions=[extension]) as app,
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
     ):
         yield client
@@ -543,9 +544,9 @@ def test_the_only_model_of_a_server_needs_no_name():
 
     async def once():
         writer = ServedWriter("http://policy/v1", transport=httpx.MockTransport(upstream))
-        extension = Completions(Completing(n=2, **LINES), lambda: writer)
+        extension = Completions(ChatModel(n=2, **LINES), lambda: writer)
         async with (
-            running(prm(), extensions=[extension]) as app,
+            serve_in_process(prm(), extensions=[extension]) as app,
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
         ):
             return (await client.post("/v1/chat/completions", json=ASKED)).json()
@@ -579,9 +580,9 @@ def test_a_client_that_goes_away_takes_its_request_to_the_policy_along():
         upstream = Upstream(FIVE, SIX)
         upstream.wait = asyncio.Event()
         writer = ServedWriter("http://policy/v1#tiny", transport=httpx.MockTransport(upstream))
-        extension = Completions(Completing(n=2, **LINES), lambda: writer)
+        extension = Completions(ChatModel(n=2, **LINES), lambda: writer)
         body = json.dumps(ASKED).encode()
-        async with running(prm(), extensions=[extension]) as app:
+        async with serve_in_process(prm(), extensions=[extension]) as app:
             messages = [{"type": "http.request", "body": body, "more_body": False}]
             sent = []
 
@@ -617,7 +618,7 @@ def test_more_conversations_than_may_wait_are_sent_away():
     async def many():
         upstream = Upstream(*[FIVE] * 99)
         upstream.wait = asyncio.Event()
-        async with serving(upstream, n=1, at_once=1) as client:
+        async with serving(upstream, n=1, policy_requests=1) as client:
             first = [asyncio.create_task(client.post("/v1/chat/completions", json=ASKED)) for _ in range(7)]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=60)
             entered = len(upstream.bodies)
@@ -637,20 +638,20 @@ def test_more_conversations_than_may_wait_are_sent_away():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"n": 0}, "n: expected 1 to 64"),
-        ({"n": 100}, "n: expected 1 to 64"),
-        ({"most": 1000}, "most: expected 1 to 256"),
-        ({"temperature": 0.0}, "all 8 candidates are one"),
-        ({"timeout": 0.0}, "timeout"),
+        ({"n": 0}, "n=0: expected 1 or more"),
+        ({"n": 100}, "`n` 100: expected 1 to 64"),
+        ({"max_n": 1000}, r"max_n=1000: expected a number in \[1, 256\]"),
+        ({"temperature": 0.0}, "all 8 candidates would be the same"),
+        ({"chat_timeout": 0.0}, "chat_timeout"),
         ({"split": "lines"}, "Did you mean 'line'"),
         ({"split": "marker"}, "marker"),
     ],
 )
 def test_settings_that_cannot_work(settings, said):
     with pytest.raises(UsageError, match=said):
-        Completing(**settings)
-    assert Completing(n=1, temperature=0.0).model == "best-of-1"
-    assert Completing(search="weighted-vote", name="mine").model == "mine"
+        ChatModel(**settings)
+    assert ChatModel(n=1, temperature=0.0).model == "best-of-1"
+    assert ChatModel(search="weighted-vote", chat_name="mine").model == "mine"
 
 
 def test_an_address_that_is_none():

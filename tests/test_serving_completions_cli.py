@@ -20,9 +20,10 @@ import pytest
 
 from integration_worlds import PLAIN, WRONG, prm
 from stepmark.cli import main
-from stepmark.cli.serve_search import ModelOptions, extension
 from stepmark.errors import UsageError
-from stepmark.serving.app import running
+from stepmark.serving.app import serve_in_process
+from stepmark.serving.routes_completions import chat_extensions
+from stepmark.serving.settings import ChatModel
 
 TESTS = Path(__file__).resolve().parent
 PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
@@ -31,12 +32,12 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--search", "best-of-n"], "--search needs --policy"),
-        (["--policy", "http://127.0.0.1:1/v1"], "--policy is for best-of-N as a model: say --search"),
-        (["--n", "4"], "--n is for best-of-N as a model"),
+        (["--search", "beam"], "--search is for the chat model, which needs --policy"),
+        (["--policy", "x:y", "--isolation", "process"], "only the verifier 'code' runs programs"),
+        (["--n", "4"], "--n is for the chat model, which needs --policy"),
         (["--search", "beams", "--policy", "x:y"], "beams"),
-        (["--search", "best-of-n", "--policy", "x:y", "--n", "65"], "n: expected 1 to 64"),
-        (["--search", "best-of-n", "--policy", "x:y", "--temperature", "0"], "all 8 candidates are one"),
+        (["--search", "best-of-n", "--policy", "x:y", "--n", "65"], "--n 65: expected 1 to 64, which is --max-n"),
+        (["--search", "best-of-n", "--policy", "x:y", "--temperature", "0"], "all 8 candidates would be the same"),
         (["--search", "majority", "--policy", "x:y", "--split", "lines"], "Did you mean 'line'"),
         (
             ["--prm", "integration_worlds:prm", "--port", "0", "--search", "best-of-n", "--policy", "no_such:policy"],
@@ -56,21 +57,19 @@ def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_no_search_is_no_extension():
-    assert extension(ModelOptions(), dtype="auto", device="auto") is None
-    with pytest.raises(UsageError, match="--search-name"):
-        extension(ModelOptions(search_name="mine"), dtype="auto", device="auto")
+def test_no_policy_is_no_chat_model():
+    assert chat_extensions(None, ChatModel()) == []
+    with pytest.raises(UsageError, match="`chat_name` is for the chat model"):
+        chat_extensions(None, ChatModel(chat_name="mine"))
 
 
 def test_a_policy_by_its_factory_answers():
-    options = ModelOptions(
-        search="weighted-vote", policy="integration_worlds:policy", n=3, split="line", verifier="number"
-    )
-    completions = extension(options, dtype="auto", device="auto")
+    chat = ChatModel(search="weighted-vote", n=3, split="line", verifier="number")
+    completions = chat_extensions("integration_worlds:policy", chat)
 
     async def once():
         async with (
-            running(prm(), extensions=[completions]) as app,
+            serve_in_process(prm(), extensions=completions) as app,
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
         ):
             return await client.post(
@@ -162,7 +161,7 @@ def test_the_clients_of_others(tmp_path):
         "number",
     ]
     server = subprocess.Popen(
-        [sys.executable, "-m", "stepmark.cli", "serve", *words],
+        [sys.executable, "-m", "stepmark", "serve", *words],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(TESTS)},

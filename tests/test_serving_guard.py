@@ -20,7 +20,8 @@ from stepmark.serving.app import guarded
 from stepmark.serving.guard import BODIES_AT_ONCE
 from stepmark.serving.keys import Keys
 from stepmark.serving.sending import HEADERS
-from stepmark.serving.service import DEFAULTS, Service, Settings, served_name
+from stepmark.serving.service import Service, served_name
+from stepmark.serving.settings import DEFAULTS, ServerSettings
 from stepmark.serving.wire import ErrorAnswer, ModelEntry
 
 ONE = {"problem": "p", "steps": ["1 + 1 = 2"]}
@@ -171,7 +172,7 @@ def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
         exact += b" " * (1000 - len(exact))
         assert (await client.post("/v1/score", content=exact, headers=JSON)).status_code == 200
 
-    talk(conversation, settings=Settings(max_body=1000))
+    talk(conversation, settings=ServerSettings(max_body_mb=1000 / 2**20))
 
 
 def test_a_body_that_does_not_arrive_is_given_up():
@@ -185,12 +186,12 @@ def test_a_body_that_does_not_arrive_is_given_up():
         assert answer.headers["connection"] == "close"
         assert (await client.post("/v1/score", json=ONE)).status_code == 200
 
-    talk(conversation, settings=Settings(body_timeout=0.5))
+    talk(conversation, settings=ServerSettings(body_timeout=0.5))
 
 
 def test_bodies_that_arrive_together_have_a_bound():
     async def conversation():
-        async with site(prm(), Settings(max_body=100)) as (client, app):
+        async with site(prm(), ServerSettings(max_body_mb=100 / 2**20)) as (client, app):
             hold = asyncio.Event()
 
             async def pieces():
@@ -310,7 +311,7 @@ def test_a_deadline_that_passes():
 
     async def conversation():
         # Long enough for all of them to be in the queue, on a busy machine too: what is late before that is not counted.
-        async with site(prm(script=gate), Settings(timeout=1.5)) as (client, app):
+        async with site(prm(script=gate), ServerSettings(timeout=1.5)) as (client, app):
             session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
             answers = await asyncio.gather(
                 client.post("/v1/score", json={**ONE, "timeout": 1.0}),
@@ -331,7 +332,7 @@ def test_a_full_queue_sends_away_and_says_when_to_come_again():
     gate = Gate()
 
     async def conversation():
-        async with site(prm(script=gate), Settings(token_budget=1, queue_tokens=40)) as (client, app):
+        async with site(prm(script=gate), ServerSettings(token_budget=1, queue_tokens=40)) as (client, app):
             first = asyncio.create_task(client.post("/v1/score", json=ONE))
             await gate.entered()
             body = {"solutions": [{"problem": "x" * 60, "steps": ["1 + 1 = 2"]}]}  # 24 tokens, about
@@ -416,7 +417,7 @@ def test_a_model_that_cannot_be_loaded():
 
 def test_settings_that_do_not_fit_the_prm_fail_it():
     async def conversation():
-        service = Service(lambda: prm(score_kind="margin"), Settings(aggregate="product"))
+        service = Service(lambda: prm(score_kind="margin"), ServerSettings(aggregate="product"))
         with pytest.raises(UsageError, match="made of probabilities"):
             await service.start()
         await service.stop()
@@ -467,7 +468,7 @@ def test_what_is_not_begun_in_the_time_of_grace_is_refused():
     gate = Gate()
 
     async def conversation():
-        settings = Settings(token_budget=1, grace=0.05)
+        settings = ServerSettings(token_budget=1, grace=0.05)
         async with loading(lambda: prm(script=gate), settings) as (client, service, started, _):
             await started
             body = {"solutions": [ONE, {**ONE, "problem": "q"}]}
@@ -562,7 +563,7 @@ def test_every_answer_has_the_headers_and_head_has_no_body():
         for path in ("/nowhere", "/ready"):
             assert (await client.head(path)).content == b""
 
-    talk(conversation, settings=Settings(max_body=100))
+    talk(conversation, settings=ServerSettings(max_body_mb=100 / 2**20))
 
 
 def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_asked():
@@ -621,10 +622,10 @@ def test_names_of_folders_and_hubs(tmp_path):
     "wrong",
     [
         {"token_budget": 0},
-        {"max_body": 0},
+        {"max_body_mb": 0},
         {"sessions": 0},
         {"session_nodes": 1},
-        {"session_memory": 1000},
+        {"session_memory_mb": 0.5},
         {"write_timeout": 0.0},
         {"timeout": 0.0},
         {"timeout": float("nan")},
@@ -634,7 +635,7 @@ def test_names_of_folders_and_hubs(tmp_path):
 )
 def test_settings_that_let_nothing_through(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        Settings(**wrong)
+        ServerSettings(**wrong)
 
 
 def test_what_is_no_connection_is_taken_for_none():

@@ -10,7 +10,7 @@ import pytest
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from score_servers import OnPort
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ServerSettings
 from test_serving_load import Raw, message
 
 MOST = 65_536
@@ -139,7 +139,7 @@ def test_where_it_is_not_seen_in_time_the_refusal_says_what_to_leave_out(server)
 
 
 def test_who_says_nothing_or_too_little_is_not_waited_for():
-    settings = Settings(body_timeout=1.0)
+    settings = ServerSettings(body_timeout=1.0)
     with OnPort(ScriptedPRM(lambda problem, steps: 0.5), settings=settings) as server:
 
         def said_in_time(sent, then=None):
@@ -167,12 +167,12 @@ def test_who_says_nothing_or_too_little_is_not_waited_for():
         for found in (said_in_time(START), said_in_time(message("p", "a"), START)):
             status, headers, answer = found
             assert (status, headers["connection"], answer["error"]["type"]) == (408, "close", "slow_body")
-            assert "headers did not arrive within 1 s (--body-timeout)" in answer["error"]["message"]
+            assert "headers did not arrive within 1 s (`body_timeout`)" in answer["error"]["message"]
 
 
 def test_without_httptools_it_is_h11_which_has_a_bound_of_its_own(monkeypatch):
-    from stepmark.cli import serve_run
+    from stepmark.serving import listening
 
-    assert callable(serve_run._protocol(Settings()))
+    assert callable(listening._protocol(ServerSettings()))
     monkeypatch.setitem(sys.modules, "stepmark.serving.heads", None)
-    assert serve_run._protocol(Settings()) == "h11"
+    assert listening._protocol(ServerSettings()) == "h11"

@@ -25,7 +25,7 @@ from score_servers import OnPort
 from stepmark import Client
 from stepmark.models.policies.transport import Patience
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ServerSettings
 
 TESTS = Path(__file__).parent
 
@@ -121,7 +121,7 @@ connection.recv(1)
 
 def test_killed_clients_leave_the_queue_and_nobody_else_notices():
     gate = Gate()
-    with OnPort(ScriptedPRM(gate), settings=Settings(token_budget=1)) as server:
+    with OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=1)) as server:
         with Raw(server, message("first", "a")) as first:
             assert gate.reached.wait(60)
             port = server.url.rpartition(":")[2]
@@ -153,7 +153,7 @@ def test_killed_clients_leave_the_queue_and_nobody_else_notices():
 
 def test_the_one_that_is_computed_is_killed_and_the_next_is_answered():
     gate = Gate()
-    with OnPort(ScriptedPRM(gate), settings=Settings(token_budget=1)) as server:
+    with OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=1)) as server:
         first = Raw(server, message("first", "a"))
         assert gate.reached.wait(60)
         with Raw(server, message("next", "b")) as after:
@@ -165,7 +165,7 @@ def test_the_one_that_is_computed_is_killed_and_the_next_is_answered():
 
 
 def test_a_body_that_trickles_is_given_up_while_others_are_answered():
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(body_timeout=3.0)) as server:
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=ServerSettings(body_timeout=3.0)) as server:
         whole = message("slow", "a")
         began = time.monotonic()
         with Raw(server, whole[:-10]) as slow:
@@ -209,7 +209,7 @@ def test_who_does_not_read_its_answer_is_cut_off(size, held, loop, http, caplog)
     names = [str(i) * (9000 // len(str(i))) for i in range(1, 1 + size // 9000)]
     large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
     document = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    settings, lines = Settings(write_timeout=2.0), []
+    settings, lines = ServerSettings(write_timeout=2.0), []
     with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=settings, loop=loop, http=http) as server:
         server.service.log = lines.append
         if held is not None:  # what it accepts has it too
@@ -240,7 +240,7 @@ def test_who_does_not_read_its_answer_is_cut_off(size, held, loop, http, caplog)
 def test_a_slow_reader_has_the_time_for_each_piece_and_not_for_all():
     names = [str(i) * (9000 // len(str(i))) for i in range(1, 100)]
     large = message("", more={"solutions": [{"problem": "p", "steps": ["a"], "id": name} for name in names]})
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=Settings(write_timeout=2.0)) as server:
+    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=ServerSettings(write_timeout=2.0)) as server:
         server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
         with Raw(server, large, buffer=1 << 15) as slow:
             began, taken = time.monotonic(), b""
@@ -255,7 +255,7 @@ def test_a_slow_reader_has_the_time_for_each_piece_and_not_for_all():
 def test_a_flood_is_sent_away_and_whoever_comes_again_is_answered():
     gate = Gate()
     with (
-        OnPort(ScriptedPRM(gate), settings=Settings(token_budget=8, queue_tokens=20)) as server,
+        OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=8, queue_tokens=20)) as server,
         Raw(server, message("first", "a")) as first,
         ExitStack() as stack,
     ):
@@ -297,7 +297,7 @@ class Process:
     def __init__(self, port, log):
         environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         environment |= {"PYTHONPATH": str(TESTS), "ASKED": str(log), "PAUSE": "0.01"}
-        command = [sys.executable, "-m", "stepmark.cli", "serve", "--prm", "scripted_prms:slow"]
+        command = [sys.executable, "-m", "stepmark", "serve", "--prm", "scripted_prms:slow"]
         self.process = subprocess.Popen(
             [*command, "--port", str(port), "--quiet"], env=environment, stderr=subprocess.PIPE, text=True
         )

@@ -20,7 +20,8 @@ from stepmark.models.pooling import PoolingPRM
 from stepmark.records import Refusal, Solution
 from stepmark.serving import wire
 from stepmark.serving.app import guarded
-from stepmark.serving.service import Service, Settings
+from stepmark.serving.service import Service
+from stepmark.serving.settings import ServerSettings
 
 torch.set_num_threads(1)
 
@@ -167,7 +168,7 @@ def test_pooling_gives_the_heads_rows(zoo):
         refused = await client.post("/pooling", json={"input": [[1]] * 4})
         assert refused.status_code == 413
 
-    talk(conversation, model, Settings(max_solutions=3))
+    talk(conversation, model, ServerSettings(max_solutions=3))
 
 
 def test_texts_get_special_tokens_unless_they_are_not_to(zoo):
@@ -192,7 +193,7 @@ def test_texts_get_special_tokens_unless_they_are_not_to(zoo):
 @contextmanager
 def listening(model, settings=None):
     """The server on a port of this machine; its address."""
-    service = Service(lambda: model, settings or Settings())
+    service = Service(lambda: model, settings or ServerSettings())
     config = uvicorn.Config(guarded(service), host="127.0.0.1", port=0, log_level="error", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

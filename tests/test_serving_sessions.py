@@ -97,7 +97,7 @@ def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
         assert [isinstance(one, InputError) for one in found] == [False, True, True, False, False, True]
         assert "steps[1].after" in str(found[1])
         assert [isinstance(one, SessionFullError) for one in found] == [False] * 5 + [True]
-        assert "holds 4 steps at most (--session-nodes)" in str(
+        assert "holds 4 steps at most (`session_nodes`)" in str(
             found[5]
         )  # "?" had a place until it turned out that it cannot be read
         (last,) = await sessions.extend(name, [(found[0].node, "f")])
@@ -237,7 +237,7 @@ def test_those_in_use_are_not_ended_and_who_finds_no_room_is_told_when_to_come()
         for _ in range(
             2
         ):  # to be refused is no use of a session: else they would all keep each other waiting
-            with pytest.raises(BusyError, match="--session-memory") as caught:
+            with pytest.raises(BusyError, match="session_memory_mb") as caught:
                 await sessions.extend(sixth, [(None, "b" * 500)])
             assert caught.value.retry_after == 3.0
         assert (len(sessions), sessions.evicted, len(backend.batches)) == (6, 0, 5)
@@ -279,7 +279,7 @@ def test_one_session_has_a_quarter_at_most():
         )  # what is smaller may have room where another has none
         assert isinstance(second, SessionFullError)
         assert "holds 24 KiB at most" in str(second)
-        assert "--session-memory" in str(second)
+        assert "session_memory_mb" in str(second)
         assert sessions.evicted == 0
         await sessions.release(name, [first.node])
         (second,) = await sessions.extend(name, [(None, "b" * 500)])

@@ -13,7 +13,6 @@ import pytest
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.batching import Written
 from stepmark.cli import main
-from stepmark.cli.serve_search import ModelOptions, extension
 from stepmark.errors import BackendError, UsageError
 from stepmark.models import policies, scorer
 from stepmark.models.policies.scripted import ScriptedPolicy
@@ -22,9 +21,9 @@ from stepmark.problems import answers
 from stepmark.records import Problem
 from stepmark.search.run import run
 from stepmark.search.searching import Grading, Steps
-from stepmark.serving.app import running
-from stepmark.serving.conversations import Completing
-from stepmark.serving.routes_completions import Completions
+from stepmark.serving.app import serve_in_process
+from stepmark.serving.routes_completions import Completions, chat_extensions
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.stepwise import search_of
 
 ASKED = {
@@ -47,9 +46,9 @@ def write(request, number):
 @asynccontextmanager
 async def serving(policy, model=None, **settings):
     settings = {"search": "beam", "verifier": "number", **settings}
-    completions = Completions(Completing(**settings), policy=lambda: policy)
+    completions = Completions(ChatModel(**settings), policy=lambda: policy)
     async with (
-        running(model or prm(), extensions=[completions]) as app,
+        serve_in_process(model or prm(), extensions=[completions]) as app,
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client,
     ):
         yield client, app.service
@@ -132,7 +131,7 @@ def test_tokens_are_counted_where_the_policy_counts():
 
 def test_many_at_once_share_the_batcher_and_give_everything_back():
     async def many():
-        async with serving(ScriptedPolicy(write), n=4, at_once=4) as (client, service):
+        async with serving(ScriptedPolicy(write), n=4, policy_requests=4) as (client, service):
             every = [client.post("/v1/chat/completions", json=ASKED) for _ in range(9)]
             answered = await asyncio.gather(*every)
             return [
@@ -202,18 +201,18 @@ def test_a_deadline_ends_the_search_at_its_next_question():
 def test_settings_that_cannot_work(capsys):
     for settings, said in (
         ({"search": "beam", "n": 6}, None),
-        ({"search": "mcts", "n": 1, "temperature": 0.0}, "temperature: at 0"),
-        ({"search": "beam", "split": "sentence"}, "split: beam ends steps"),
+        ({"search": "mcts", "n": 1, "temperature": 0.0}, "all 1 candidates would be"),
+        ({"search": "beam", "split": "sentence"}, "beam ends steps"),
     ):
         if said is None:
-            Completing(**settings)  # what it means is known with the PRM
+            ChatModel(**settings)  # what it means is known with the PRM
             continue
         with pytest.raises(UsageError, match=said):
-            Completing(**settings)
+            ChatModel(**settings)
     with pytest.raises(UsageError, match="needs a policy and no writer"):
-        Completions(Completing(search="beam"), lambda: None)
+        Completions(ChatModel(search="beam"), lambda: None)
     with pytest.raises(UsageError, match="needs a writer and no policy"):
-        Completions(Completing())
+        Completions(ChatModel())
     words = [
         "--prm",
         "integration_worlds:prm",
@@ -229,8 +228,7 @@ def test_settings_that_cannot_work(capsys):
 
 
 def test_the_flags_make_the_search():
-    options = ModelOptions(search="rebase", policy="integration_worlds:policy", n=3, verifier="number")
-    made = extension(options, dtype="auto", device="auto")
+    [made] = chat_extensions("integration_worlds:policy", ChatModel(search="rebase", n=3, verifier="number"))
     assert made is not None
     assert made.settings.model == "rebase-of-3"
     made.load(prm())

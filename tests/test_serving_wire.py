@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serving_site import prm, site
 from stepmark.serving import wire
 from stepmark.serving.refusals import TYPES, Refused, read_body
-from stepmark.serving.service import Settings
+from stepmark.serving.settings import ServerSettings
 from stepmark.solutions.segmentation import WAYS
 
 EXAMPLES = [
@@ -60,7 +60,8 @@ class Place:
     def __init__(self):
         self.runner = asyncio.Runner()
         self._site = site(
-            prm(script=lambda problem, steps: 0.5), Settings(max_solutions=16, max_steps=16, sessions=10**6)
+            prm(script=lambda problem, steps: 0.5),
+            ServerSettings(max_solutions=16, max_steps=16, sessions=10**6),
         )
         self.client, _ = self.runner.run(self._site.__aenter__())
         self.session = self.runner.run(self.client.post("/v1/sessions", json={"problem": "p"})).json()["id"]

@@ -47,7 +47,7 @@ def test_commands_are_taken_as_they_stand(app, page):
 def test_what_is_shown_is_found():
     text = (
         "```console\n$ stepmark grade a.jsonl \\\n    --out b.jsonl\nwrote b.jsonl\n$ PYTHONPATH=. stepmark label own x\n```\n"
-        "```{code-block} console\ntorchrun --n 2 -m stepmark.cli train y\nfor part in *; do stepmark grade z; done\n```\n"
+        "```{code-block} console\ntorchrun --n 2 -m stepmark train y\nfor part in *; do stepmark grade z; done\n```\n"
         "```python\nstepmark grade no\n```\n"
     )
     assert shown(text) == ["grade a.jsonl --out b.jsonl", "label own x", "train y", "grade z"]

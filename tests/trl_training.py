@@ -122,7 +122,7 @@ trainer = Recorded(
     eval_dataset=data.select(range(1)),
     processing_class=words,
     rollout_func=rollouts if job["scripted"] else None,
-    credit=CREDITS.load(job["credit"])(),
+    credit=CREDITS[job["credit"]](),
     prm=prm,
     problem="problem",
 )

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from stepmark.batching.cluster_settings import Cluster as Cluster
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
+    from stepmark.integrations.hub_datasets import from_dataset as from_dataset
+    from stepmark.integrations.hub_datasets import open_dataset as open_dataset
+    from stepmark.integrations.hub_datasets import read_dataset as read_dataset
+    from stepmark.integrations.hub_datasets import to_dataset as to_dataset
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
@@ -30,9 +34,10 @@ if TYPE_CHECKING:
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
     from stepmark.models.remote.async_client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
+    from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
+    from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
     from stepmark.problems.sources import load_problems as load_problems
-    from stepmark.problems.world import ArithmeticWorld as ArithmeticWorld
     from stepmark.records import Judgement as Judgement
     from stepmark.records import LabelledSolution as LabelledSolution
     from stepmark.records import Problem as Problem
@@ -43,9 +48,15 @@ if TYPE_CHECKING:
     from stepmark.records import Step as Step
     from stepmark.records import StepScores as StepScores
     from stepmark.records import Verdict as Verdict
+    from stepmark.rl.public import RLAPI
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.serving.app import serve_in_process as serve_in_process
+    from stepmark.serving.listening import BackgroundServer as BackgroundServer
+    from stepmark.serving.run import serve as serve
+    from stepmark.serving.settings import ChatModel as ChatModel
+    from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.interchange.conversion import convert as convert
     from stepmark.solutions.interchange.conversion import read_labelled as read_labelled
     from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
@@ -53,14 +64,17 @@ if TYPE_CHECKING:
     from stepmark.store.results import Results as Results
     from stepmark.training.public import TrainAPI
 
+    rl: RLAPI
     search: SearchAPI
     train: TrainAPI
 
 __version__ = "0.2.0"
 
 _HOME = {
-    "ArithmeticWorld": "stepmark.problems.world",
+    "ArithmeticWorld": "stepmark.problems.arithmetic_world",
     "AsyncClient": "stepmark.models.remote.async_client",
+    "BackgroundServer": "stepmark.serving.listening",
+    "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Grader": "stepmark.models.grader",
@@ -72,7 +86,9 @@ _HOME = {
     "Results": "stepmark.store.results",
     "SampledSolution": "stepmark.records",
     "ScoredSolution": "stepmark.records",
+    "ScriptedPRM": "stepmark.models.scripted",
     "ScriptedPolicy": "stepmark.models.policies.scripted",
+    "ServerSettings": "stepmark.serving.settings",
     "Solution": "stepmark.records",
     "Step": "stepmark.records",
     "StepScores": "stepmark.records",
@@ -80,6 +96,7 @@ _HOME = {
     "aggregate": "stepmark.metrics.aggregate",
     "convert": "stepmark.solutions.interchange.conversion",
     "evaluate": "stepmark.evaluation.public",
+    "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",
     "krippendorff_alpha": "stepmark.metrics.agreement",
     "label": "stepmark.labels.public",
@@ -87,11 +104,17 @@ _HOME = {
     "load_prm": "stepmark.models.load",
     "load_problems": "stepmark.problems.sources",
     "load_verifier": "stepmark.problems.answers",
-    "sample": "stepmark.sampling.problems",
+    "open_dataset": "stepmark.integrations.hub_datasets",
     "publish": "stepmark.integrations.hub",
+    "read_dataset": "stepmark.integrations.hub_datasets",
     "read_labelled": "stepmark.solutions.interchange.conversion",
+    "rl": "stepmark.rl",
+    "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",
+    "serve": "stepmark.serving.run",
+    "serve_in_process": "stepmark.serving.app",
     "split": "stepmark.solutions.segmentation",
+    "to_dataset": "stepmark.integrations.hub_datasets",
     "train": "stepmark.training.public",
 }
 

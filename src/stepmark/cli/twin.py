@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from cyclopts import Group, Parameter
 
 from stepmark.cli.paths import FileOrDash
-from stepmark.errors import UsageError
+from stepmark.errors import SettingError, UsageError
 from stepmark.models.lazy import Lazy
 from stepmark.store import parse_columns
 
@@ -90,6 +90,7 @@ def command(
     common: Sequence[str] = (),
     drop: Sequence[str] = (),
     methods: Mapping[str, Callable[[], Any]] | None = None,
+    optional: Sequence[str] = (),
     hidden: Sequence[str] = (),
     file: str | None = "a file of rows",
     many: bool = False,
@@ -107,6 +108,7 @@ def command(
         common: settings in the first panel of the help, in this order.
         drop: keyword arguments of the function that are no flags.
         methods: arguments of the function that are a method: its class, whose fields become flags.
+        optional: methods that are None by default: a flag of their own name turns them on, and the flags of their fields begin with it.
         hidden: fields of methods that are no flags.
         file: the description of the positional argument; None where there is none.
         many: whether several files may be given.
@@ -122,6 +124,8 @@ def command(
     def add(name: str, annotation: Any, default: Any, help_: str, panel: Group | None = None) -> None:
         group = COMMON if name in common else panels.get(name, panel or _PANELS.get(name, METHOD))
         annotation, options = _flag(annotation, default)
+        if annotation is FileOrDash and isinstance(default, int):
+            default = str(default)  # a number or a file
         if name in NAMES:
             options["name"] = NAMES[name]
         if name in _SEVERAL and get_origin(annotation) is tuple:
@@ -135,20 +139,30 @@ def command(
             annotation=Annotated[annotation, Parameter(help=help_, group=group, **options)],
         )
 
-    def add_fields(kind: Any, panel: Group) -> None:
+    def add_fields(kind: Any, panel: Group, prefix: str = "") -> None:
         hints, texts = get_type_hints(kind, include_extras=True), _field_texts(kind)
         for field in fields(kind):
             if field.name in hidden:
                 continue
             if is_dataclass(hints[field.name]):
-                add_fields(hints[field.name], panel)
+                add_fields(hints[field.name], panel, prefix)
             else:
-                add(field.name, hints[field.name], _default(field), texts.get(field.name, ""), panel)
+                add(
+                    prefix + field.name,
+                    hints[field.name],
+                    _default(field),
+                    texts.get(field.name, ""),
+                    panel,
+                )
 
     for source in (function, *([] if also is None else [also])):
         hints, texts = get_type_hints(source, include_extras=True), _argument_texts(source)
         for parameter in inspect.signature(source).parameters.values():
             name = parameter.name
+            if name in optional:
+                add(name, bool, False, texts.get(name, ""))
+                add_fields(methods[name], METHOD, f"{name}_")
+                continue
             if name in methods:
                 add_fields(methods[name], panels.get(name, _PANELS.get(name, METHOD)))
                 continue
@@ -190,8 +204,12 @@ def command(
             loaded[name] = Lazy(model.load, model.full_name(given), arguments, check=model.check)
         _share([model for model in loaded.values() if model is not None])
         for name, kind in methods.items():
-            values[name] = _made(kind, values, hidden)
-        own = inspect.signature(function).parameters
+            values[name] = (_made_if if name in optional else _made)(kind, values, hidden, name)
+        own = [
+            one.name
+            for one in inspect.signature(function).parameters.values()
+            if one.kind is one.KEYWORD_ONLY
+        ]
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
         if settings.get("columns") is not None:
@@ -296,7 +314,13 @@ def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
         one.arg_name: (one.description or "").replace("\n", " ")
         for one in parse(inspect.getdoc(function) or "").params
     }
-    return {name: text[:1].upper() + re.sub(r"`{1,2}", "", text[1:]) for name, text in texts.items()}
+    return {name: _help(text) for name, text in texts.items()}
+
+
+def _help(text: str) -> str:
+    """A description as one line of plain text."""
+    plain = " ".join(re.sub(r"`{1,2}", "", text).split())
+    return plain[:1].upper() + plain[1:]
 
 
 @functools.cache
@@ -305,10 +329,7 @@ def _field_texts(kind: type) -> dict[str, str]:
 
     texts: dict[str, str] = {}
     for one in reversed(kind.__mro__[:-1]):
-        texts |= {
-            param.arg_name: " ".join((param.description or "").split())
-            for param in parse_from_object(one).params
-        }
+        texts |= {param.arg_name: _help(param.description or "") for param in parse_from_object(one).params}
     return texts
 
 
@@ -318,7 +339,7 @@ def _default(field: Field[Any]) -> Any:
     return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
 
 
-def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str]) -> Any:
+def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str], name: str = "") -> Any:
     """A method from the values of its flags, which are those of its nested settings too."""
     hints = get_type_hints(kind)
     return kind(
@@ -330,3 +351,21 @@ def _made(kind: Any, values: Mapping[str, Any], hidden: Sequence[str]) -> Any:
             if field.name not in hidden
         }
     )
+
+
+def _made_if(kind: Any, values: Mapping[str, Any], hidden: Sequence[str], name: str) -> Any:
+    """An optional method from the values of its flags, which begin with its name; None where its own flag is not given.
+
+    Raises:
+        UsageError: a field's flag without the flag of the method.
+    """
+    own = {field: values[f"{name}_{field.name}"] for field in fields(kind) if field.name not in hidden}
+    if values[name]:
+        try:
+            return kind(**{field.name: value for field, value in own.items()})
+        except SettingError as error:
+            raise SettingError(f"{name}_{error.setting}", error.value, error.expected) from None
+    given = [field.name for field, value in own.items() if value != _default(field)]
+    if given:
+        raise UsageError(f"`{name}_{given[0]}` needs `{name}`: give both")
+    return None

@@ -43,7 +43,7 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
     if not present(folder / "config.json"):
         raise UnknownFamilyError(
             f"{folder} holds neither config.json nor {SPEC_FILE}; an adapter alone does not tell its family: name one "
-            f"with --family, of: {', '.join(FAMILIES)}"
+            f"with `family`, of: {', '.join(FAMILIES)}"
         )
     config = read_config(folder)
     architectures = config.get("architectures") or []
@@ -69,7 +69,7 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
             if heads in ([], ["lm_head.weight"])
             else ""
         )
-        + f". Name the family with --family, of: {', '.join(FAMILIES)}"
+        + f". Name the family with `family`, of: {', '.join(FAMILIES)}"
     )
 
 
@@ -94,7 +94,7 @@ def _by_contents(
         if len(claims) > 1:
             # ReasonEval's two sizes have the same tensors and are read at different tokens.
             raise UnknownFamilyError(
-                f"{folder} may be of several families: {', '.join(spec.family for spec in claims)}. Name one with --family"
+                f"{folder} may be of several families: {', '.join(spec.family for spec in claims)}. Name one with `family`"
             )
         if claims:
             return claims[0]
@@ -106,7 +106,7 @@ def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> Sco
     found = shape[0] if shape else 0
     if found != labels:
         raise UnknownFamilyError(
-            f"{folder}: a classifier with {found} labels; {family} has {labels}. Name the family with --family, or put a "
+            f"{folder}: a classifier with {found} labels; {family} has {labels}. Name the family with `family`, or put a "
             f"{SPEC_FILE} beside it that says how it is read"
         )
     return FAMILIES[family]

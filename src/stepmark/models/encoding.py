@@ -100,7 +100,7 @@ class Encoder:
         if not layout.mark_is_text and (len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id):
             raise CheckpointError(
                 f"this PRM is read at {mark!r}, which is not one token here but {self.tokenizer.convert_ids_to_tokens(ids)}; "
-                "use the tokenizer that was published with the PRM, name the right --family, or, for a text that is meant to be "
+                "use the tokenizer that was published with the PRM, name the right `family`, or, for a text that is meant to be "
                 f'read at its last token, write "mark_is_text": true into the layout in {SPEC_FILE}'
             )
         if layout.mark_is_text:
@@ -123,7 +123,7 @@ class Encoder:
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 "this PRM is read through a chat template and its tokenizer has none; fetch the checkpoint's "
-                "chat_template.jinja (or its tokenizer_config.json), or name another --family"
+                "chat_template.jinja (or its tokenizer_config.json), or name another `family`"
             )
         turns = 1 if isinstance(layout, ChatLayout) else 2
         try:
@@ -132,7 +132,7 @@ class Encoder:
         except Exception as error:  # a template is a program: it raises what it likes
             raise CheckpointError(
                 f"the chat template, through which this PRM is read, fails ({type(error).__name__}: {error}); fetch "
-                "the checkpoint's tokenizer again, or name another --family"
+                "the checkpoint's tokenizer again, or name another `family`"
             ) from error
         if len(frames) != 2 * turns + 1 or (layout.system or "").strip() not in text:
             raise CheckpointError(
@@ -253,7 +253,7 @@ class Encoder:
             if not self.truncate:
                 raise TooLongError(
                     f"{last + 1} tokens, and this model reads {limit} ({fits} of {len(reads)} steps fit); shorten the "
-                    "solution, cut it into several, or use --truncate to leave the later steps without a score",
+                    "solution, cut it into several, or use `truncate` to leave the later steps without a score",
                     where=where,
                     field="steps",
                 )

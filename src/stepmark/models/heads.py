@@ -78,14 +78,14 @@ def check_head(
         count = sizes(head.weight, None, hidden)[0]
         if classes is not None and count != classes:
             raise CheckpointError(
-                f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right --family, "
+                f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right `family`, "
                 "or say in stepmark.json how it is read"
             )
         usual = head.weight.removesuffix("weight") + "bias"
         if head.bias is None and usual in facts:
             raise CheckpointError(
                 f"{facts[usual].file} holds {usual!r}, and the spec says that the head has no bias: name the tensor as its bias in "
-                "stepmark.json, or name the right --family"
+                "stepmark.json, or name the right `family`"
             )
         if head.bias is not None and head.bias not in facts:
             raise CheckpointError(
@@ -215,7 +215,7 @@ def step_scores(
     """
     if not torch.isfinite(logits).all():
         raise CheckpointError(
-            "the model gave NaN or an infinity; try --dtype float32, or check the checkpoint"
+            "the model gave NaN or an infinity; try `dtype` float32, or check the checkpoint"
         )
     if readout.activation == "sigmoid-mean" and not logits.shape[1]:
         raise CheckpointError("the ensemble has no members")

@@ -308,7 +308,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
             )
     raise UsageError(
         f"{address} does not answer as a stepmark server ({found}); token ids are sent to any other server, so its tokenizer is "
-        "needed here: name the checkpoint's folder or hub name with --tokenizer"
+        "needed here: name the checkpoint's folder or hub name with `tokenizer`"
     )
 
 
@@ -363,18 +363,18 @@ def _local(given: _Settings) -> _Checkpoint:
         if isinstance(head, LogRatioHead) and head.per_step:
             raise UsageError(
                 f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
-                "whole; read the outcome with --family implicit, whose last score is the sum of them all"
+                "whole; read the outcome with `family` implicit, whose last score is the sum of them all"
             )
         spec = replace(spec, outcome_only=True, aggregate="last")
     reference = None
     if isinstance(head, LogRatioHead):
         other = given.reference or head.reference
         if other is None:
-            raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with --reference")
+            raise UsageError(f"{name}: an implicit PRM needs its reference model; name it with `reference`")
         reference = find_checkpoint(other)
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
-        raise UsageError(f"--reference is for implicit PRMs; {name} is read as {spec.family}")
+        raise UsageError(f"`reference` is for implicit PRMs; {name} is read as {spec.family}")
     return _Checkpoint(
         given=given,
         folder=folder,

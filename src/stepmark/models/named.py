@@ -107,13 +107,13 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
     if served and tokenizer is None:
         # What only other servers are asked for is said in the words for the server that is asked.
         reads = (
-            f"{name} without --tokenizer is taken for a stepmark server, which decides how its PRM is read"
+            f"{name} without `tokenizer` is taken for a stepmark server, which decides how its PRM is read"
         )
         return idle | {
-            key: f"{reads}: give {key} to `stepmark serve`, or, of any other server, name its --tokenizer"
+            key: f"{reads}: give {key} to `stepmark serve`, or, of any other server, name its `tokenizer`"
             for key in (*_READING, "seed")
         }
-    read = f"{name} is read as one that writes none: leave it out, or name its --family (stepmark families)"
+    read = f"{name} is read as one that writes none: leave it out, or name its `family` (stepmark families)"
     idle |= dict.fromkeys(("samples", "seed"), read)
     if served:
         idle["reference"] = f"{name} computes one model only: leave it out"

@@ -119,7 +119,7 @@ class PoolingPRM(WindowedPRM):
     def _only_model(self) -> str:
         names = [entry.get("id") for entry in self._models()]
         if len(names) != 1 or not isinstance(names[0], str):
-            raise BackendError(f"{self._name} serves {names}; name one with --model")
+            raise BackendError(f"{self._name} serves {names}; name one with `model`")
         return names[0]
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:

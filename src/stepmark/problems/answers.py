@@ -233,6 +233,9 @@ class VerifierBase(ABC):
 
     name: str
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
     def verify(self, answer: str | None, gold: str) -> Verdict:
         """See `Verifier.verify`."""
         # A reference that marks no answer is one, however long.

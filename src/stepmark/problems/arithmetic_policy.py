@@ -62,6 +62,9 @@ class ArithmeticPolicy:
         self.identity = f"arithmetic#{digest.hexdigest()[:12]}"
         self.tokens_written = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
+
     def write(
         self, requests: Sequence[Write], ready: Ready | None = None
     ) -> list[list[Written] | InputError]:

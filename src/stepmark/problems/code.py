@@ -214,6 +214,9 @@ class CodeVerifier:
         self.workers = workers or min(8, os.cpu_count() or 1)
         self._sandbox = _tried(isolation, self.limits)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(isolation={self.isolation!r}, workers={self.workers})"
+
     def verify(self, answer: str | None, gold: str | CodeTests) -> Verdict:
         """Run the program that a model's text holds against the tests.
 

@@ -1,5 +1,8 @@
-"""Policies trained with process rewards: credit for each token, the trainer, an online PRM, and the monitor of reward hacking.
+"""Train a policy with process rewards: `stepmark.rl(problems, policy, prm, out=…)`; settings and credit methods are here by name.
 
-`rl.credit` is pure functions from rewards to advantages, each with its paper; everything else is built on them. torch is imported here and
-nowhere above.
+`rl.credit` is pure functions from rewards to advantages, each with its paper; the trainer and the monitor are built on them.
 """
+
+from stepmark.catalog import callable_package
+
+callable_package(__name__, "stepmark.rl.run:rl", "stepmark.rl.public:RLAPI")

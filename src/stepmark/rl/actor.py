@@ -109,7 +109,7 @@ class Actor:
         rank: of LoRA; None trains all weights.
         reference: keep what the weights were at the beginning, for the divergence.
         values: add a value head, which starts at 0.
-        temperature: probabilities are read at it. Write at the same (`RL.temperature`), so that the ratio of both is 1 at the beginning.
+        temperature: probabilities are read at it. Write at the same (`Training.temperature`), so that the ratio of both is 1 at the beginning.
         seed: of what LoRA's adapters begin as.
         identity: gives `identity`. None: the name and a digest of the weights as they are when it is first asked for.
     """
@@ -255,16 +255,13 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there, before anything is loaded onto it.
 
     Raises:
-        UsageError: torch has no such device, or this machine has not.
+        UsageError: this machine has no such device.
     """
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise UsageError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
+    place = torch.device(device)
     there = torch.cuda.device_count()
     if place.type == "cuda" and (place.index or 0) >= there:
         raise UsageError(
-            f"--device {device}: this machine, or this build of torch, has {there} CUDA devices; use --device cpu"
+            f"`device` {device}: this machine, or this build of torch, has {there} CUDA devices; use `device` cpu"
         )
 
 

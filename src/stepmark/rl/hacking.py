@@ -6,10 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from stepmark.metrics.intervals import Interval, wilson
 from stepmark.records import Problem, Solution, Step
+from stepmark.settings import settings
 
 Probe = Literal["empty", "irrelevant", "repeated", "shuffled"]
 PROBES: tuple[Probe, ...] = ("empty", "irrelevant", "repeated", "shuffled")
@@ -17,19 +20,19 @@ REPEATS = 6
 """How often `repeated` says its step."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Cusum:
     """A one-sided cumulative sum of by how much the verifier finds less than the PRM's scores promise (Page 1954).
 
-    `S_t = max(0, S_{t-1} + gap_t - slack)`, an alarm once `S_t > limit`, where `gap_t` is by how many standard errors solutions' promises less their outcomes
+    `S_t = max(0, S_{t-1} + gap_t - slack)`, an alarm once `S_t > alarm_above`, where `gap_t` is by how many standard errors solutions' promises less their outcomes
     have risen since the first evaluation (`promise.Baseline.gap`). An accuracy that rises as the scores promise leaves it at 0; a return that climbs alone, or
     while the accuracy falls, adds up.
     """
 
-    slack: float = 1.5
-    """In standard errors: gaps under it are taken for noise. All gaps are from the same first evaluation, so one that was lucky stays in each of them."""
-    limit: float = 2.0
-    """In standard errors. With these two a run of 20 evaluations without drift raises an alarm in about one case of twenty with 50 to 1,000 held-out problems, and
+    slack: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """Gaps under this are taken for noise, in standard errors. All gaps are from the same first evaluation, so one that was lucky stays in each of them."""
+    alarm_above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    """The sum over which the alarm is raised (the decision interval), in standard errors. With these two a run of 20 evaluations without drift raises an alarm in about one case of twenty with 50 to 1,000 held-out problems, and
     one of 100 evaluations in about one of ten (a test simulates the first, with 50 and 200)."""
 
     def path(self, gaps: Sequence[float | None]) -> list[float | None]:
@@ -45,7 +48,11 @@ class Cusum:
     def alarm(self, gaps: Sequence[float | None]) -> int | None:
         """Number of the first evaluation with an alarm; None while there is none."""
         return next(
-            (at for at, total in enumerate(self.path(gaps)) if total is not None and total > self.limit),
+            (
+                at
+                for at, total in enumerate(self.path(gaps))
+                if total is not None and total > self.alarm_above
+            ),
             None,
         )
 

@@ -194,7 +194,7 @@ class Monitor:
         found = replace(found, rebased=self._rebased)
         self._rebased = False
         found = replace(found, cusum=_cusum([*self.rows, found], self.watch))
-        alarm = found.cusum is not None and found.cusum > self.watch.cusum.limit
+        alarm = found.cusum is not None and found.cusum > self.watch.cusum.alarm_above
         found = replace(found, alarmed=found.update if self.alarmed is None and alarm else self.alarmed)
         best = max((_share(row) for row in self.rows if row.best), default=-1.0)
         if found.alarmed is None and _share(found) > best:

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, UsageError, said
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.rl.actor import Actor, Padded, passes, rows_of
+from stepmark.rl.settings import Implicit
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Implicit:
-    """Settings of the online implicit PRM."""
-
-    beta: float = 0.05
-    """Of the reward `beta * (log pi_phi - log pi_ref)` (PRIME's)."""
-    learning_rate: float = 1e-6
-    """PRIME's; small networks take much more."""
-    clip: float = 10.0
-    """The gradient's norm at most (PRIME's)."""
-    token_budget: int = 8192
-    """Padded tokens a forward pass."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("beta", self.beta), ("learning_rate", self.learning_rate), ("clip", self.clip)):
-            if not 0 < value < math.inf:
-                raise UsageError(f"{said(name, f'implicit_{name}')} must be above 0, found {value}")
+_SETTINGS = Implicit()
 
 
 @final
@@ -43,15 +25,16 @@ class OnlineImplicit:
     Args:
         model: pi_phi, with what it began as beside it: an `Actor` with `reference=True` and the policy's tokenizer; as a rule the same checkpoint.
         settings: how.
+        token_budget: padded tokens a forward pass.
 
     Raises:
         UsageError: the model keeps no reference.
     """
 
-    def __init__(self, model: Actor, settings: Implicit = Implicit()) -> None:
+    def __init__(self, model: Actor, settings: Implicit = _SETTINGS, *, token_budget: int = 8192) -> None:
         if not model.has_reference:
             raise UsageError("an implicit PRM is a ratio to a reference: make its actor with reference=True")
-        self.model, self.settings = model, settings
+        self.model, self.settings, self._token_budget = model, settings, token_budget
         self._began = model.identity  # now, for it is not known after the first step
         self.optimizer = torch.optim.AdamW(
             model.trained(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
@@ -94,7 +77,7 @@ class OnlineImplicit:
 
     def _passes(self, rows: Padded) -> list[Tensor]:
         every = torch.arange(len(rows.mask), device=rows.mask.device)
-        return list(passes(rows, every, self.settings.token_budget))
+        return list(passes(rows, every, self._token_budget))
 
     def state(self) -> dict[str, Any]:
         """Weights and optimizer, and what the weights began as."""

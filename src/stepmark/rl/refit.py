@@ -33,16 +33,14 @@ from stepmark.records import Problem, Refusal, Solution, StepScores, read_record
 from stepmark.rl.actor import Actor
 from stepmark.rl.monitor import Lines, Monitor
 from stepmark.rl.refit_training import recipe_of
-from stepmark.rl.refitted import Refitted, RefittedPRM, Refitting
+from stepmark.rl.refitted import Refitted, RefittedPRM
 from stepmark.rl.rewarding import judge
-from stepmark.rl.settings import RL
+from stepmark.rl.settings import Refitting, Training
 from stepmark.rl.trainer import Evaluation, Update
 from stepmark.sampling import Sampling, prompt_of
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.examples import Example, LabelRules, examples
 from stepmark.training.recipe import Recipe, run_recipe
-
-__all__ = ["Refit", "Refitted", "RefittedPRM", "Refitting", "saved_updates"]
 
 REFIT_FILE, REFIT_FOLDER, STATE_FILE = "refit.jsonl", "refit", "state.pt"
 _RULES = LabelRules(labels="value")
@@ -87,7 +85,7 @@ class Refit:
         place: str,
         problems: Sequence[Problem],
         verifier: Verifier,
-        settings: RL,
+        settings: Training,
         folder: Path,
         *,
         how: Refitting = _HOW,
@@ -261,7 +259,7 @@ class Refit:
         return recipe_of(
             place,
             family=self._family if place == self.place else None,
-            rank=how.rank,
+            rank=None if how.full else how.lora_rank,
             learning_rate=how.learning_rate,
             epochs=how.epochs,
             token_budget=self.settings.token_budget,

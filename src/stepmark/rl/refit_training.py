@@ -189,6 +189,6 @@ def _read(place: str, family: str | None) -> tuple[Path, ScoringSpec]:
     if not isinstance(readout.head, LinearHead | MlpHead) or not takes_a_map(readout) or spec.outcome_only:
         raise UsageError(
             f"{place}: {wanted} that scores a step as right or wrong by a head of its own; this one is read as {spec.family} (a {readout.head.kind} head, "
-            f"{readout.activation}). Train one with `stepmark train --objective soft`"
+            f"{readout.activation}). Train one with the objective soft"
         )
     return folder, spec

@@ -1,4 +1,4 @@
-"""What a refit leaves behind: its settings, its record as `refit.jsonl` holds it, and the PRM whose place another can take."""
+"""What a refit leaves behind: its record as `refit.jsonl` holds it, and the PRM whose place another can take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
-from stepmark.errors import UsageError, said
+from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Difference
 from stepmark.models.grader import Grader
 from stepmark.models.identity import identity_of
@@ -87,47 +87,6 @@ def _sum(a: Ledger, b: Ledger) -> Ledger:
         tokens_again=a.tokens_again + b.tokens_again,
         tokens_written=a.tokens_written + b.tokens_written,
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refitting:
-    """How a PRM is fitted anew."""
-
-    every: int = 50
-    """Updates between refits."""
-    problems: int = 64
-    """Whose solutions are trained on, each time drawn anew."""
-    held_out: int = 32
-    """Whose solutions the old and the new PRM are compared on: the same problems each time, never trained on by the PRM."""
-    completions: int = 2
-    """Of each problem."""
-    rollouts: int = 8
-    """From the end of each step."""
-    learning_rate: float | None = None
-    """None: 2e-4 for adapters, 1e-5 with all weights."""
-    rank: int | None = 16
-    """Of LoRA over a whole checkpoint; None trains all weights. An adapter goes on with its own."""
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("every", 1),
-            ("problems", 1),
-            ("held_out", 1),
-            ("completions", 1),
-            ("rollouts", 1),
-            ("epochs", 1),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(
-                    f"{said(name, f'refit_{name}')} must be at least {least}, found {getattr(self, name)}"
-                )
-        if self.rank is not None and self.rank < 1:
-            raise UsageError(f"{said('rank', 'refit_rank')} must be at least 1, found {self.rank}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise UsageError(
-                f"{said('learning_rate', 'refit_learning_rate')} must be above 0 and under 1, found {self.learning_rate}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -111,7 +111,7 @@ def fall_words(rows: Sequence[Watched]) -> str:
     first, last = rows[0].accuracy, rows[-1].accuracy
     if first.low is None or last.high is None or last.high >= first.low:
         return ""
-    return f"the accuracy fell from {_number(first, 100)} to {_number(last, 100)} %: the policy got worse; a lower --learning-rate or a --kl-weight may hold it."
+    return f"the accuracy fell from {_number(first, 100)} to {_number(last, 100)} %: the policy got worse; a lower learning rate or a KL weight may hold it."
 
 
 def _verdict(rows: Sequence[Watched]) -> str:
@@ -123,7 +123,7 @@ def _verdict(rows: Sequence[Watched]) -> str:
 
 def _tiles(rows: Sequence[Watched], watch: Watch) -> tuple[Tile, ...]:
     first, last, fell = rows[0], rows[-1], bool(fall_words(rows))
-    summed = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.limit:g}"
+    summed = "" if last.cusum is None else f"CUSUM {last.cusum:.1f}, alarm over {watch.cusum.alarm_above:g}"
     tiles = [
         Tile(
             label="Alarm",

@@ -79,7 +79,7 @@ def overview(rows: Sequence[Watched], watch: Watch) -> list[Item]:
             )
         )
     if _any(rows, "cusum"):
-        limit = watch.cusum.limit
+        limit = watch.cusum.alarm_above
         plots.append(
             Lines(
                 title="Promise less outcome, and its sum",

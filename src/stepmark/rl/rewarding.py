@@ -16,7 +16,7 @@ from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
-from stepmark.rl.settings import RL
+from stepmark.rl.settings import Training
 from stepmark.rl.spans import StepSpans, step_spans, token_offsets
 from stepmark.solutions.segmentation import split
 
@@ -57,7 +57,7 @@ def judge(
     problems: Sequence[Problem],
     drawn: Sequence[Sequence[Drawn]],
     verifier: Verifier,
-    settings: RL,
+    settings: Training,
     text_of: Callable[[Sequence[int], Sequence[int]], str],
 ) -> list[Rated]:
     """Verify all completions and cut them into steps.

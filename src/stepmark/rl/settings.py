@@ -1,121 +1,129 @@
-"""Settings of a run of policy training, refused before anything is loaded where they cannot be."""
+"""Settings of a run of policy training: how the policy learns, the implicit PRM beside it, and the refits of the PRM."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from stepmark.errors import UsageError, said
+from pydantic import Field
+
+from stepmark.errors import UsageError
+from stepmark.settings import settings
 
 LORA_RATE, FULL_RATE = 1e-5, 1e-6
 """Peak learning rates: GRPO's with all weights (Shao et al. 2024, section 4.2); ten times that with LoRA (Schulman et al. 2025, "LoRA without
 regret")."""
 
+Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RL:
+
+@settings
+class Training:
     """How a policy is trained; written beside its result."""
 
-    updates: int = 100
+    updates: Count = 100
     """Rounds of sampling, scoring and learning."""
-    problems: int = 16
-    """Of each update; drawn without repeating any until all had their turn."""
-    group: int = 8
+    problems: Count = 16
+    """Problems of each update; none is drawn again until all had their turn."""
+    group: Count = 8
     """Completions of each problem."""
-    temperature: float = 1.0
-    """Of sampling; probabilities are read at it too, so that the first update is on-policy whatever it is."""
-    max_tokens: int = 512
-    """The longest completion."""
+    temperature: Rate = 1.0
+    """Temperature of sampling; probabilities are read at it too, so that the first update is on-policy whatever it is."""
+    max_tokens: Count = 512
+    """Tokens of the longest completion."""
     prompt: Literal["chat", "text"] = "chat"
     """Ask as the user's turn of a chat, or as plain text (base models)."""
     instruction: str = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
-    """What is said after the problem; "" for nothing."""
+    """Text after the problem; "" for none."""
     split: str = "line"
-    """How completions are cut into steps (`stepmark split`)."""
-    learning_rate: float | None = None
-    """Constant after the warm-up. None: 1e-6 with all weights, 1e-5 with LoRA."""
-    warmup: int = 5
-    """Updates."""
-    rank: int | None = None
-    """Of LoRA; None trains all weights."""
-    epochs: int = 1
+    """How completions are split into steps (`stepmark split`)."""
+    learning_rate: Rate | None = None
+    """Constant after the warm-up. Default: 1e-6 with all weights, 1e-5 with LoRA."""
+    warmup: Annotated[int, Field(ge=0)] = 5
+    """Updates of the warm-up."""
+    lora_rank: Count | None = None
+    """Rank of LoRA adapters. Default: all weights are trained."""
+    epochs: Count = 1
     """Passes over each batch."""
-    minibatches: int = 1
+    minibatches: Count = 1
     """Optimizer steps of each pass."""
-    token_budget: int = 8192
+    token_budget: Count = 8192
     """Padded tokens a forward pass: bounds memory, changes no result."""
-    clip_low: float = 0.2
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """A token's ratio of probabilities counts down to 1 - this (PPO; Schulman et al. 2017, equation 7)."""
-    clip_high: float = 0.2
-    """And up to 1 + this; 0.28 is DAPO's (Yu et al. 2025, section 3.1)."""
+    clip_high: Rate = 0.2
+    """A token's ratio of probabilities counts up to 1 + this; 0.28 is DAPO's (Yu et al. 2025, section 3.1)."""
     average: Literal["token", "sequence", "constant"] = "token"
     """What the loss is a mean of: all tokens (DAPO), completions' means (GRPO), or tokens over the most there could be (Dr. GRPO)."""
     kl: Literal["reward", "k2", "k3"] = "reward"
     """Where the divergence from the starting policy goes: k1 into the reward, or k2 or k3 into the loss (`credit.kl`)."""
-    kl_weight: float = 0.0
-    """0: none. The starting policy is kept all the same, to know the divergence (`--no-reference`: it is not)."""
-    clip: float = 1.0
-    """The gradient's norm at most."""
-    value_weight: float = 0.5
-    """Of the value head's loss, where there is one."""
+    kl_weight: Weight = 0.0
+    """Weight of that divergence. The starting policy is kept at 0 too, to measure the divergence (unless `no_reference`)."""
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient."""
+    value_weight: Weight = 0.5
+    """Weight of the value head's loss, where there is one."""
     cut: Literal["wrong", "verify", "drop"] = "wrong"
-    """A completion that is cut off at `max_tokens`: its outcome is 0; what the verifier says; or it is not trained on (its group still counts it)."""
-    keep_consistent: int | None = None
-    """Take so many completions of each group out where process and outcome disagree (`defences.prof_keep`)."""
-    evaluate_every: int = 10
+    """A completion that is cut off at `max_tokens`: its outcome is 0; the verifier's result; or it is not trained on (its group still counts it)."""
+    keep_consistent: Count | None = None
+    """Leave so many completions of each group out where process and outcome disagree (PROF, arXiv 2509.03403)."""
+    evaluate_every: Count = 10
     """Updates between evaluations on held-out problems; the first is before any update."""
-    save_every: int = 10
+    save_every: Count = 10
     """Updates between saved states."""
-    seed: int = 0
-    """Of everything random."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of everything random."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("updates", 1),
-            ("problems", 1),
-            ("group", 1),
-            ("max_tokens", 1),
-            ("warmup", 0),
-            ("epochs", 1),
-            ("minibatches", 1),
-            ("token_budget", 1),
-            ("evaluate_every", 1),
-            ("save_every", 1),
-            ("seed", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(f"{said(name)} must be at least {least}, found {getattr(self, name)}")
-        for name, fits, expected in (
-            (
-                "temperature",
-                0 < self.temperature < math.inf,
-                "above 0: a greedy policy gives equal completions",
-            ),
-            ("learning_rate", 0 < self.peak < math.inf, "above 0"),
-            ("rank", self.rank is None or self.rank >= 1, "at least 1"),
-            ("clip_low", 0 < self.clip_low < 1, "between 0 and 1"),
-            ("clip_high", 0 < self.clip_high < math.inf, "above 0"),
-            ("kl_weight", 0 <= self.kl_weight < math.inf, "at least 0"),
-            ("clip", self.clip > 0, "above 0"),
-            ("value_weight", 0 <= self.value_weight < math.inf, "at least 0"),
-            (
-                "minibatches",
-                self.minibatches <= self.problems * self.group,
-                "at most the completions of an update",
-            ),
-            (
-                "keep_consistent",
-                self.keep_consistent is None or 0 < self.keep_consistent < self.group,
-                f"from 1 to under the group's {self.group}",
-            ),
-        ):
-            if not fits:
-                raise UsageError(f"{said(name)} must be {expected}, found {getattr(self, name)}")
+        if self.minibatches > self.problems * self.group:
+            raise UsageError(
+                f"`minibatches` {self.minibatches}: expected at most the {self.problems * self.group} completions of an update"
+            )
+        if self.keep_consistent is not None and self.keep_consistent >= self.group:
+            raise UsageError(
+                f"`keep_consistent` {self.keep_consistent}: expected from 1 to under the group's {self.group}"
+            )
 
     @property
     def peak(self) -> float:
         """The learning rate after the warm-up."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return FULL_RATE if self.rank is None else LORA_RATE
+        return FULL_RATE if self.lora_rank is None else LORA_RATE
+
+
+@settings
+class Implicit:
+    """An implicit PRM that is trained beside the policy, on outcomes (Cui et al. 2025, PRIME)."""
+
+    beta: Rate = 0.05
+    """Of the reward beta x (log pi_phi - log pi_ref) (PRIME's)."""
+    learning_rate: Rate = 1e-6
+    """The implicit PRM's learning rate (PRIME's); small networks take much more."""
+    clip: Rate = 10.0
+    """Largest norm of the implicit PRM's gradient (PRIME's)."""
+
+
+@settings
+class Refitting:
+    """How the PRM is fitted anew: fresh completions are labelled by rollouts, the PRM is trained on them and taken if it is not worse."""
+
+    every: Count = 50
+    """Updates between refits."""
+    problems: Count = 64
+    """Problems of a refit whose solutions are trained on, drawn anew each time."""
+    held_out: Count = 32
+    """Problems on which the old and the new PRM are compared: the same each time, never trained on by the PRM."""
+    completions: Count = 2
+    """Solutions of each problem of a refit."""
+    rollouts: Count = 8
+    """Rollouts of a refit from the end of each step."""
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Learning rate of a refit. Default: 2e-4 for adapters, 1e-5 with all weights."""
+    lora_rank: Count = 16
+    """Rank of LoRA over a PRM that is a whole checkpoint; a PRM that is an adapter keeps its own."""
+    full: bool = False
+    """Train all weights of a PRM that is a whole checkpoint."""
+    epochs: Count = 1
+    """Passes of a refit over its solutions."""

@@ -25,12 +25,13 @@ from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Padded, padded, passes, rows_of
+from stepmark.rl.credit import Credit
 from stepmark.rl.credit.defences import prof_keep
 from stepmark.rl.credit.kl import kl_reward
-from stepmark.rl.credit.methods import Credit, check_kind
+from stepmark.rl.credit.methods import check_kind
 from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss
 from stepmark.rl.rewarding import Rated, batch_of, figures, judge, scored
-from stepmark.rl.settings import RL
+from stepmark.rl.settings import Training
 from stepmark.sampling import Sampling, prompt_of
 from stepmark.store import differences
 from stepmark.training.state import write_tensors
@@ -115,7 +116,7 @@ class Trainer:
         held_out: Sequence[Problem],
         verifier: Verifier,
         credit: Credit,
-        settings: RL,
+        settings: Training,
         *,
         out: Path,
         prm: PRM | None = None,
@@ -278,7 +279,7 @@ class Trainer:
         if not torch.isfinite(norm):
             raise CheckpointError(
                 f"update {self.done + 1}: the gradient is {norm.item()}; the state of {self.out} is from before it. "
-                "Lower --learning-rate, or use float32"
+                "Lower `learning_rate`, or use `dtype` float32"
             )
         self.optimizer.step()
         return seen | {"gradient": norm.item()}
@@ -393,7 +394,7 @@ class Trainer:
         if changed := differences({**before, "prm": state.get("prm")}, ours):
             raise UsageError(
                 f"{file} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings, models and problems to continue it, "
-                "or choose another --out"
+                "or choose another `out`"
             )
         with torch.no_grad():
             for weight, saved in zip(self.actor.trained(), state["weights"], strict=True):

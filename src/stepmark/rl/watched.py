@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from stepmark.errors import UsageError, said
+from pydantic import Field
+
 from stepmark.metrics.intervals import Interval
 from stepmark.records import ScoreKind
 from stepmark.rl.hacking import Cusum, Probe, Quadrants
 from stepmark.rl.promise import Baseline
+from stepmark.settings import settings
 
 Cell = Literal["both", "lucky", "slipped", "neither"]
 CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
@@ -19,36 +20,23 @@ LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Of the quantiles of wrong answers' scores."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Watch:
     """How a run is watched."""
 
     cusum: Cusum = field(default_factory=Cusum)
-    threshold: float | None = None
-    """The score under which a step is an error. None: the PRM's own."""
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """In the monitor, a step whose score is under this is an error. Default: the PRM's own."""
     aggregate: str | None = None
-    """How step scores make a solution's return. None: the PRM's own way."""
-    probes: int = 32
+    """In the monitor, how step scores make a solution's return: product, min, mean, last, max or softmin. Default: the PRM's own."""
+    probes: Annotated[int, Field(ge=0)] = 32
     """Solutions of each evaluation of which null probes are made; 0: no probes."""
-    examples: int = 3
-    """Solutions kept of each cell of the 2x2."""
-    bins: int = 10
+    examples: Annotated[int, Field(ge=0)] = 3
+    """Solutions shown of each cell of the 2x2, of each evaluation."""
+    bins: Annotated[int, Field(ge=1)] = 10
     """Of the calibration error."""
-    resamples: int = 1000
+    resamples: Annotated[int, Field(ge=100)] = 1000
     """Of the bootstrap over problems."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("probes", 0), ("examples", 0), ("bins", 1), ("resamples", 100)):
-            if getattr(self, name) < least:
-                found = said(name) if name in ("probes", "examples") else name  # the others are no flags
-                raise UsageError(f"{found} must be at least {least}, found {getattr(self, name)}")
-        for name in ("slack", "limit"):
-            if not 0 <= getattr(self.cusum, name) < math.inf:
-                raise UsageError(f"{said(name)} must be at least 0, found {getattr(self.cusum, name)}")
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise UsageError(
-                f"{said('threshold', 'error_under')} must be a finite number, found {self.threshold}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,7 +128,7 @@ def check_watch(prm: PRM, watch: Watch) -> None:
     low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
     if watch.threshold is not None and not low <= watch.threshold <= high:
         raise UsageError(
-            f"the threshold of errors (--error-under) must be in [{low:g}, {high:g}], as the {prm.score_kind} scores of {prm.name} are, "
+            f"`threshold`: expected a score in [{low:g}, {high:g}], as the {prm.score_kind} scores of {prm.name} are, "
             f"found {watch.threshold:g}"
         )
 

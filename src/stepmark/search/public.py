@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
+from stepmark.batching import Score as _Score
+from stepmark.batching import Write as _Write
+from stepmark.batching import Written as _Written
 from stepmark.search.adaptive import Adaptive as _Adaptive
 from stepmark.search.beam import BeamSearch as _BeamSearch
 from stepmark.search.best_of_n import BestOfN as _BestOfN
@@ -14,6 +17,7 @@ from stepmark.search.choosing import choose as _choose
 from stepmark.search.dvts import DiverseTrees as _DiverseTrees
 from stepmark.search.growing import Tree as _Tree
 from stepmark.search.mcts import MCTS as _MCTS
+from stepmark.search.nodes import ranked as _ranked
 from stepmark.search.problems import search as _search
 from stepmark.search.rebase import Rebase as _Rebase
 from stepmark.search.rejection import EarlyRejection as _EarlyRejection
@@ -49,3 +53,7 @@ class SearchAPI:
     Expanding = _Expanding
     Tree = _Tree
     choose = staticmethod(_choose)
+    ranked = staticmethod(_ranked)
+    Write = _Write
+    Written = _Written
+    Score = _Score

@@ -19,11 +19,14 @@ from stepmark.serving import routes_info, routes_score, routes_sessions
 from stepmark.serving.guard import Guard
 from stepmark.serving.jobs import BusyError, DrainingError, LateError
 from stepmark.serving.refusals import Refused, input_error_data, retry
+from stepmark.serving.routes_completions import chat_extensions
 from stepmark.serving.routing import MODELS, InOrder
-from stepmark.serving.service import DEFAULTS, Extension, Service, Settings
+from stepmark.serving.service import Extension, Service
 from stepmark.serving.sessions import UnknownSessionError
+from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 
 if TYPE_CHECKING:
+    from stepmark.models.policies import PolicyLike
     from stepmark.models.prm import PRM
     from stepmark.serving.keys import Keys
 
@@ -86,28 +89,31 @@ def guarded(service: Service, *, keys: Keys | None = None, hosts: frozenset[str]
 
 
 @asynccontextmanager
-async def running(
+async def serve_in_process(
     prm: PRM,
-    settings: Settings = DEFAULTS,
+    settings: ServerSettings = DEFAULTS,
     *,
+    policy: PolicyLike | None = None,
+    chat: ChatModel = CHAT,
     keys: Keys | None = None,
     extensions: Sequence[Extension] = (),
 ) -> AsyncIterator[Guard]:
     """A server in this process, without a port: an ASGI app for `httpx.ASGITransport`.
 
-        async with running(prm) as app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client:
+        async with serve_in_process(prm) as app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client:
             ...
 
     Args:
         prm: what it serves.
-        settings: limits.
+        settings: how it serves, and limits.
         keys: whose requests are answered; None: everybody's.
         extensions: what else it serves.
 
     Raises:
         UsageError: settings that do not fit the PRM.
     """
-    service = Service(lambda: prm, settings, extensions=extensions)
+    models = chat_extensions(policy, chat)
+    service = Service(lambda: prm, settings, extensions=[*extensions, *models])
     try:
         await service.start()
         yield guarded(service, keys=keys)

@@ -19,11 +19,12 @@ from stepmark.records import Problem, Solution
 from stepmark.search.picking import Picked, pick
 from stepmark.search.searching import Choice
 from stepmark.serving.chat_wire import ChatRequest
-from stepmark.serving.conversations import NOTHING_SAID, Completing, draw_of, problem_of
+from stepmark.serving.conversations import NOTHING_SAID, draw_of, problem_of
 from stepmark.serving.grading import Asked, check_grade, verdicts
 from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.service import Live, served_name
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.telling import completion
 from stepmark.serving.writers import Draw, Drawn, PolicyError, Writer
 from stepmark.solutions.segmentation import split as split_text
@@ -44,11 +45,11 @@ class Completer:
     """
 
     def __init__(
-        self, settings: Completing, writer: Writer, live: Live, *, clock: Callable[[], float] = time.monotonic
+        self, settings: ChatModel, writer: Writer, live: Live, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.settings, self.writer, self.live = settings, writer, live
         self._clock = clock
-        self._room = asyncio.Semaphore(settings.at_once)
+        self._room = asyncio.Semaphore(settings.policy_requests)
         self._waiting = 0
         self._verifier: Verifier | None = None
         self._judging = asyncio.Lock()
@@ -73,7 +74,7 @@ class Completer:
             raise Refused("invalid_request", f"the policy {self.writer.name} knows no penalties", field=name)
         grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None)
         choice: Choice = wanted.choose or self.settings.choice
-        seconds = self.settings.timeout if wanted.timeout is None else wanted.timeout
+        seconds = self.settings.chat_timeout if wanted.timeout is None else wanted.timeout
         deadline = arrived + seconds
         try:
             async with asyncio.timeout(max(0.0, deadline - self._clock())):
@@ -112,7 +113,7 @@ class Completer:
             await asyncio.to_thread(self._verifier.close)
 
     async def _drawn(self, asked: Draw) -> Drawn:
-        if self._waiting >= (_QUEUE + 1) * self.settings.at_once:
+        if self._waiting >= (_QUEUE + 1) * self.settings.policy_requests:
             raise Refused(
                 "busy", "too many conversations wait for the policy; try again later", headers=retry(5.0)
             )
@@ -151,7 +152,7 @@ class Completer:
         async with self._judging:
             # One verifier, one question at a time: it holds a process of its own.
             if self._verifier is None:
-                self._verifier = load_verifier(self.settings.verifier)
+                self._verifier = load_verifier(self.settings.verifier, isolation=self.settings.isolation)
             return await asyncio.to_thread(
                 pick, scores, answers, choice, verifier=self._verifier, finished=finished
             )

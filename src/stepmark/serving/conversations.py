@@ -1,103 +1,17 @@
-"""What best-of-N as a model is asked: its settings, and a request read as a conversation for the policy and a problem for the PRM."""
+"""What a chat model is asked: a request read as a conversation for the policy and a problem for the PRM."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from stepmark.batching import Message
-from stepmark.errors import UsageError
-from stepmark.search.searching import Choice
-from stepmark.serving.chat_wire import MOST_CANDIDATES, ChatMessage, ChatRequest, Wanted
-from stepmark.serving.grading import check_split
+from stepmark.serving.chat_wire import ChatMessage, ChatRequest, Wanted
 from stepmark.serving.refusals import Refused
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.writers import Draw
-
-Search = Literal["best-of-n", "majority", "weighted-vote", "beam", "dvts", "rebase", "mcts"]
-SEARCHES: dict[Search, tuple[Choice, str]] = {
-    "best-of-n": ("best", "best-of-{n}"),
-    "majority": ("majority", "majority-of-{n}"),
-    "weighted-vote": ("vote", "vote-of-{n}"),
-    "beam": ("best", "beam-of-{n}"),
-    "dvts": ("best", "dvts-of-{n}"),
-    "rebase": ("best", "rebase-of-{n}"),
-    "mcts": ("best", "mcts-of-{n}"),
-}
-"""The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
 
 NOTHING_SAID = Wanted.model_validate({})
 """How candidates are drawn and chosen by a request that says nothing of it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Completing:
-    """How completions are drawn and chosen where a request does not say. Flags of `stepmark serve`.
-
-    Raises:
-        UsageError: a setting out of its range.
-        UnknownNameError: no such way to cut.
-    """
-
-    search: Search = "best-of-n"
-    """How one is chosen."""
-    n: int = 8
-    """Candidates."""
-    most: int = 64
-    """Candidates that a request may ask for."""
-    temperature: float = 0.7
-    """Of the candidates."""
-    split: str = "auto"
-    """How a candidate is cut into steps."""
-    marker: str | None = None
-    """The text that ends each step, for split "marker" and "auto"."""
-    verifier: str = "math"
-    """What says which answers are equal, for votes."""
-    name: str | None = None
-    """The model's name for clients; None: such as best-of-8."""
-    timeout: float = 300.0
-    """Seconds that an answer may take."""
-    at_once: int = 32
-    """Requests that the policy works on at once."""
-
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("n", 1 <= self.n <= self.most, f"1 to {self.most}"),
-            ("most", 1 <= self.most <= MOST_CANDIDATES, f"1 to {MOST_CANDIDATES}"),
-            ("temperature", 0 <= self.temperature <= 2, "0 to 2"),
-            ("timeout", 0 < self.timeout < float("inf"), "more than 0 seconds"),
-            ("at_once", self.at_once >= 1, "1 or more"),
-        ):
-            if not good:
-                raise UsageError(f"{name}: expected {wanted}, found {getattr(self, name)}")
-        if self.stepwise:
-            if not self.temperature:
-                raise UsageError("temperature: at 0 all steps after one are one; expected more than 0")
-            if self.split not in ("auto", "line", "marker"):
-                raise UsageError(
-                    f"split: {self.search} ends steps at a line's end, or at --marker; expected auto, line or marker, found {self.split!r}"
-                )
-        if self.n > 1 and not self.temperature:
-            raise UsageError(f"temperature: at 0 all {self.n} candidates are one; expected more than 0")
-        try:
-            check_split(self.split, self.marker)
-        except Refused as refused:
-            raise UsageError(refused.error["message"]) from None
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether it writes step by step."""
-        return self.search in ("beam", "dvts", "rebase", "mcts")
-
-    @property
-    def choice(self) -> Choice:
-        """How one is chosen."""
-        return SEARCHES[self.search][0]
-
-    @property
-    def model(self) -> str:
-        """The model's name for clients."""
-        return self.name or SEARCHES[self.search][1].format(n=self.n)
 
 
 def conversation(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
@@ -134,7 +48,7 @@ def problem_of(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
 
 
-def draw_of(body: ChatRequest, settings: Completing) -> Draw:
+def draw_of(body: ChatRequest, settings: ChatModel) -> Draw:
     """What a request asks of the policy.
 
     Raises:
@@ -144,10 +58,10 @@ def draw_of(body: ChatRequest, settings: Completing) -> Draw:
         raise Refused("invalid_request", body.refused[1], field=body.refused[0])
     wanted = body.stepmark or NOTHING_SAID
     n = settings.n if wanted.n is None else wanted.n
-    if n > settings.most:
+    if n > settings.max_n:
         raise Refused(
             "invalid_request",
-            f"expected at most {settings.most} candidates, found {n} (--n-most)",
+            f"expected at most {settings.max_n} candidates, found {n} (`max_n`)",
             field="stepmark.n",
         )
     temperature = settings.temperature if body.temperature is None else body.temperature

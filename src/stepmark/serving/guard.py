@@ -136,7 +136,7 @@ class Guard:
             raise Refused(
                 "forbidden",
                 f"expected a request to this machine's own name, found one to {host[:80]!r}; behind a proxy, start the server with "
-                "--keys FILE or --open",
+                "`keys` or `open`",
                 headers=_CLOSE,
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
@@ -175,7 +175,7 @@ class Guard:
         except TimeoutError:
             raise Refused(
                 "slow_body",
-                f"the body did not arrive within {settings.body_timeout:g} s (--body-timeout); {taken} bytes did",
+                f"the body did not arrive within {settings.body_timeout:g} s (`body_timeout`); {taken} bytes did",
             ) from None
         finally:
             self._held -= taken
@@ -229,7 +229,9 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _too_large(most: int) -> Refused:
-    return Refused("too_large", f"expected at most {most} bytes, found more; send less at once (--max-body)")
+    return Refused(
+        "too_large", f"expected at most {most} bytes, found more; send less at once (`max_body_mb`)"
+    )
 
 
 def _bare(host: str) -> str:

@@ -130,7 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(
             Refused(
                 "slow_body",
-                f"the request's headers did not arrive within {self._timeout:g} s (--body-timeout)",
+                f"the request's headers did not arrive within {self._timeout:g} s (`body_timeout`)",
             )
         )
 

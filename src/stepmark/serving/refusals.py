@@ -26,13 +26,13 @@ TYPES: dict[str, tuple[int, str]] = {
     "too_long": (400, "a solution has more tokens than the PRM reads"),
     "session_full": (
         400,
-        "the session holds as much as it may (--session-nodes, --session-memory); release some",
+        "the session holds as much as it may (`session_nodes`, `session_memory_mb`); release some",
     ),
     "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or one that is not known"),
     "forbidden": (403, "the request comes from another site's page, or was sent to another host's name"),
     "not_found": (404, "no such address, model or session; a session may have expired"),
     "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
-    "slow_body": (408, "the headers or the body did not arrive in time (--body-timeout)"),
+    "slow_body": (408, "the headers or the body did not arrive in time (`body_timeout`)"),
     "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
     "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
     "busy": (
@@ -50,7 +50,7 @@ TYPES: dict[str, tuple[int, str]] = {
         503,
         "the model is loading, or the server shuts down; come again after Retry-After seconds",
     ),
-    "deadline": (504, "the answer was not there in time (`timeout`, --timeout)"),
+    "deadline": (504, "the answer was not there in time (`timeout` of the request, or of the server)"),
 }
 """Every `type` of an error: its status, and when it is given. Those of status 400 also stand in single results."""
 

@@ -10,20 +10,25 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from stepmark.errors import StepmarkError, UsageError
-from stepmark.models.policies import Policy
+from stepmark.models.lazy import Lazy
+from stepmark.models.named import is_server
+from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier
 from stepmark.search.searching import Grading, Steps
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest
 from stepmark.serving.completions import Completer
-from stepmark.serving.conversations import Completing
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.routing import ARRIVED, answer, body_of, described, service_of
 from stepmark.serving.service import Live
+from stepmark.serving.settings import CHAT, ChatModel
 from stepmark.serving.stepwise import Searcher, search_of
 from stepmark.serving.wire import ModelEntry
-from stepmark.serving.writers import PolicyAwayError, PolicyError, Writer
+from stepmark.serving.writers import PolicyAwayError, PolicyError, ServedWriter, ThreadWriter, Writer
 from stepmark.solutions.segmentation import split as split_text
+
+_POLICY_MEMORY = 65_536
+"""Tokens whose keys and values a policy in this process keeps."""
 
 
 @final
@@ -42,7 +47,7 @@ class Completions:
 
     def __init__(
         self,
-        settings: Completing,
+        settings: ChatModel,
         writer: Callable[[], Writer] | None = None,
         *,
         policy: Callable[[], Policy] | None = None,
@@ -75,7 +80,7 @@ class Completions:
         """
         if self.settings.choice != "best" or self.settings.stepwise:
             # A missing package is told now and not at the first vote.
-            load_verifier(self.settings.verifier).close()
+            load_verifier(self.settings.verifier, isolation=self.settings.isolation).close()
         if self._make_writer is not None:
             self._writer = self._make_writer()
         if self._make_policy is not None:
@@ -171,3 +176,41 @@ def _pieces(text: str) -> list[str]:
         return [step.raw for step in split_text(text)]
     except StepmarkError:
         return [text]
+
+
+def chat_extensions(policy: PolicyLike | None, chat: ChatModel) -> list[Completions]:
+    """What makes a server answer as a chat model; nothing without a policy.
+
+    Raises:
+        UsageError: settings of the chat model without a policy.
+    """
+    if policy is None:
+        if chat != CHAT:
+            name = next(name for name in ChatModel.__slots__ if getattr(chat, name) != getattr(CHAT, name))  # type: ignore[attr-defined]
+            raise UsageError(f"`{name}` is for the chat model, which needs `policy`, the model that writes")
+        return []
+    model = lazy_policy(policy) if isinstance(policy, str) else policy
+    if isinstance(model, Lazy):
+        model.check()
+    served = isinstance(model, Lazy) and is_server(model.name)
+    if chat.stepwise:
+        return [Completions(chat, policy=lambda: _policy(model, chat), together=served)]
+
+    def writer() -> Writer:
+        return ServedWriter(model.name) if served else ThreadWriter(_policy(model, chat))
+
+    return [Completions(chat, writer)]
+
+
+def _policy(policy: Policy | Lazy[Policy], chat: ChatModel) -> Policy:
+    """The policy, loaded; of a server, with the patience that an answer allows."""
+    if not isinstance(policy, Lazy):
+        return policy
+    if not is_server(policy.name):
+        return policy.with_arguments(memory_tokens=_POLICY_MEMORY).load()
+    from stepmark.models.policies.openai import OpenAIPolicy
+    from stepmark.models.policies.transport import Patience, key_variable
+
+    url, _, model = policy.name.partition("#")
+    patience = Patience(retries=2, max_wait=10.0, timeout=chat.chat_timeout)
+    return OpenAIPolicy(url, model or None, api_key_env=key_variable(), patience=patience)

@@ -26,7 +26,8 @@ from stepmark.serving.grading import (
 from stepmark.serving.jobs import LateError
 from stepmark.serving.refusals import Refused, input_error_data
 from stepmark.serving.routing import answer, body_of, check_model, deadline_of, described, service_of
-from stepmark.serving.service import Live, Settings
+from stepmark.serving.service import Live
+from stepmark.serving.settings import ServerSettings
 from stepmark.serving.wire import (
     CandidateFields,
     PoolingAnswer,
@@ -131,7 +132,7 @@ async def pooling(request: Request) -> Response:
     sequences = _sequences(body.input)
     most = service.settings.max_solutions
     if len(sequences) > most:
-        raise too_many("input", len(sequences), most, "sequences", "--max-solutions")
+        raise too_many("input", len(sequences), most, "sequences", "`max_solutions`")
     found = await live.batcher.rows(
         sequences,
         activation=body.use_activation is not False,
@@ -187,7 +188,7 @@ def _several(body: ScoreRequest, solutions: list[SolutionToScore]) -> list[Solut
 
 
 def _check_shape(
-    ones: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: Settings
+    ones: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
 ) -> None:
     """Either steps or a text of each, and no more than one request may have.
 
@@ -195,7 +196,7 @@ def _check_shape(
         Refused: 400 or 413, with the field.
     """
     if at is not None and len(ones) > settings.max_solutions:
-        raise too_many(at, len(ones), settings.max_solutions, at, "--max-solutions")
+        raise too_many(at, len(ones), settings.max_solutions, at, "`max_solutions`")
     for index, one in enumerate(ones):
         place = "" if at is None else f"{at}.{index}."
         if (one.steps is None) == (one.solution is None):
@@ -212,10 +213,10 @@ def _check_shape(
                         field=f"{place}{name}",
                     )
         if one.steps is not None and len(one.steps) > settings.max_steps:
-            raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "--max-steps")
+            raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "`max_steps`")
         if len(one.solution or "") > settings.max_characters:
             length, most = len(one.solution or ""), settings.max_characters
-            raise too_many(f"{place}solution", length, most, "characters", "--max-characters")
+            raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
 
 
 async def _cut(
@@ -246,7 +247,7 @@ async def _cut(
 
 
 async def _told(
-    settings: Settings, live: Live, asked: Sequence[Asked], at: str | None, deadline: float
+    settings: ServerSettings, live: Live, asked: Sequence[Asked], at: str | None, deadline: float
 ) -> list[StepScores | Refusal]:
     most = settings.max_steps
     solutions = []
@@ -254,7 +255,7 @@ async def _told(
         if isinstance(one, Solution):
             if len(one.steps) > most:
                 place = "" if at is None else f"{at}.{index}."
-                raise too_many(f"{place}solution", len(one.steps), most, "steps", "--max-steps")
+                raise too_many(f"{place}solution", len(one.steps), most, "steps", "`max_steps`")
             solutions.append(one)
     return await live.batcher.score(solutions, deadline=deadline)
 

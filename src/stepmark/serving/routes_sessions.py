@@ -52,7 +52,7 @@ async def add_steps(request: Request) -> Response:
     live = service.need()
     body = await body_of(request, StepsRequest)
     if len(body.steps) > service.settings.max_solutions:
-        raise too_many("steps", len(body.steps), service.settings.max_solutions, "steps", "--max-solutions")
+        raise too_many("steps", len(body.steps), service.settings.max_solutions, "steps", "`max_solutions`")
     found = await live.sessions.extend(
         request.path_params["id"],
         [(one.after, one.text) for one in body.steps],

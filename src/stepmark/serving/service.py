@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import threading
 import time
@@ -14,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, final
 
-from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.grading import Grade
 from stepmark.models.identity import identity_of
@@ -24,6 +22,7 @@ from stepmark.serving.batcher import Batcher
 from stepmark.serving.figures import Traffic
 from stepmark.serving.refusals import Refused, retry
 from stepmark.serving.sessions import Sessions
+from stepmark.serving.settings import DEFAULTS, ServerSettings
 from stepmark.serving.wire import ModelEntry, PRMFacts
 
 if TYPE_CHECKING:
@@ -33,79 +32,6 @@ State = Literal["loading", "ready", "draining", "failed"]
 _DEFAULT_BUDGET = 4096
 _LOADING_RETRY = 5.0
 _DRAINING_RETRY = 2.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """How a server serves. The flags of `stepmark serve`.
-
-    Raises:
-        UsageError: a limit that lets nothing through.
-    """
-
-    name: str | None = None
-    """The model's name for clients; None: the PRM's own (of a folder, its last part)."""
-    aggregate: str | None = None
-    """How step scores become one number where a request does not say; None: the PRM's own way."""
-    threshold: float | None = None
-    """A step under it is an error where a request does not say; None: the PRM's own."""
-    token_budget: int | None = None
-    """Tokens that a batch computes; None: the engine's (2,048 on CPU, 16,384 on CUDA), or 4,096 where there is none."""
-    memory_tokens: int | None = None
-    """Tokens whose keys and values are kept over all clients; None: 65,536."""
-    queue_tokens: int | None = None
-    """Tokens that may wait; None: 32 batches."""
-    timeout: float = 60.0
-    """Seconds a request may take where it does not say."""
-    body_timeout: float = 30.0
-    """Seconds a request's body may take to arrive."""
-    write_timeout: float = 60.0
-    """Seconds that each 64 KiB of an answer may take to be read by the client; then the connection is ended."""
-    grace: float = 30.0
-    """Seconds that a stop gives to what is in work."""
-    max_body: int = 8 << 20
-    """Bytes a request."""
-    max_solutions: int = 1024
-    """Solutions, candidates, steps or sequences a request."""
-    max_steps: int = 1024
-    """Steps a solution."""
-    max_characters: int = 200_000
-    """Characters of a text that is to be cut into steps: cutting takes seconds a million of them."""
-    sessions: int = 1024
-    """Sessions at once."""
-    session_nodes: int = 4096
-    """Steps that a session holds at once; at least 2: a step, and the one that it goes on from."""
-    session_memory: int = 1 << 30
-    """Bytes, about, that all sessions hold at most, texts and what is known of their tokens; keys and values are `memory_tokens`."""
-    session_idle: float = 600.0
-    """Seconds without a request after which a session is forgotten."""
-
-    def __post_init__(self) -> None:
-        for name in (
-            "token_budget",
-            "memory_tokens",
-            "queue_tokens",
-            "max_body",
-            "max_solutions",
-            "max_steps",
-            "max_characters",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} must be at least 1, found {value}")
-        for name, least in (("sessions", 1), ("session_nodes", 2), ("session_memory", 1 << 20)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, found {getattr(self, name)}")
-        for name in ("timeout", "body_timeout", "write_timeout", "session_idle"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name} must be more than 0 seconds, found {value}")
-        if not (math.isfinite(self.grace) and self.grace >= 0):
-            raise UsageError(f"grace must be 0 seconds or more, found {self.grace}")
-
-
-DEFAULTS = Settings()
-"""What holds where nothing is said."""
 
 
 @final
@@ -169,7 +95,7 @@ class Service:
     def __init__(
         self,
         load: Callable[[], PRM],
-        settings: Settings = DEFAULTS,
+        settings: ServerSettings = DEFAULTS,
         *,
         extensions: Sequence[Extension] = (),
         log: Callable[[str], None] | None = None,

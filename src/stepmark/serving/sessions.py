@@ -201,7 +201,7 @@ class Sessions:
                 )
             elif len(one.nodes) + one.coming + len(asked) >= self._nodes:
                 results[i] = SessionFullError(
-                    f"a session holds {self._nodes} steps at most (--session-nodes), and this one has no room for another; release "
+                    f"a session holds {self._nodes} steps at most (`session_nodes`), and this one has no room for another; release "
                     "those that are done with",
                     field=f"steps[{i}]",
                 )
@@ -299,7 +299,7 @@ class Sessions:
         return self.memory // _SHARE
 
     def _so_much(self) -> str:
-        return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (--session-memory)"
+        return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (`session_memory_mb`)"
 
     def _growth(self, one: _Session, after: int | None, text: str) -> Growth:
         held = None if after is None else one.nodes[after]
@@ -328,7 +328,7 @@ class Sessions:
         free = [name for used, name in idle if now >= used + _IN_USE]
         if sum(self._sessions[name].size for name in free) < lacking:
             raise BusyError(
-                f"the sessions hold {self.memory >> 20} MiB, which is all they may (--session-memory); close those that are done with",
+                f"the sessions hold {self.memory >> 20} MiB, which is all they may (`session_memory_mb`); close those that are done with",
                 retry_after=min((used + _IN_USE - now for used, _ in idle[len(free) :]), default=0.0),
             )
         for name in free:

@@ -30,11 +30,12 @@ from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
 from stepmark.search.searching import Found, Grading, Steps
 from stepmark.serving.chat_wire import ChatRequest
-from stepmark.serving.conversations import NOTHING_SAID, Completing, draw_of, problem_of
+from stepmark.serving.conversations import NOTHING_SAID, draw_of, problem_of
 from stepmark.serving.grading import check_grade
 from stepmark.serving.jobs import Grown, Growth, LateError
 from stepmark.serving.refusals import Refused
 from stepmark.serving.service import Live, served_name
+from stepmark.serving.settings import ChatModel
 from stepmark.serving.telling import completion
 from stepmark.serving.writers import Draw, PolicyError
 
@@ -103,7 +104,7 @@ class Searcher:
 
     def __init__(
         self,
-        settings: Completing,
+        settings: ChatModel,
         policy: Policy,
         live: Live,
         *,
@@ -112,10 +113,10 @@ class Searcher:
     ) -> None:
         self.settings, self.live = settings, live
         self._policy, self._clock = policy, clock
-        self._threads = ThreadPoolExecutor(settings.at_once, thread_name_prefix="stepmark-search")
+        self._threads = ThreadPoolExecutor(settings.policy_requests, thread_name_prefix="stepmark-search")
         self._waiting = 0
         self._writing = None if together else threading.Lock()
-        self._verifier = answers.load_verifier(settings.verifier)
+        self._verifier = answers.load_verifier(settings.verifier, isolation=settings.isolation)
         self._judging = threading.Lock()
         self._seeds = random.Random()
 
@@ -139,7 +140,7 @@ class Searcher:
             search = search if wanted.choose is None else replace(search, choose=wanted.choose)
         except UsageError as error:
             raise Refused("invalid_request", str(error), field="stepmark") from None
-        seconds = self.settings.timeout if wanted.timeout is None else wanted.timeout
+        seconds = self.settings.chat_timeout if wanted.timeout is None else wanted.timeout
         found = await self._searched(
             search, Problem(text=problem_of(asked.messages)), arrived + seconds, seconds
         )
@@ -201,7 +202,7 @@ class Searcher:
         )
 
     async def _searched(self, search: StepSearch, problem: Problem, deadline: float, seconds: float) -> Found:
-        if self._waiting >= 5 * self.settings.at_once:
+        if self._waiting >= 5 * self.settings.policy_requests:
             raise Refused(
                 "busy",
                 "too many conversations wait for the policy; try again later",

@@ -96,8 +96,8 @@ class Growing:
                 if lost > _REOPENED:
                     raise BackendError(
                         f"{self._calls.rules.address}: the session was lost {lost} times within one call; does the server forget "
-                        "sessions sooner (--session-idle) than it answers, or hold fewer steps than these prefixes have (--session-nodes, "
-                        "--session-memory)?"
+                        "sessions sooner (`session_idle`) than it answers, or hold fewer steps than these prefixes have (`session_nodes`, "
+                        "`session_memory_mb`)?"
                     ) from None
                 self._forget()
         self._wanted.update(prefix for prefix in prefixes if isinstance(done[prefix], Graded))
@@ -242,7 +242,7 @@ class Growing:
         if not fitting:
             raise BackendError(
                 f"{self._calls.rules.address}: a session there holds {self._most} step at most, and a step that goes on from another "
-                "needs room for 2; start the server with a larger --session-nodes"
+                "needs room for 2; start the server with a larger `session_nodes`"
             )
         return fitting
 

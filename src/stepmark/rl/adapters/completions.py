@@ -20,7 +20,7 @@ from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.policies.rows import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution
-from stepmark.rl.credit.methods import Credit
+from stepmark.rl.credit import Credit
 from stepmark.rl.rewarding import Rated, batch_of, scored
 from stepmark.rl.spans import step_spans, token_offsets
 from stepmark.solutions.segmentation import split as cut

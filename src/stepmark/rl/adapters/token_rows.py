@@ -16,13 +16,13 @@ from torch import Tensor
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.adapters.completions import check_credit
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import Credit
+from stepmark.rl.credit import Credit
 from stepmark.rl.rewarding import Rated
 
 NO_ZERO = float(torch.finfo(torch.float32).tiny)
 """Stands for a step score of 0: the smallest normal float32 (and bfloat16), about 1.2e-38."""
 
-CARRIED = ("outcome", "process", "min-form", "progress", "papo")
+CARRIED = ("grpo", "process-grpo", "min-form", "progress", "papo")
 """The methods of `CREDITS` that need no more than a row holds."""
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.rl.adapters import completions as rows
-from stepmark.rl.credit.methods import Credit, check_kind
+from stepmark.rl.credit import Credit
+from stepmark.rl.credit.methods import check_kind
 
 try:
     from accelerate.utils import gather_object

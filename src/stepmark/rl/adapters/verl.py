@@ -20,7 +20,8 @@ from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.load import load_prm
 from stepmark.rl.adapters.completions import problem_of, rate, solution_scores
 from stepmark.rl.adapters.token_rows import CARRIED, estimator, row_of
-from stepmark.rl.credit.methods import CREDITS, Credit
+from stepmark.rl.credit import Credit
+from stepmark.rl.credit.methods import CREDITS
 from stepmark.rl.rewarding import Rated
 
 try:
@@ -141,4 +142,4 @@ def register_credit(name: str, credit: Credit) -> None:
 
 
 for _name in CARRIED:
-    register_credit(f"stepmark-{_name}", CREDITS.load(_name)())
+    register_credit(f"stepmark-{_name}", CREDITS[_name]())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from stepmark.errors import UsageError, said
+from stepmark.errors import UsageError
 
 Deviation = Literal["sample", "population"]
 """Which standard deviation of N numbers: `sample` divides the sum of squares by N - 1, as TRL and verl do; `population` by N.
@@ -16,19 +16,8 @@ Advantages by the population's are sqrt(N / (N - 1)) times as large: 41 % larger
 """
 
 
-def check_deviation(deviation: str) -> None:
-    """Refuse a name that no standard deviation has.
-
-    Raises:
-        UsageError: it is not in `Deviation`.
-    """
-    if deviation not in get_args(Deviation):
-        raise UsageError(f"{said('deviation')}: expected sample or population, found {deviation!r}")
-
-
 def degrees_of_freedom(count: Tensor, deviation: Deviation) -> Tensor:
     """What the sum of squares of `count` numbers is divided by; at least 1, because one number has no spread."""
-    check_deviation(deviation)
     return (count - 1 if deviation == "sample" else count).clamp_min(1)
 
 

@@ -1,64 +1,28 @@
-"""The methods by name: each a frozen dataclass of its paper's settings, which are the flags of `stepmark rl`."""
+"""The credit methods by name: each a frozen dataclass of its paper's settings."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from stepmark.catalog import Catalog
-from stepmark.errors import UsageError, said
+from stepmark.errors import UsageError
+from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit import critic, defences, implicit, outcome, process, shaping
-from stepmark.rl.credit.groups import Deviation, check_deviation, to_go
+from stepmark.rl.credit import Assigned, Credit, Needs, critic, defences, implicit, outcome, process, shaping
+from stepmark.rl.credit.groups import Deviation, to_go
+from stepmark.settings import settings
 
-THRESHOLD = 0.5
-"""Of `clip`, where nothing else is said."""
+CLIP_AT = 0.5
+"""Default of `clip_at`."""
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Shaping = Literal["none", "clip", "delta", "zero-mean-wrong"]
 """What is done to step rewards before they are given out: nothing, `shaping.clip`, `shaping.delta`, `defences.zero_mean_wrong`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Needs:
-    """What a method reads beside outcomes."""
-
-    steps: bool = False
-    """Step rewards: a PRM."""
-    tokens: bool = False
-    """Token rewards: an implicit PRM."""
-    values: bool = False
-    """A critic."""
-    probabilities: bool = False
-    """Step rewards that are probabilities, and no margins or the like."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assigned:
-    """What a batch's tokens are worth."""
-
-    advantages: Tensor
-    """(B, T), 0 where masked."""
-    returns: Tensor | None = None
-    """(B, T): what a critic is fitted to; None for methods without one."""
-
-
-class Credit(Protocol):
-    """A way to assign credit: a frozen dataclass of settings."""
-
-    @property
-    def needs(self) -> Needs:
-        """What the batch must hold."""
-
-    def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
-        """The advantages of a batch.
-
-        Args:
-            batch: with what `needs` says.
-            kl: (B, T): what the divergence from the reference adds to each token's reward (`kl.kl_reward`), or None.
-        """
 
 
 def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
@@ -73,36 +37,20 @@ def check_kind(credit: Credit, kind: ScoreKind, *, prm: str) -> None:
         UsageError: the method reads probabilities, and these are none.
     """
     if credit.needs.probabilities and kind != "probability":
-        instead = (
-            "; --no-centre (centre=False) takes margins as they are" if isinstance(credit, MinForm) else ""
-        )
+        instead = "; `centre` false takes margins as they are" if isinstance(credit, MinForm) else ""
         raise UsageError(
             f"{type(credit).__name__} needs a PRM whose scores are probabilities; those of {prm} are of the kind {kind!r}{instead}"
         )
 
 
-def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a setting outside [low, high], or one that is not finite, before a run begins."""
-    if not (low <= value <= high and math.isfinite(value)):
-        expected = f"in [{low:g}, {high:g}]" if high < math.inf else f"of {low:g} or more"
-        raise UsageError(f"{said(name)}: expected a number {expected}, found {value}")
-
-
-def _check_shaping(shaping: str, threshold: float) -> None:
-    if shaping not in get_args(Shaping):
-        raise UsageError(
-            f"{said('shaping')}: expected none, clip, delta or zero-mean-wrong, found {shaping!r}"
-        )
-    if not math.isfinite(threshold):
-        raise UsageError(f"{said('threshold')}: expected a finite number, found {threshold}")
-    if threshold != THRESHOLD and shaping != "clip":
-        raise UsageError(f"{said('threshold')}: it is of the shaping clip, and this is {shaping}")
+def _check_shaping(shaping: str, clip_at: float) -> None:
+    if clip_at != CLIP_AT and shaping != "clip":
+        raise UsageError(f"`clip_at`: it belongs to the shaping clip, and this is {shaping}")
 
 
 def _check_deviation(deviation: Deviation, used: bool, by: str) -> None:
-    check_deviation(deviation)
     if deviation != "sample" and not used:
-        raise UsageError(f"{said('deviation')}: {by} divides by none; leave it out")
+        raise UsageError(f"`deviation`: {by} divides by none; leave it out")
 
 
 def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
@@ -112,14 +60,15 @@ def _with_kl(advantages: Tensor, batch: Batch, kl: Tensor | None) -> Assigned:
     return Assigned(advantages=advantages)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+@settings
+class GRPO:
     """GRPO on the verifier's outcome alone: the baseline that every process reward has to beat.
 
     Raises:
         UsageError: a setting that means nothing beside another.
     """
 
+    name: ClassVar[str] = "grpo"
     scale: bool = True
     """Divide by the group's standard deviation; without, Dr. GRPO."""
     deviation: Deviation = "sample"
@@ -139,26 +88,25 @@ class Outcome:
         return _with_kl(found, batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+@settings
+class ProcessGRPO:
     """GRPO with process supervision, and the outcome beside it as far as `process_weight` is under 1.
 
     Raises:
         UsageError: a setting outside its range.
     """
 
-    process_weight: float = 1.0
+    name: ClassVar[str] = "process-grpo"
+    process_weight: Share = 1.0
     """1 is the paper's: the PRM alone. It is what gets hacked; anchor it."""
     shaping: Shaping = "none"
-    threshold: float = THRESHOLD
-    """Of `clip`."""
+    clip_at: Annotated[float, Field(allow_inf_nan=False)] = CLIP_AT
+    """Of the shaping clip: a step's reward above this counts as this."""
     deviation: Deviation = "sample"
     """Which standard deviation (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
-        _check("process_weight", self.process_weight, 0, 1)
-        _check_shaping(self.shaping, self.threshold)
-        check_deviation(self.deviation)
+        _check_shaping(self.shaping, self.clip_at)
 
     @property
     def needs(self) -> Needs:
@@ -167,12 +115,12 @@ class Process:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.grpo_process`, `defences.blend` and `shaping`."""
-        batch = replace(batch, step_rewards=shaped(batch, self.shaping, threshold=self.threshold))
+        batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
         found = defences.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class MinForm:
     """PURE: the soft minimum of the step rewards.
 
@@ -180,18 +128,13 @@ class MinForm:
         UsageError: a setting outside its range.
     """
 
-    temperature: float = 0.1
+    name: ClassVar[str] = "min-form"
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    """Of the soft minimum; the lower, the more the weakest step alone counts."""
     baseline: Literal["token", "step", "none"] = "token"
-    outcome_weight: float = 1.0
+    outcome_weight: Weight = 1.0
     centre: bool = True
     """Make a margin 2 p - 1 of a probability, as the paper's rewards are."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise UsageError(
-                f"{said('temperature', 'min_temperature')}: expected a number above 0, found {self.temperature}"
-            )
-        _check("outcome_weight", self.outcome_weight, 0)
 
     @property
     def needs(self) -> Needs:
@@ -208,19 +151,19 @@ class MinForm:
         return _with_kl(found, batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+@settings
+class ProgressAdvantage:
     """Process advantage verifiers: each step's change of the probability of success.
 
     Raises:
         UsageError: a setting outside its range.
     """
 
-    alpha: float = 3.0
+    name: ClassVar[str] = "progress"
+    progress_weight: Weight = 3.0
+    """The paper's alpha: weight of progress beside the outcome; 3 to 5 in the paper."""
     root: Literal["given", "group"] = "group"
-
-    def __post_init__(self) -> None:
-        _check("alpha", self.alpha, 0)
+    """Where the value before the first step comes from: the batch's `root_values`, or the group's mean outcome."""
 
     @property
     def needs(self) -> Needs:
@@ -229,35 +172,33 @@ class Progress:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.progress`."""
-        return _with_kl(process.progress(batch, alpha=self.alpha, root=self.root), batch, kl)
+        return _with_kl(process.progress(batch, alpha=self.progress_weight, root=self.root), batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prime:
+@settings
+class PRIME:
     """PRIME: implicit token rewards with a leave-one-out baseline, beside the outcome.
 
     Raises:
         UsageError: a setting outside its range.
     """
 
+    name: ClassVar[str] = "prime"
     form: Literal["paper", "code"] = "paper"
-    gamma: float = 1.0
+    gamma: Share = 1.0
     """Discount a token, in the paper's form."""
-    process_weight: float = 1.0
-    outcome_weight: float = 1.0
+    process_weight: Weight = 1.0
+    outcome_weight: Weight = 1.0
     normalise: bool = True
     """Divide token rewards by the batch's largest return first (`implicit.batch_scaled`)."""
     deviation: Deviation = "sample"
     """Which standard deviation the published code's form whitens by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
-        _check("gamma", self.gamma, 0, 1)
         if self.form == "code" and self.gamma != 1:
             raise UsageError(
-                f"{said('gamma')}: the published code's form does not discount; expected 1, found {self.gamma}"
+                f"`gamma`: the published code's form does not discount; expected 1, found {self.gamma}"
             )
-        _check("process_weight", self.process_weight, 0)
-        _check("outcome_weight", self.outcome_weight, 0)
         _check_deviation(self.deviation, self.form == "code", "the paper's form")
 
     @property
@@ -286,21 +227,18 @@ class Prime:
         return _with_kl(found, batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Papo:
+@settings
+class PAPO:
     """Outcome GRPO, and process rewards among right completions only.
 
     Raises:
         UsageError: a setting outside its range.
     """
 
-    process_weight: float = 1.0
+    name: ClassVar[str] = "papo"
+    process_weight: Weight = 1.0
     deviation: Deviation = "sample"
     """Which standard deviation (`groups.Deviation`)."""
-
-    def __post_init__(self) -> None:
-        _check("process_weight", self.process_weight, 0)
-        check_deviation(self.deviation)
 
     @property
     def needs(self) -> Needs:
@@ -313,7 +251,7 @@ class Papo:
         return _with_kl(found, batch, kl)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class PPO:
     """PPO on the verifier's outcome alone: a value head, generalised advantages.
 
@@ -321,16 +259,15 @@ class PPO:
         UsageError: a setting outside its range.
     """
 
-    gamma: float = 1.0
-    lam: float = 0.95
+    name: ClassVar[str] = "ppo"
+    gamma: Share = 1.0
+    lam: Share = 0.95
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
     deviation: Deviation = "sample"
     """Which standard deviation they are whitened by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
-        _check("gamma", self.gamma, 0, 1)
-        _check("lam", self.lam, 0, 1)
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
 
     @property
@@ -346,7 +283,7 @@ class PPO:
         return Assigned(advantages=advantages, returns=returns)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class StepPPO:
     """Step-by-step PPO: the PRM's score at each step's end, a value head, generalised advantages.
 
@@ -354,23 +291,22 @@ class StepPPO:
         UsageError: a setting outside its range.
     """
 
-    gamma: float = 1.0
-    lam: float = 0.95
-    outcome_weight: float = 1.0
+    name: ClassVar[str] = "step-ppo"
+    gamma: Share = 1.0
+    lam: Share = 0.95
+    outcome_weight: Weight = 1.0
     shaping: Shaping = "delta"
     """`none` is the paper's, whose sums grow with the number of steps."""
-    threshold: float = THRESHOLD
+    clip_at: Annotated[float, Field(allow_inf_nan=False)] = CLIP_AT
+    """Of the shaping clip: a step's reward above this counts as this."""
     whiten: bool = True
     """Advantages with mean 0 and variance 1 over the batch."""
     deviation: Deviation = "sample"
     """Which standard deviation they are whitened by (`groups.Deviation`)."""
 
     def __post_init__(self) -> None:
-        _check("gamma", self.gamma, 0, 1)
-        _check("lam", self.lam, 0, 1)
         _check_deviation(self.deviation, self.whiten, "an advantage that is not whitened")
-        _check("outcome_weight", self.outcome_weight, 0)
-        _check_shaping(self.shaping, self.threshold)
+        _check_shaping(self.shaping, self.clip_at)
 
     @property
     def needs(self) -> Needs:
@@ -379,7 +315,7 @@ class StepPPO:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `critic.step_ppo`."""
-        batch = replace(batch, step_rewards=shaped(batch, self.shaping, threshold=self.threshold))
+        batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
         advantages, returns = critic.step_ppo(
             batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
         )
@@ -388,7 +324,7 @@ class StepPPO:
         return Assigned(advantages=advantages, returns=returns)
 
 
-def shaped(batch: Batch, how: Shaping, *, threshold: float = THRESHOLD) -> Tensor:
+def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Tensor:
     """(B, S): the batch's step rewards after a `Shaping`.
 
     Raises:
@@ -397,25 +333,40 @@ def shaped(batch: Batch, how: Shaping, *, threshold: float = THRESHOLD) -> Tenso
     if how == "none":
         return process.rewards_of(batch)
     if how == "clip":
-        return shaping.clip(batch, threshold=threshold)
+        return shaping.clip(batch, threshold=clip_at)
     if how == "delta":
         return shaping.delta(batch)
     if how == "zero-mean-wrong":
         return defences.zero_mean_wrong(batch)
-    raise UsageError(f"{said('shaping')}: expected none, clip, delta or zero-mean-wrong, found {how!r}")
+    raise UsageError(f"`shaping`: expected none, clip, delta or zero-mean-wrong, found {how!r}")
 
 
-CREDITS = Catalog(
-    "credit method",
-    {
-        "outcome": "stepmark.rl.credit.methods:Outcome",
-        "process": "stepmark.rl.credit.methods:Process",
-        "min-form": "stepmark.rl.credit.methods:MinForm",
-        "progress": "stepmark.rl.credit.methods:Progress",
-        "prime": "stepmark.rl.credit.methods:Prime",
-        "papo": "stepmark.rl.credit.methods:Papo",
-        "ppo": "stepmark.rl.credit.methods:PPO",
-        "step-ppo": "stepmark.rl.credit.methods:StepPPO",
-    },
+CREDITS: Mapping[str, Callable[[], Credit]] = {
+    one.name: one for one in (GRPO, ProcessGRPO, MinForm, ProgressAdvantage, PRIME, PAPO, PPO, StepPPO)
+}
+"""The library's credit methods by name. To add one: a class, and its name here."""
+
+_OWN = Kind(
+    what="credit method",
+    call="assign",
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
+    page="rl.md",
+    commands=tuple(CREDITS),
+    flags={"root": "the trainer, which knows no value of a problem before its first step"},
 )
-"""The classes, by name."""
+
+
+def load_credit(
+    credit: str | Credit, settings: Sequence[str] = ()
+) -> tuple[Credit, Mapping[str, Any] | None]:
+    """A credit method, and where it is from if it is a caller's own.
+
+    Args:
+        credit: a name in `CREDITS`, "package.module:Class", or the method itself.
+        settings: "name=value" each, for a name.
+
+    Raises:
+        UnknownNameError: no such method.
+        UsageError: a setting that it does not have or take; settings for a method that is made already.
+    """
+    return load_method(credit, settings, _OWN, CREDITS, setting="credit")

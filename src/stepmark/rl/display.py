@@ -25,7 +25,7 @@ _SHOWN = 8
 
 
 class Display:
-    """A listener that tells how far the run is. It stands behind the monitor, whose figures it shows.
+    """A listener that shows how far the run is. It stands behind the monitor, whose figures it shows.
 
     Args:
         monitor: of the run.
@@ -73,7 +73,7 @@ class Display:
         due = tenth > self._tenth and self._clock() - self._last_line >= EVERY
         if due or update.number == self._updates:
             self._last_line, self._tenth = self._clock(), tenth
-            print(self.line(), file=sys.stderr, flush=True)
+            sys.stderr.write(f"{self.line()}\n")
 
     def evaluated(self, evaluation: Evaluation) -> bool:
         """Tell what the monitor found."""
@@ -81,13 +81,13 @@ class Display:
         if self._live is not None:
             self._draw()
         else:
-            print(words(row), file=sys.stderr, flush=True)
+            sys.stderr.write(f"{words(row)}\n")
         if row.alarmed == row.update:
-            said = f"ALARM after update {row.update:,}: solutions are right less often than the PRM's scores promise"
+            alarm = f"ALARM after update {row.update:,}: solutions are right less often than the PRM's scores promise"
             if self._live is not None:
-                self._live.console.print(said, style="bold red")
+                self._live.console.print(alarm, style="bold red")
             else:
-                print(said, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{alarm}\n")
         return False
 
     def line(self) -> str:

@@ -1,4 +1,4 @@
-"""A score server on a port: from the first connection, while the model still loads, to the last answer after SIGTERM."""
+"""A server on a port: from the first connection, while the model still loads, to the last answer after SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import uvicorn
 
 from stepmark.errors import UsageError
 from stepmark.serving.app import guarded
 from stepmark.serving.page import curl
-from stepmark.serving.service import Extension, Service, Settings
+from stepmark.serving.service import Extension, Service
+from stepmark.serving.settings import DEFAULTS, ServerSettings
 from stepmark.serving.wire import EXAMPLE
 
 if TYPE_CHECKING:
@@ -49,6 +51,17 @@ class Place:
         except ValueError:
             return self.host == "localhost"
 
+    def check(self, *, keyed: bool) -> None:
+        """Refuse an address that lets other machines ask where nothing says who may.
+
+        Raises:
+            UsageError: such an address.
+        """
+        if not keyed and not self.everybody and not self.loopback:
+            raise UsageError(
+                f"`host` {self.host} lets other machines ask: give `keys`, a file of those who may (a line each: NAME KEY), or `open` for all"
+            )
+
     def link(self, port: int) -> str:
         """What a client on this machine types."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host.strip("[]"), self.host)  # noqa: S104
@@ -57,15 +70,15 @@ class Place:
 
 def run(
     load: Callable[[], PRM],
-    settings: Settings,
+    settings: ServerSettings,
     place: Place,
     *,
     what: str,
     keys: Keys | None = None,
     extensions: Sequence[Extension] = (),
     quiet: bool = False,
-) -> int:
-    """Serve until SIGTERM or Ctrl-C; 0 then.
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
 
     Args:
         load: makes the PRM.
@@ -77,16 +90,13 @@ def run(
         quiet: no line for each request.
 
     Raises:
-        UsageError: an address that cannot be listened on, or that lets others in without keys.
+        UsageError: an address that cannot be listened on.
         StepmarkError: the PRM could not be loaded.
     """
-    if keys is None and not place.everybody and not place.loopback:
-        raise UsageError(
-            f"--host {place.host} lets other machines ask: say who may with --keys FILE (a line each: NAME KEY), or --open for everybody"
-        )
 
     def log(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
     service = Service(load, settings, extensions=extensions, log=log, log_requests=not quiet)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]"}) if keys is None and not place.everybody else None
@@ -110,10 +120,9 @@ def run(
     if service.error is not None:
         raise service.error
     log("stopped")
-    return 0
 
 
-def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
+def _config(app: Callable[..., object], settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="auto",
@@ -132,7 +141,7 @@ def _config(app: Callable[..., object], settings: Settings) -> uvicorn.Config:
     )
 
 
-def _protocol(settings: Settings) -> type[asyncio.Protocol] | str:
+def _protocol(settings: ServerSettings) -> type[asyncio.Protocol] | str:
     try:
         from stepmark.serving.heads import bounded
     except ModuleNotFoundError:  # without httptools; h11 has a bound of its own for headers
@@ -178,13 +187,13 @@ def _listen(place: Place) -> socket.socket:
         socket.getaddrinfo(host, place.port, family, socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise UsageError(
-            f"--host {place.host}: {error.strerror}; give a name or an address of this machine"
+            f"`host` {place.host}: {error.strerror}; give a name or an address of this machine"
         ) from None
     try:
         return socket.create_server((host, place.port), family=family, backlog=2048)
     except OSError as error:
         raise UsageError(
-            f"{place.host}:{place.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another --port"
+            f"{place.host}:{place.port} cannot be listened on ({os.strerror(error.errno or 0)}); give another `port`"
         ) from None
 
 
@@ -197,3 +206,43 @@ def _greeting(link: str, name: str, *, keyed: bool) -> str:
             f"All of it: {link}/docs",
         ]
     )
+
+
+@final
+class BackgroundServer:
+    """A server in a thread of this process, for notebooks and tests; `stepmark.serve` is the one for other machines.
+
+    Closed by `close()`, or at the end of a `with` block.
+
+    Args:
+        prm: what it serves.
+        settings: how it serves, and limits.
+        port: of 127.0.0.1, where it listens; 0 for any port that is free.
+
+    Raises:
+        UsageError: the port cannot be listened on.
+    """
+
+    def __init__(self, prm: PRM, settings: ServerSettings = DEFAULTS, *, port: int = 0) -> None:
+        place = Place(host="127.0.0.1", port=port)
+        self._socket = _listen(place)
+        self.address = place.link(self._socket.getsockname()[1])
+        """What clients on this machine connect to."""
+        app = guarded(Service(lambda: prm, settings))
+        self._server = uvicorn.Server(_config(app, settings))
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the requests in progress and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> BackgroundServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,658 @@
+"""`stepmark.rl`: train a policy with outcome or process rewards, watched for reward hacking; resumable from the last saved update."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from stepmark.errors import MissingExtraError, UsageError
+from stepmark.models.identity import checkpoint_fingerprint, identity_of, named
+from stepmark.models.lazy import Lazy
+from stepmark.models.load import PRMLike, lazy_prm, prm_identity
+from stepmark.models.named import check_device, read_by
+from stepmark.models.places import find_checkpoint
+from stepmark.models.prm import PRM
+from stepmark.problems.answers import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.problems.sources import read_problems
+from stepmark.records import Problem
+from stepmark.rl.credit import Credit
+from stepmark.rl.hacking import Cusum
+from stepmark.rl.settings import Implicit, Refitting, Training
+from stepmark.rl.watched import Watch, Watched
+from stepmark.settings import checked
+from stepmark.solutions.segmentation import split
+from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
+
+if TYPE_CHECKING:
+    from stepmark.rl.actor import Actor
+    from stepmark.rl.monitor import Monitor
+    from stepmark.rl.online import OnlineImplicit
+    from stepmark.rl.refit import Refit
+
+RUN_FILE, STATE_FILE, REPORT_FILE = "run.json", "state.pt", "report.html"
+_LAST = ("config.json", REPORT_FILE, "README.md")
+"""What a run writes when it has ended, the card last."""
+_NO_RESULTS = ("save_every", "token_budget")
+"""Settings that change no result; a run may be continued with others."""
+_WEIGHTS = "weights.part"
+_TRAINING, _WATCH = Training(), Watch()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedPolicy:
+    """A finished run of policy training."""
+
+    out: Path
+    """Folder of the run: a Hugging Face checkpoint of the last weights, with its card, `report.html`, `monitor.jsonl` and `history.jsonl`."""
+    best: Path | None
+    """The checkpoint with the best held-out accuracy before any alarm; None where no evaluation was made."""
+    evaluations: Sequence[Watched]
+    """Figures of each evaluation on held-out problems, the first before any update."""
+    updates: Sequence[Mapping[str, Any]]
+    """Figures of each update."""
+    manifest: Mapping[str, Any]
+    """Everything that decides the result: problems, models by their files, settings; as in `run.json`."""
+    summary: str
+    """What the command prints at its end."""
+
+    @property
+    def alarmed(self) -> int | None:
+        """The update after which the monitor raised its alarm; None without one."""
+        return self.evaluations[-1].alarmed if self.evaluations else None
+
+    def __repr__(self) -> str:
+        return f"<TrainedPolicy in {self.out}, {len(self.updates):,} updates>"
+
+
+@checked
+def rl(
+    problems: Source,
+    policy: str,
+    prm: PRMLike | None = None,
+    *,
+    out: str | Path,
+    credit: str | Credit = "grpo",
+    settings: Sequence[str] = (),
+    held_out: int | Source = 100,
+    training: Training = _TRAINING,
+    stop_on_hack: bool = False,
+    verifier: VerifierLike = "math",
+    percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
+    columns: Mapping[str, str] | None = None,
+    watch: Watch = _WATCH,
+    implicit: Implicit | None = None,
+    implicit_model: str | None = None,
+    refit: Refitting | None = None,
+    no_reference: bool = False,
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    device: str = "auto",
+    progress: bool = True,
+) -> TrainedPolicy:
+    """Train a policy with outcome or process rewards, and watch it for reward hacking.
+
+    The policy writes several solutions of each problem, a verifier compares their answers, the PRM scores their steps, and a credit method
+    turns both into an advantage for each token. A run that is interrupted continues from the last saved update, to the same weights, when
+    the same call is made again. A second run with the same `out` is refused while the first one works.
+
+    Args:
+        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame; each with a reference answer.
+        policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
+        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory". Credit methods
+            that need none are watched with it.
+        out: folder of the run: the checkpoint of the last weights with its card, report.html, history.jsonl and monitor.jsonl; its folder
+            `best` is the checkpoint with the best held-out accuracy before any alarm.
+        credit: grpo, process-grpo, min-form, progress, prime, papo, ppo, step-ppo, or "package.module:Class".
+        settings: a field of the credit method, as name=value; once for each.
+        held_out: problems to measure on, which are not trained on: how many to take out of the problems, or a file of others.
+        training: how the policy learns.
+        stop_on_hack: stop at the monitor's alarm.
+        verifier: what says whether an answer is right: math, number, choice, text, code, or "package.module:Class".
+        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+            network and your files. Default: bubblewrap.
+        columns: names of columns, where they differ: problem=question,answer=gold.
+        watch: how the run is watched.
+        implicit: train an implicit PRM beside the policy, on outcomes (PRIME). Default: none.
+        implicit_model: what the implicit PRM starts from: a folder or hub name with the policy's tokenizer. Default: the policy's own start.
+        refit: fit the PRM anew to rollouts of the policy from time to time. Default: never.
+        no_reference: keep no copy of the starting policy: less memory and time, and the divergence from it is not known.
+        dtype: precision of the policy. auto: as saved with LoRA, else float32, because small updates vanish in bfloat16.
+        device: where models run: auto, cpu, cuda or cuda:NUMBER.
+        progress: show how far the run is, on standard error.
+
+    Returns:
+        The folder of the run, and the figures of its updates and evaluations.
+
+    Raises:
+        InputError: a problem that cannot be read or has no reference answer; a reward that is no number.
+        UsageError: settings that cannot work together, or a folder of something else or of a run with other settings or models.
+        CheckpointError: a model that cannot be loaded; a loss that is not finite (the state before it is kept).
+        MissingExtraError: torch, transformers or matplotlib is not installed.
+    """
+    _check_installed()
+    from stepmark.rl.credit.methods import load_credit
+
+    method, source = load_credit(credit, settings)
+    run = _Run(
+        out=Path(out),
+        policy=policy,
+        prm=_lazy(prm, device),
+        credit=method,
+        source=source,
+        training=training,
+        watch=watch,
+        implicit=implicit,
+        implicit_model=implicit_model,
+        refit=refit,
+        stop_on_hack=stop_on_hack,
+        no_reference=no_reference,
+        dtype=dtype,
+        device=device,
+        shown=progress,
+    )
+    run.check()
+    apart = isolation_of(verifier, isolation) if isinstance(verifier, str) else None
+    judge = {
+        "verifier": verifier if isinstance(verifier, str) else verifier.name,
+        "percent": percent,
+        "isolation": apart,
+    }
+    given = run_input(problems, again=True)
+    measured = None if isinstance(held_out, int) else run_input(held_out, again=True)
+    with open_verifier(verifier, percent=percent, isolation=isolation) as checker, held(run.out):
+        learnt, kept_out, lost = _split(given, measured, held_out, columns, training.seed)
+        record = run.record(
+            {
+                "problems": given.manifest,
+                "held_out": held_out if measured is None else measured.manifest,
+                "columns": columns,
+                **judge,
+            }
+        )
+        if _is_done(run.out, record):
+            # A kill between the last file and the end of the run leaves these.
+            _drop_drafts(run.out)
+            (run.out / STATE_FILE).unlink(missing_ok=True)
+            summary = f"{run.out}: this run is done, all of its files are there; its page is {run.out / REPORT_FILE}"
+            return _result(run.out, record, summary)
+        if lost:
+            run.note(f"left out {lost:,} problems that are among the held-out ones")
+        if apart is not None:
+            run.note(isolation_note(apart))
+        with naming(run.out):
+            actor, rows, history, notes = run.train(learnt, kept_out, checker, record)
+            name = "rows" if given.name == "rows" else Path(given.name).name
+            summary = run.finish(actor, rows, history, record, f"{len(learnt):,} problems of {name}")
+        return _result(run.out, record, "\n".join([*notes, summary]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """A run of policy training."""
+
+    out: Path
+    policy: str
+    prm: PRM | Lazy[PRM] | None
+    credit: Credit
+    source: Mapping[str, Any] | None
+    """Of a credit method that is the caller's own."""
+    training: Training
+    watch: Watch
+    implicit: Implicit | None
+    implicit_model: str | None
+    refit: Refitting | None
+    stop_on_hack: bool
+    no_reference: bool
+    dtype: Literal["auto", "float32", "bfloat16"]
+    device: str
+    shown: bool
+
+    def note(self, text: str) -> None:
+        """Print a note on standard error."""
+        if self.shown:
+            sys.stderr.write(f"{text}\n")
+
+    def check(self) -> None:
+        """Refuse what cannot work before anything is loaded.
+
+        Raises:
+            UsageError: settings that contradict each other, that lack another one, or that mean nothing beside the others.
+        """
+        name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
+        usual = Training()
+        split("1", training.split)
+        if self.out.exists() and not self.out.is_dir():
+            raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
+        if self.device != "auto":
+            from stepmark.rl.actor import check_device as check_present
+
+            check_device(self.device)
+            check_present(self.device)
+        if isinstance(prm, Lazy):
+            prm.check()
+        refusals = {
+            f"`policy` {self.policy}: a server's weights cannot be trained here; give a folder or a hub name": self.policy.startswith(
+                ("http://", "https://")
+            ),
+            f"`credit` {name} needs a PRM: give `prm`, such as default, a folder, a hub name, a server's address or package.module:factory": needs.steps
+            and prm is None,
+            f"`credit` {name} needs an implicit PRM: give `implicit`, which starts one from the policy's weights": needs.tokens
+            and self.implicit is None,
+            f"`implicit` rewards tokens, and `credit` {name} reads none; take `credit` prime": self.implicit
+            is not None
+            and not needs.tokens,
+            "`implicit_model` needs `implicit`": self.implicit is None and self.implicit_model is not None,
+            f"`group` {training.group}: `credit` {name} compares solutions of one problem with each other; expected 2 or more": (
+                training.group < 2 and self.source is None and not needs.values
+            ),
+            "`keep_consistent` needs a PRM, which tells what is consistent: give `prm`": training.keep_consistent
+            is not None
+            and prm is None,
+            f"`kl` {training.kl} does nothing without its weight: give `kl_weight`": training.kl != usual.kl
+            and training.kl_weight == 0,
+            f"`value_weight` belongs to a critic, and `credit` {name} has none; take `credit` ppo or step-ppo": (
+                training.value_weight != usual.value_weight and not needs.values
+            ),
+            "`dtype` bfloat16: small updates of all weights vanish in it; leave it out, or train adapters with `lora_rank`": (
+                self.dtype == "bfloat16" and training.lora_rank is None
+            ),
+            "`kl_weight` needs the starting policy, which `no_reference` does not keep": training.kl_weight
+            > 0
+            and self.no_reference,
+            "`refit`: expected the PRM by its name, a checkpoint's, which is trained further": (
+                self.refit is not None and prm is not None and not isinstance(prm, Lazy)
+            ),
+            "`refit`: the weights of a PRM behind a server cannot be trained here; name its folder with `prm`": (
+                self.refit is not None
+                and isinstance(prm, Lazy)
+                and prm.arguments.get("tokenizer") is not None
+            ),
+            **{
+                f"`{setting}` needs a PRM: give `prm`": given and prm is None
+                for setting, given in (
+                    ("stop_on_hack", self.stop_on_hack),
+                    ("aggregate", self.watch.aggregate is not None),
+                    ("refit", self.refit is not None),
+                    ("slack", self.watch.cusum.slack != Cusum().slack),
+                    ("alarm_above", self.watch.cusum.alarm_above != Cusum().alarm_above),
+                    # An implicit PRM has a threshold too.
+                    ("threshold", self.watch.threshold is not None and self.implicit is None),
+                )
+            },
+        }
+        for message, refused in refusals.items():
+            if refused:
+                raise UsageError(message)
+
+    def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed.
+
+        Raises:
+            StepmarkError: a model is not there.
+        """
+        prm, implicit = self.prm, None
+        if self.implicit is not None:
+            start = self.implicit_model
+            implicit = {"model": None if start is None else _identity(start), **asdict(self.implicit)}
+        body = {
+            "command": "rl",
+            **inputs,
+            "policy": _identity(self.policy),
+            "prm": None
+            if prm is None
+            else prm_identity(prm.name, prm.arguments)
+            if isinstance(prm, Lazy)
+            else identity_of(prm),
+            "family": prm.arguments.get("family") if isinstance(prm, Lazy) else None,
+            "dtype": self.dtype,
+            "reference": not self.no_reference,
+            "credit": {"name": self.credit.name, **asdict(self.credit)},  # type: ignore[call-overload]
+            **({} if self.source is None else {"source": dict(self.source)}),
+            "implicit": implicit,
+            "refit": None if self.refit is None else asdict(self.refit),
+            "settings": {
+                key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS
+            },
+            "watch": asdict(self.watch),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
+        return plain
+
+    def train(
+        self,
+        problems: Sequence[Problem],
+        held_out: Sequence[Problem],
+        verifier: Verifier,
+        record: Mapping[str, Any],
+    ) -> tuple[Actor, list[Watched], list[Mapping[str, Any]], list[str]]:
+        """Run to the end or to the alarm; the policy, the evaluations, the updates, and notes on refits."""
+        from stepmark.models.backbone import quiet_loading
+        from stepmark.rl.credit.methods import check_kind
+        from stepmark.rl.display import Display
+        from stepmark.rl.monitor import History, Monitor
+        from stepmark.rl.refitted import RefittedPRM
+        from stepmark.rl.trainer import Trainer
+
+        prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
+        if prm is not None:
+            check_kind(self.credit, prm.score_kind, prm=prm.name)
+        if prm is not None and self.refit is not None:
+            prm = RefittedPRM(prm)
+        with quiet_loading():
+            actor = self._actor(self.policy, reference=not self.no_reference, values=self.credit.needs.values)
+            token_rewards = self._implicit(actor)
+        monitor = Monitor(
+            actor,
+            self.out,
+            prm=prm,
+            implicit=token_rewards,
+            watch=self.watch,
+            seed=self.training.seed,
+            stop_on_hack=self.stop_on_hack,
+        )
+        history = History(self.out)
+        refit = self._refit(actor, prm, problems, verifier, monitor)
+        # Only now: what these refuse leaves no run behind that other settings could not continue.
+        _begin(self.out, record)
+        if (self.out / STATE_FILE).is_file():
+            self.note(f"{self.out}: continuing from its saved state")
+        display = Display(monitor, self.training.updates) if self.shown else None
+        with nullcontext() if display is None else display:
+            trainer = Trainer(
+                actor,
+                problems,
+                held_out,
+                verifier,
+                self.credit,
+                self.training,
+                out=self.out,
+                prm=prm,
+                token_rewards=token_rewards,
+                listeners=[one for one in (history, monitor, refit, display) if one is not None],
+            )
+            try:
+                # A run that was stopped by the alarm and then killed has nothing more to train.
+                trainer.run(until=monitor.alarmed if self.stop_on_hack else None)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("the same command continues from the last saved update") from None
+        # Lines of updates that a killed run did and did not save.
+        monitor.keep(trainer.done)
+        history.lines.keep(trainer.done)
+        notes = [
+            f"after update {row.update:,} the PRM was {'replaced' if row.replaced else 'kept'}: {row.why}"
+            for row in (refit.rows if refit is not None else ())
+        ]
+        return actor, monitor.rows, list(history.lines.rows), notes
+
+    def _actor(self, place: str, *, reference: bool, values: bool = False) -> Actor:
+        from stepmark.rl.actor import Actor
+
+        training = self.training
+        # Small updates vanish in bfloat16, unless adapters in float32 take them.
+        exact = self.dtype == "auto" and training.lora_rank is None
+        return Actor.load(
+            place,
+            dtype="float32" if exact else self.dtype,
+            device=self.device,
+            rank=training.lora_rank,
+            reference=reference,
+            values=values,
+            temperature=training.temperature,
+            seed=training.seed,
+        )
+
+    def _implicit(self, actor: Actor) -> OnlineImplicit | None:
+        if self.implicit is None:
+            return None
+        from stepmark.rl.online import OnlineImplicit
+
+        place = self.implicit_model or self.policy
+        model = self._actor(place, reference=True)
+        if model.tokenizer.get_vocab() != actor.tokenizer.get_vocab():
+            raise UsageError(
+                f"`implicit_model` {place}: expected the tokenizer of the policy {self.policy}, because it rewards the policy's tokens; found another"
+            )
+        return OnlineImplicit(model, self.implicit, token_budget=self.training.token_budget)
+
+    def _refit(
+        self,
+        actor: Actor,
+        prm: PRM | None,
+        problems: Sequence[Problem],
+        verifier: Verifier,
+        monitor: Monitor,
+    ) -> Refit | None:
+        from stepmark.rl.refit import Refit
+        from stepmark.rl.refitted import RefittedPRM
+
+        if self.refit is None or not isinstance(prm, RefittedPRM):
+            return None
+        assert isinstance(self.prm, Lazy)
+        return Refit(
+            actor,
+            prm,
+            self.prm.name,
+            problems,
+            verifier,
+            self.training,
+            self.out,
+            how=self.refit,
+            monitor=monitor,
+            family=self.prm.arguments.get("family"),
+            device=self.device,
+        )
+
+    def finish(
+        self,
+        actor: Actor,
+        rows: Sequence[Watched],
+        history: Sequence[Mapping[str, Any]],
+        record: Mapping[str, Any],
+        learnt: str,
+    ) -> str:
+        """Write the checkpoint, the page and the cards, the run's own card last; the summary."""
+        from stepmark.models.backbone import quiet_loading
+        from stepmark.rl.card import CARD_FILE, PolicyCard, policy_card
+        from stepmark.rl.display import words
+        from stepmark.rl.monitor import BEST
+        from stepmark.rl.report import fall_words, rl_html
+
+        out, name = self.out, self.credit.name
+        draft = out / _WEIGHTS
+        shutil.rmtree(draft, ignore_errors=True)
+        with quiet_loading():
+            actor.save(draft)
+        for file in sorted(draft.iterdir()):
+            file.replace(out / file.name)
+        draft.rmdir()
+        settings = {key: str(value) for key, value in _flat(record).items()}
+        title = f"{out.resolve().name}: {self.policy} with {name}"
+        with atomic_write(out / REPORT_FILE) as page:
+            page.writelines(
+                rl_html(
+                    rows, history, settings, watch=self.watch, title=title, facts=(f"Trained on {learnt}.",)
+                )
+            )
+        whole = PolicyCard(
+            title=out.resolve().name,
+            base=self.policy,
+            credit=name,
+            rows=rows,
+            training=learnt,
+            held_out=f"{rows[-1].solutions:,} held-out problems",
+            settings=settings,
+            seed=self.training.seed,
+            made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},
+        )
+        best = next((row for row in reversed(rows) if row.best), None)
+        if best is not None:
+            upto = [row for row in rows if row.update <= best.update]
+            with atomic_write(out / BEST / CARD_FILE) as card:
+                card.write(
+                    policy_card(replace(whole, title=f"{whole.title}, the best checkpoint", rows=upto))
+                )
+        with atomic_write(out / CARD_FILE) as card:
+            card.write(policy_card(whole))
+        (out / STATE_FILE).unlink(missing_ok=True)
+        lines = [words(rows[-1])]
+        if best is not None and best.update != rows[-1].update:
+            when = "best" if rows[-1].alarmed is None else "best before the alarm"
+            lines.append(f"{when}: {words(best).removesuffix(' (best)')}, in {out / BEST}")
+        if rows[-1].alarmed is not None:
+            lines.append(
+                f"alarm after update {rows[-1].alarmed:,}: read {out / REPORT_FILE} before you trust the PRM's scores"
+            )
+        elif fall := fall_words(rows):
+            lines.append(fall)
+        return "\n".join([*lines, f"page: {out / REPORT_FILE}"])
+
+
+def _split(
+    given: RunInput,
+    measured: RunInput | None,
+    held_out: int | Source,
+    columns: Mapping[str, str] | None,
+    seed: int,
+) -> tuple[list[Problem], list[Problem], int]:
+    """Problems to train on, problems to measure on, and how many of the former were left out because they are among the latter.
+
+    Raises:
+        UsageError: no problems are left for one of them.
+    """
+    every = list(read_problems(given.source, columns=columns))
+    if measured is None:
+        count = held_out
+        if not isinstance(count, int) or not 0 < count < len(every):
+            raise UsageError(
+                f"`held_out` {held_out}: expected from 1 to under the {len(every):,} problems of {given.name}, or a file"
+            )
+        chosen = set(random.Random(f"{seed} held out").sample(range(len(every)), count))
+        others = [problem for number, problem in enumerate(every) if number in chosen]
+        every = [problem for number, problem in enumerate(every) if number not in chosen]
+    else:
+        others = list(read_problems(measured.source, columns=columns))
+        if not others:
+            raise UsageError(f"`held_out` {measured.name}: expected problems, found none")
+    texts = {problem.text for problem in others}
+    learnt = [problem for problem in every if problem.text not in texts]
+    if not learnt:
+        raise UsageError(f"{given.name}: expected problems that are not held out, found none")
+    return learnt, others, len(every) - len(learnt)
+
+
+def _lazy(prm: PRMLike | None, device: str) -> PRM | Lazy[PRM] | None:
+    """The PRM, on the policy's device as far as a device means something for it."""
+    named_prm = lazy_prm(prm) if isinstance(prm, str) else prm
+    if not isinstance(named_prm, Lazy) or "device" in named_prm.arguments:
+        return named_prm
+    return named_prm.with_arguments(**read_by(named_prm.name, {"device": device}))
+
+
+def _check_installed() -> None:
+    """Refuse at once, and not after hours of training, what lacks a package.
+
+    Raises:
+        MissingExtraError: matplotlib, torch or transformers.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError('the run\'s page needs matplotlib: pip install "stepmark[evaluate]"')
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise MissingExtraError("training needs torch and transformers: pip install 'stepmark[train]'")
+
+
+def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
+    """Whether this very run is finished there, with all of its files.
+
+    Args:
+        out: the folder, held.
+        record: what the run is.
+
+    Raises:
+        UsageError: the folder holds something else, a run with other settings or models, or a finished run of which files are gone.
+    """
+    if not (out / RUN_FILE).is_file():
+        others = [file.name for file in out.iterdir() if file.name != LOCK_FILE and not _is_draft(file)]
+        if others:
+            raise UsageError(
+                f"`out` {out}: expected a new folder or that of a run, found {sorted(others)[0]} in it"
+            )
+        return False
+    changed = differences(json.loads((out / RUN_FILE).read_text(encoding="utf-8")), record)
+    if changed:
+        raise UsageError(
+            f"`out` {out} is of a run that was made otherwise: {'; '.join(changed)}. Run with the same settings and models to continue it, or take "
+            "another folder"
+        )
+    from stepmark.rl.monitor import HISTORY_FILE, MONITOR_FILE
+
+    ended = any((out / name).is_file() for name in _LAST)
+    missing = [name for name in (HISTORY_FILE, MONITOR_FILE, *_LAST) if not (out / name).is_file()]
+    if ended and missing and not (out / STATE_FILE).is_file():
+        raise UsageError(
+            f"`out` {out} is of this run, which has ended, and lacks {', '.join(missing)} now; put it back, or take another folder"
+        )
+    return not missing
+
+
+def _result(out: Path, record: Mapping[str, Any], summary: str) -> TrainedPolicy:
+    from stepmark.rl.monitor import BEST, HISTORY_FILE, MONITOR_FILE, read_lines, read_watched
+
+    return TrainedPolicy(
+        out=out,
+        best=out / BEST if (out / BEST).is_dir() else None,
+        evaluations=tuple(read_watched(out / MONITOR_FILE)),
+        updates=tuple(read_lines(out / HISTORY_FILE)),
+        manifest=record,
+        summary=summary,
+    )
+
+
+def _begin(out: Path, record: Mapping[str, Any]) -> None:
+    """Write into the folder of a run what it is, and remove what a killed run left half done."""
+    _drop_drafts(out)
+    if not (out / RUN_FILE).is_file():
+        with atomic_write(out / RUN_FILE) as handle:
+            json.dump(record, handle, ensure_ascii=False, indent=2)
+            handle.write("\n")
+
+
+def _drop_drafts(out: Path) -> None:
+    """Remove what a killed run left half done."""
+    from stepmark.rl.monitor import BEST
+
+    for file in [*out.iterdir(), *(out / BEST).glob("*")]:
+        if _is_draft(file):
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+
+def _is_draft(file: Path) -> bool:
+    """Whether a file or folder is still being written; it takes its name when it is whole."""
+    return file.suffix in (".part", ".old") or (file.name.startswith(".") and file.suffix == ".tmp")
+
+
+def _flat(record: Mapping[str, Any], at: str = "") -> dict[str, object]:
+    """Settings by their names, such as `settings.seed`, without those that are None."""
+    settings: dict[str, object] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            settings |= _flat(value, f"{at}{name}.")
+        elif value is not None and name != "command":
+            settings[f"{at}{name}"] = value
+    return settings
+
+
+def _identity(place: str) -> str:
+    """A checkpoint by its name and the digest of its files."""
+    return named(place, checkpoint_fingerprint(find_checkpoint(place)))

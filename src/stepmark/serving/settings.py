@@ -1,0 +1,158 @@
+"""What a server is told before it starts: its limits and defaults, and how it answers as a chat model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stepmark.errors import UsageError
+from stepmark.metrics.aggregate import check_aggregate
+from stepmark.problems.answers import isolation_of
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.search.searching import Choice
+from stepmark.serving.chat_wire import MOST_CANDIDATES
+from stepmark.settings import settings
+from stepmark.solutions.segmentation import split as split_text
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+Search = Literal["best-of-n", "majority", "weighted-vote", "beam", "dvts", "rebase", "mcts"]
+SEARCHES: dict[Search, tuple[Choice, str]] = {
+    "best-of-n": ("best", "best-of-{n}"),
+    "majority": ("majority", "majority-of-{n}"),
+    "weighted-vote": ("vote", "vote-of-{n}"),
+    "beam": ("best", "beam-of-{n}"),
+    "dvts": ("best", "dvts-of-{n}"),
+    "rebase": ("best", "rebase-of-{n}"),
+    "mcts": ("best", "mcts-of-{n}"),
+}
+"""The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
+
+
+@settings
+class ServerSettings:
+    """How a server serves: what holds where a request does not say, and limits."""
+
+    name: str | None = None
+    """The model's name for clients. Default: the PRM's own; of a folder, its last part."""
+    aggregate: str | None = None
+    """How step scores become one number where a request does not say: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own."""
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A step whose score is under this is an error, where a request does not say. Default: the PRM's own."""
+    token_budget: Count | None = None
+    """Tokens that a batch computes. Default: 2,048 on CPU, 16,384 on CUDA; 4,096 where the PRM computes elsewhere."""
+    memory_tokens: Count | None = None
+    """Tokens whose keys and values are kept, over all clients. Default: 65,536."""
+    queue_tokens: Count | None = None
+    """Tokens that may wait; more are refused with 429. Default: 32 batches."""
+    timeout: Seconds = 60.0
+    """Seconds a request may take where it does not say (504 afterwards)."""
+    body_timeout: Seconds = 30.0
+    """Seconds a request's body may take to arrive (408 afterwards)."""
+    write_timeout: Seconds = 60.0
+    """Seconds that a client may leave each piece (64 KiB) of its answer unread; then its connection is ended."""
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    """Seconds that SIGTERM or Ctrl-C gives to requests in progress."""
+    max_body_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8
+    """Megabytes (2^20 bytes) of a request."""
+    max_solutions: Count = 1024
+    """Solutions, candidates, steps of a session or sequences of a request."""
+    max_steps: Count = 1024
+    """Steps of a solution."""
+    max_characters: Count = 200_000
+    """Characters of a text that is to be split into steps: splitting takes seconds a million of them."""
+    sessions: Count = 1024
+    """Sessions at once."""
+    session_nodes: Annotated[int, Field(ge=2)] = 4096
+    """Steps that a session holds at once; at least 2: a step, and the step that it follows."""
+    session_memory_mb: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1024
+    """Megabytes (2^20 bytes), about, that all sessions hold: texts, and what is known of their tokens. For more, the longest idle ones are ended."""
+    session_idle: Seconds = 600.0
+    """Seconds without a request after which a session is ended."""
+
+    def __post_init__(self) -> None:
+        if self.aggregate is not None:
+            check_aggregate(self.aggregate, "probability")
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of a request."""
+        return int(self.max_body_mb * (1 << 20))
+
+    @property
+    def session_memory(self) -> int:
+        """Bytes that all sessions hold."""
+        return int(self.session_memory_mb * (1 << 20))
+
+
+DEFAULTS = ServerSettings()
+"""What holds where nothing else is given."""
+
+
+@settings
+class ChatModel:
+    """Best-of-N or a search as a chat model, at /v1/chat/completions: what holds where a request does not say.
+
+    Raises:
+        UsageError: settings that cannot work together.
+    """
+
+    search: Search = "best-of-n"
+    """With a policy, which completion is given: best-of-n, the one with the highest score; majority, one with the commonest answer; weighted-vote,
+    one with the answer of the highest sum of scores. The others write step by step (stepmark search)."""
+    n: Count = 8
+    """With a policy, completions to choose from (step by step: steps that a round writes; of mcts, simulations)."""
+    max_n: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] = 64
+    """With a policy, completions that a request may ask for."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
+    """With a policy, temperature of the completions."""
+    split: str = "auto"
+    """With a policy, how a completion is split into steps (stepmark split)."""
+    marker: str | None = None
+    """With a policy, the text that ends each step, for `split` marker and auto."""
+    verifier: str = "math"
+    """With a policy, what says which answers are equal: math, number, choice, text, code, or "package.module:Class"."""
+    isolation: Isolation | None = None
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none. Default: bubblewrap."""
+    chat_name: str | None = None
+    """With a policy, the chat model's name for clients. Default: such as best-of-8."""
+    chat_timeout: Seconds = 300.0
+    """With a policy, seconds that an answer may take where a request does not say (504 afterwards)."""
+    policy_requests: Count = 32
+    """With a policy, conversations that it works on at once; four times as many may wait, more are refused with 429."""
+
+    def __post_init__(self) -> None:
+        if self.n > self.max_n:
+            raise UsageError(f"`n` {self.n}: expected 1 to {self.max_n}, which is `max_n`")
+        isolation_of(self.verifier, self.isolation)
+        if self.stepwise and self.split not in ("auto", "line", "marker"):
+            raise UsageError(
+                f"`split` {self.split}: {self.search} ends steps at a line's end, or at a marker; expected auto, line or marker"
+            )
+        if not self.temperature and (self.n > 1 or self.stepwise):
+            raise UsageError(
+                f"`temperature` 0: all {self.n} candidates would be the same; expected more than 0"
+            )
+        if self.marker is None or self.marker not in "-":
+            split_text("-", self.split, marker=self.marker)
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether it writes step by step."""
+        return self.search in ("beam", "dvts", "rebase", "mcts")
+
+    @property
+    def choice(self) -> Choice:
+        """How a completion is chosen."""
+        return SEARCHES[self.search][0]
+
+    @property
+    def model(self) -> str:
+        """The model's name for clients."""
+        return self.chat_name or SEARCHES[self.search][1].format(n=self.n)
+
+
+CHAT = ChatModel()
+"""A chat model where nothing else is given."""
