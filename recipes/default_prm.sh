@@ -7,7 +7,9 @@
 # prm800k/phase1_train.jsonl.gz, and for the figures the development halves of benchmarks/default_prm.py. Every line can be killed and run
 # again; it goes on where it was. --quick shows that it runs, and makes no grader.
 #
-# TOKENS: distinct tokens of data. MINUTES: end training by the clock. WARM: an adapter to start from ("default" for the PRM that ships).
+# TOKENS: distinct tokens of data. PASSES: trees of errors a worked problem. MINUTES: end training by the clock. WARM: an adapter to start from
+# ("default" for the PRM that ships). SAMPLES: files of solutions that models wrote (recipes/default_prm_data.py --samples). CANDIDATES=no: leave
+# out the samples on GSM8K test problems, gsm8k/candidates_16_models.dev.jsonl.gz.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=()
@@ -22,15 +24,34 @@ tokens=${tokens:-900000}
 held=135
 [ ${#quick[@]} -eq 0 ] || held=8
 
-if [ ! -e "$out/rows/prm800k.jsonl" ]; then
-    python recipes/default_prm_data.py "$out/rows" --gsm8k "$data/gsm8k/train.jsonl.gz" --svamp "$data/math/svamp.jsonl.gz" \
-        --prm800k "$data/prm800k/phase1_train.jsonl.gz" --tokens "$tokens" --held-out "$held"
+present() { # the files of the data that are here
+    for name in "$@"; do
+        [ ! -e "$data/$name.jsonl.gz" ] || echo "$data/$name.jsonl.gz"
+    done
+}
+mapfile -t benchmark < <(present processbench/gsm8k.dev processbench/math.dev math/math500)
+mapfile -t tests < <(present gsm8k/test prm800k/phase1_test)
+candidates=()
+# Without the benchmark's problems nobody can tell which candidates may be trained on.
+if [ "${CANDIDATES:-yes}" = yes ] && [ ${#benchmark[@]} -gt 0 ]; then
+    mapfile -t candidates < <(present gsm8k/candidates_16_models.dev)
 fi
+read -r -a samples <<<"${SAMPLES:-}"
+
+if [ ! -e "$out/rows/done" ]; then
+    python recipes/default_prm_data.py "$out/rows" --gsm8k "$data/gsm8k/train.jsonl.gz" --svamp "$data/math/svamp.jsonl.gz" \
+        --prm800k "$data/prm800k/phase1_train.jsonl.gz" --tokens "$tokens" --passes "${PASSES:-1}" --held-out "$held" \
+        ${benchmark[@]+--benchmark "${benchmark[@]}"} ${tests[@]+--test "${tests[@]}"} \
+        ${candidates[@]+--candidates "${candidates[@]}"} ${samples[@]+--samples "${samples[@]}"}
+    touch "$out/rows/done"
+fi
+rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)
+[ ! -e "$out/rows/samples.jsonl" ] || rows+=("$out/rows/samples.jsonl")
 
 # One logit at a mark after each step, and the language-modelling loss of right steps' numbers and words of quantity beside it. The map and
 # the threshold are fitted on whole solutions of other problems, half of them people's ratings of a model's.
 if [ ! -e "$out/prm" ]; then
-    stepmark train "$out/rows/gsm8k.jsonl" "$out/rows/svamp.jsonl" "$out/rows/prm800k.jsonl" --held-out-data "$out/rows/held_out.jsonl" \
+    stepmark train "${rows[@]}" --held-out-data "$out/rows/held_out.jsonl" \
         --adapter --rank 32 --alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --language-weight 0.3 --language-tokens quantities \
         --epochs 1 --token-budget 1024 --max-tokens 512 --evaluations 2 --tune-threshold \
         ${WARM:+--warm-start "$WARM"} ${MINUTES:+--minutes "$MINUTES"} --out "$out/prm"

@@ -10,7 +10,7 @@ With `--tokens` the sources are cut to their shares of so many distinct tokens, 
 
 --samples: solutions that models wrote, `{"problem", "solution" or "steps", "correct"}`, and where there are any `"reference"` (a worked
 solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"`. First errors are located by `stepmark.labels.reference`.
---candidates: GSM8K test problems with samples of many models (`{"question", "candidates": [{"model", "text", "correct"}]}`). A hash of the
+--candidates: GSM8K test problems with samples of many models (`{"question", "gold", "candidates": [{"model", "text", "correct"}]}`). A hash of the
 problem says what each is for (`part_of`): training, the choice of the threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
 --benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
 
@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from stepmark import split
 from stepmark.labels.contrast import contrasts
 from stepmark.labels.reference import label_by_reference
-from stepmark.labels.slips import compute
+from stepmark.labels.slips import NUMBER, compute, number_of
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
@@ -44,8 +44,6 @@ Item = TypeVar("Item")
 
 SHARES = {"gsm8k": 0.60, "svamp": 0.12, "prm800k": 0.28, "samples": 0.20}
 """Of the tokens, relative to each other."""
-LEAST = 0.3
-"""Rows whose located error is right less often than this (`labels.reference.Precision`) are left out."""
 OTHERS = 4
 """Right samples of a problem that its wrong samples are compared with."""
 GRAM = 13
@@ -161,6 +159,7 @@ def candidates(
             {
                 "problem": problem,
                 "solution": sample["text"],
+                "answer": str(row.data["gold"]),
                 "correct": sample["correct"],
                 "model": sample["model"],
                 "source": "GSM8K test candidates",
@@ -198,23 +197,26 @@ def _sample(row: Mapping[str, Any], references: Sequence[str]) -> LabelledSoluti
         return LabelledSolution(
             solution=solution, judgements=(*judged, *((),) * (len(solution.steps) - len(judged)))
         )
-    if not correct and not references:
-        return None
+    if not correct and (not references or _ends_in(text, str(row.get("answer") or ""))):
+        return None  # nothing to compare with, or a right answer that the set's own check did not see
     labelled = label_by_reference(solution, references, correct=correct)
-    if labelled is None or any(
-        j.confidence is not None and j.confidence < LEAST for (j,) in filter(None, labelled.judgements)
-    ):
+    if labelled is None:
         return None
     return replace(
-        labelled,
-        judgements=tuple(
-            tuple(
-                _soft(j.judge, (j.confidence or 0) if j.rating == 1 else 1 - (j.confidence or 0), j.note)
-                for j in step
-            )
-            for step in labelled.judgements
-        ),
+        labelled, judgements=tuple(tuple(_softened(j) for j in step) for step in labelled.judgements)
     )
+
+
+def _ends_in(text: str, answer: str) -> bool:
+    """Whether the last number of a text is the reference answer."""
+    shown, value = NUMBER.findall(text), compute(answer)
+    return bool(shown) and number_of(shown[-1]) == value
+
+
+def _softened(judgement: Judgement) -> Judgement:
+    """A rating with its confidence as the probability that the step is right."""
+    sure = judgement.confidence or 0.0
+    return _soft(judgement.judge, sure if judgement.rating == 1 else 1 - sure, judgement.note)
 
 
 def _soft(judge: str, share: float, note: str | None) -> Judgement:
@@ -449,11 +451,13 @@ def main() -> None:
     if held:
         wrote = write([held], asked.out / "held_out.jsonl")
         print(f"held out: {wrote.rows} solutions of {len(without)} problems")
-    together = sum(SHARES[name] for name in sources)
     tokens = 0
-    for name, rows in sources.items():
-        limit = None if asked.tokens is None else asked.tokens * SHARES[name] / together
-        wrote = write(rows, asked.out / f"{name}.jsonl", limit=limit, size=size, without=without)
+    # The smallest share first: what a source lacks goes to those after it.
+    ordered = sorted(sources, key=SHARES.__getitem__)
+    for at, name in enumerate(ordered):
+        share = SHARES[name] / sum(SHARES[other] for other in ordered[at:])
+        limit = None if asked.tokens is None else (asked.tokens - tokens) * share
+        wrote = write(sources[name], asked.out / f"{name}.jsonl", limit=limit, size=size, without=without)
         tokens += wrote.tokens
         counted = f", {wrote.tokens:,} tokens" if asked.tokens is not None else ""
         print(f"{name}: {wrote.rows:,} rows of {wrote.problems:,} problems{counted}", flush=True)

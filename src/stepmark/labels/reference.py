@@ -55,15 +55,15 @@ class Precision:
     """How often a label is right, by its reason: the `confidence` of the judgements. The defaults are measured, see `docs/default-prm.md`."""
 
     calculation: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """The located step is the first error, for a false calculation."""
-    result: Annotated[float, Field(ge=0, le=1)] = 0.55
+    """The first error stands at the located step or before it, for a false calculation."""
+    result: Annotated[float, Field(ge=0, le=1)] = 0.78
     """The same, for a result that no worked solution holds."""
-    number: Annotated[float, Field(ge=0, le=1)] = 0.4
+    number: Annotated[float, Field(ge=0, le=1)] = 0.82
     """The same, for a number that no worked solution holds."""
-    answer: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """The same, where nothing but the answer is wrong."""
-    before: Annotated[float, Field(ge=0, le=1)] = 0.7
-    """A step before the located one is right."""
+    answer: Annotated[float, Field(ge=0, le=1)] = 0.83
+    """The same, where nothing but the answer is wrong. Steps before it are not labelled: half of them come after the first error."""
+    before: Annotated[float, Field(ge=0, le=1)] = 0.75
+    """A step before the located one is right, for the other three reasons."""
     right: Annotated[float, Field(ge=0, le=1)] = 0.97
     """A step of a solution with the right answer is right."""
 
@@ -93,11 +93,11 @@ def locate_error(solution: Solution, references: Iterable[str]) -> Suspect | Non
             if formula.truth == "wrong":
                 return Suspect(step=k, reason="calculation", note=f"{formula.text}: {formula.why}")
         for written, number in steps[k]:
-            if not (number in derived or _same(number, sound) or _leads_to(number, later, sound)):
+            if not (number in derived or _same(number, sound) or _leads_to(number, later, sound, given)):
                 return Suspect(step=k, reason="result", note=f"{written}: no worked solution comes to this")
             derived.add(number)
         for number in sorted(numbers(text) - given - derived - _COMMON):
-            if not (_same(number, sound | given) or _leads_to(number, later, sound)):
+            if not (_same(number, sound | given) or _leads_to(number, later, sound, given)):
                 note = f"{_shown(number)} stands neither in the problem nor in a worked solution"
                 return Suspect(step=k, reason="number", note=note)
             derived.add(number)
@@ -122,17 +122,22 @@ def label_by_reference(
         Judgements of the kind `correctness` up to the located step, each with its confidence and its reason; None where no step can be located.
     """
     precision = Precision() if precision is None else precision
-    count = len(solution.steps)
     if correct:
         right = _judgement(1, precision.right, "the final answer is right")
-        return LabelledSolution(solution=solution, judgements=((right,),) * count)
+        return LabelledSolution(solution=solution, judgements=((right,),) * len(solution.steps))
     suspect = locate_error(solution, references)
     if suspect is None:
         return None
-    before = _judgement(1, precision.before, f"before the located error: {suspect.reason}")
+    before: tuple[Judgement, ...] = (
+        _judgement(1, precision.before, f"before the located error: {suspect.reason}"),
+    )
+    if suspect.reason == "answer":
+        before = ()
     wrong = _judgement(-1, getattr(precision, suspect.reason), f"{suspect.reason}: {suspect.note}")
-    after: tuple[tuple[Judgement, ...], ...] = ((),) * (count - suspect.step - 1)
-    return LabelledSolution(solution=solution, judgements=(*((before,),) * suspect.step, (wrong,), *after))
+    after = len(solution.steps) - suspect.step - 1
+    return LabelledSolution(
+        solution=solution, judgements=(*(before,) * suspect.step, (wrong,), *((),) * after)
+    )
 
 
 def _judgement(rating: Literal[-1, 1], confidence: float, note: str) -> Judgement:
@@ -157,15 +162,17 @@ def _same(number: Fraction, others: set[Fraction] | frozenset[Fraction]) -> bool
     return number in others or number * 100 in others or number / 100 in others
 
 
-def _leads_to(number: Fraction, later: Sequence[tuple[str, Fraction]], sound: set[Fraction]) -> bool:
-    """Whether later calculations go from this number to a sound result."""
-    reached = {number}
+def _leads_to(
+    number: Fraction, later: Sequence[tuple[str, Fraction]], sound: set[Fraction], given: frozenset[Fraction]
+) -> bool:
+    """Whether later calculations go from this number to a sound result, and not through a number of the problem."""
+    reached = {number} - given
     for written, result in later:
         operands = {number_of(shown) for shown in NUMBER.findall(written.rpartition("=")[0])}
         if operands & reached and result != number:
             if result in sound:
                 return True
-            reached.add(result)
+            reached |= {result} - given
     return False
 
 
