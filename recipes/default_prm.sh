@@ -8,8 +8,8 @@
 # again; it goes on where it was. --quick shows that it runs, and makes no grader.
 #
 # TOKENS: distinct tokens of data. PASSES: trees of errors a worked problem. MINUTES: end training by the clock. WARM: an adapter to start from
-# ("default" for the PRM that ships). SAMPLES: files of solutions that models wrote (recipes/default_prm_data.py --samples). CANDIDATES=no: leave
-# out the samples on GSM8K test problems, gsm8k/candidates_16_models.dev.jsonl.gz.
+# ("default" for the PRM that ships). SAMPLES: files of solutions that models wrote (recipes/default_prm_data.py --samples).
+# CANDIDATES=train: train on samples on GSM8K test problems too, if the benchmarks' files here are whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=()
@@ -24,25 +24,25 @@ tokens=${tokens:-900000}
 held=135
 [ ${#quick[@]} -eq 0 ] || held=8
 
-present() { # the files of the data that are here
-    for name in "$@"; do
-        [ ! -e "$data/$name.jsonl.gz" ] || echo "$data/$name.jsonl.gz"
-    done
-}
-mapfile -t benchmark < <(present processbench/gsm8k.dev processbench/math.dev math/math500)
-mapfile -t tests < <(present gsm8k/test prm800k/phase1_test)
-candidates=()
-# Without the benchmark's problems nobody can tell which candidates may be trained on.
-if [ "${CANDIDATES:-yes}" = yes ] && [ ${#benchmark[@]} -gt 0 ]; then
-    mapfile -t candidates < <(present gsm8k/candidates_16_models.dev)
-fi
-read -r -a samples <<<"${SAMPLES:-}"
+# What is here of the other data: problems that nothing is trained on, and samples.
+more=()
+for name in processbench/gsm8k.dev processbench/math.dev math/math500; do
+    [ ! -e "$data/$name.jsonl.gz" ] || more+=(--benchmark "$data/$name.jsonl.gz")
+done
+for name in gsm8k/test prm800k/phase1_test; do
+    [ ! -e "$data/$name.jsonl.gz" ] || more+=(--test "$data/$name.jsonl.gz")
+done
+name=gsm8k/candidates_16_models.dev
+[ ! -e "$data/$name.jsonl.gz" ] || more+=(--candidates "$data/$name.jsonl.gz")
+[ "${CANDIDATES:-}" != train ] || more+=(--train-on-candidates)
+for file in ${SAMPLES:-}; do
+    more+=(--samples "$file")
+done
 
 if [ ! -e "$out/rows/done" ]; then
     python recipes/default_prm_data.py "$out/rows" --gsm8k "$data/gsm8k/train.jsonl.gz" --svamp "$data/math/svamp.jsonl.gz" \
         --prm800k "$data/prm800k/phase1_train.jsonl.gz" --tokens "$tokens" --passes "${PASSES:-1}" --held-out "$held" \
-        ${benchmark[@]+--benchmark "${benchmark[@]}"} ${tests[@]+--test "${tests[@]}"} \
-        ${candidates[@]+--candidates "${candidates[@]}"} ${samples[@]+--samples "${samples[@]}"}
+        ${more[@]+"${more[@]}"}
     touch "$out/rows/done"
 fi
 rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)

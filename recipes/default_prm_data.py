@@ -11,7 +11,8 @@ With `--tokens` the sources are cut to their shares of so many distinct tokens, 
 --samples: solutions that models wrote, `{"problem", "solution" or "steps", "correct"}`, and where there are any `"reference"` (a worked
 solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"`. First errors are located by `stepmark.labels.reference`.
 --candidates: GSM8K test problems with samples of many models (`{"question", "gold", "candidates": [{"model", "text", "correct"}]}`). A hash of the
-problem says what each is for (`part_of`): training, the choice of the threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
+problem says what each is for (`part_of`): training (with --train-on-candidates; give the whole of every benchmark then), the choice of the
+threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
 --benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
 
 `docs/exact.md` says what the rows are, `docs/default-prm.md` what came of them.
@@ -364,10 +365,13 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, required=True)
     parser.add_argument("--svamp", type=Path)
     parser.add_argument("--prm800k", type=Path)
-    parser.add_argument("--samples", type=Path, nargs="+", default=[])
+    parser.add_argument("--samples", type=Path, nargs="+", action="extend", default=[])
     parser.add_argument("--candidates", type=Path)
-    parser.add_argument("--benchmark", type=Path, nargs="+", default=[])
-    parser.add_argument("--test", type=Path, nargs="+", default=[])
+    parser.add_argument(
+        "--train-on-candidates", action="store_true", help="their training part joins the samples"
+    )
+    parser.add_argument("--benchmark", type=Path, nargs="+", action="extend", default=[])
+    parser.add_argument("--test", type=Path, nargs="+", action="extend", default=[])
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--passes", type=int, default=1, help="trees of errors a worked problem")
     parser.add_argument("--held-out", type=int, default=0, help="problems of GSM8K, and as many of PRM800K")
@@ -436,7 +440,8 @@ def main() -> None:
     )
     if asked.candidates is not None:
         parts = candidates(asked.candidates, benchmark)
-        samples += parts["training"]
+        if asked.train_on_candidates:
+            samples += parts["training"]
         with atomic_rows(asked.out / "threshold.jsonl") as line:
             for row in parts["threshold"]:
                 line(row)
@@ -454,9 +459,14 @@ def main() -> None:
     tokens = 0
     # The smallest share first: what a source lacks goes to those after it.
     ordered = sorted(sources, key=SHARES.__getitem__)
+    together = sum(SHARES[name] for name in ordered)
     for at, name in enumerate(ordered):
-        share = SHARES[name] / sum(SHARES[other] for other in ordered[at:])
-        limit = None if asked.tokens is None else (asked.tokens - tokens) * share
+        left = sum(SHARES[other] for other in ordered[at:])
+        limit = (
+            None
+            if asked.tokens is None
+            else SHARES[name] * max(asked.tokens / together, (asked.tokens - tokens) / left)
+        )
         wrote = write(sources[name], asked.out / f"{name}.jsonl", limit=limit, size=size, without=without)
         tokens += wrote.tokens
         counted = f", {wrote.tokens:,} tokens" if asked.tokens is not None else ""

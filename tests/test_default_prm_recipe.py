@@ -219,6 +219,7 @@ def test_samples_and_candidates_join_the_mixture(recipe, monkeypatch, capsys, tm
         samples,
         "--candidates",
         candidates,
+        "--train-on-candidates",
         "--tokens",
         99999,
         "--base",

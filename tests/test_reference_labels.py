@@ -30,7 +30,7 @@ def test_a_result_that_no_worked_solution_holds():
     )
     # The problem's own numbers are no results: 4 + 8 = 12 is suspect though 12 is given.
     assert located("She buys 4 + 8 = 12 boxes.", "12 + 20 = 32") == (0, "result")
-    assert located("She has 20 - 8 = 12 pens.") == (0, "number")
+    assert located("She has 20 - 8 = 12 pens.") == (0, "result")
     assert located("She has 5 * 4 - 20 + 5 = 5 pens.", "The answer is 5.") == (0, "result")
 
 
@@ -99,7 +99,7 @@ def test_labels_carry_their_reason_and_confidence():
 
 
 def test_settings_are_checked():
-    with pytest.raises(SettingError, match="before=1.5"):
+    with pytest.raises(SettingError, match="expected a number in"):
         Precision(before=1.5)
 
 
