@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from stepmark import split
 from stepmark.labels.contrast import contrasts
+from stepmark.labels.exact import exact_labels
 from stepmark.labels.reference import label_by_reference
 from stepmark.labels.slips import NUMBER, compute, number_of
 from stepmark.problems.gsm8k import Worked, read_gsm8k
@@ -83,8 +84,11 @@ def _contrasts(
     numbered: Iterable[tuple[int, Worked]], seed: int, passes: int = 1
 ) -> Iterator[list[LabelledSolution]]:
     for number, worked in numbered:
-        seeds = (seed * 1_000_003 + number + k * 500_009_003 for k in range(passes))
-        yield [row for one in seeds for row in contrasts(worked, random.Random(one))]
+        seeds = [seed * 1_000_003 + number + k * 500_009_003 for k in range(passes)]
+        rows = [row for one in seeds for row in contrasts(worked, random.Random(one))]
+        # A solution that cannot be written as prose keeps its own words.
+        plain = (row for one in seeds for row in exact_labels(worked, random.Random(one)))
+        yield rows or list(dict.fromkeys(plain))
 
 
 def normal(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from stepmark.cli import main
+from stepmark.labels.contrast import contrasts
+from stepmark.problems.gsm8k import Worked
+from stepmark.records import Problem
 from stepmark.training.sources import training_rows
 from tiny_base import write_base
 
@@ -119,6 +123,17 @@ def test_the_mixture_and_what_is_held_out_of_it(recipe, monkeypatch, capsys, tmp
     written(recipe, monkeypatch, capsys, tmp_path, again, "--tokens", 4000, "--held-out", 3, "--base", base)
     for file in sorted(out.iterdir()):
         assert file.read_bytes() == (again / file.name).read_bytes()
+
+
+def test_what_cannot_be_written_as_prose_keeps_its_own_words(recipe):
+    lines = ("They split it.", "Each gets a third.", "They eat <<6/3=2>>2 each.")
+    worked = Worked(problem=Problem(text="Three share 6 pies. How many each?", answer="2"), lines=lines)
+    assert list(contrasts(worked, random.Random(0))) == []
+    (rows,) = recipe._contrasts([(0, worked)], 0, passes=3)
+    texts = [row.solution.texts for row in rows]
+    assert len(set(texts)) == len(texts)
+    right = [row.solution.texts[-1] for row in rows if row.judgements[-1][0].rating == 1]
+    assert right == ["They split it.", "Each gets a third.", "They eat 2 each.", "The answer is 2."]
 
 
 def test_problems_that_are_tested_on_are_left_out(recipe, monkeypatch, capsys, tmp_path):
