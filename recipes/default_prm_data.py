@@ -15,7 +15,7 @@ problem says what each is for (`part_of`): training (with --train-on-candidates;
 threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
 --benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
 
-`docs/exact.md` says what the rows are, `docs/default-prm.md` what came of them.
+`docs/exact.md` describes the rows, `docs/default-prm.md` the sources, the noise of the labels and the results.
 """
 
 # ruff: noqa: T201
@@ -48,6 +48,8 @@ SHARES = {"gsm8k": 0.60, "svamp": 0.12, "prm800k": 0.28, "samples": 0.20}
 """Of the tokens, relative to each other."""
 OTHERS = 4
 """Right samples of a problem that its wrong samples are compared with."""
+DOUBT = 1 / 3
+"""Votes of each kind that are added to people's: where one teacher named a step, another finds the solution right so far in 20 % (docs/default-prm.md)."""
 GRAM = 13
 """Words in a row that two problems must share to count as the same."""
 JOINED = 0.5
@@ -128,7 +130,7 @@ def sampled(
 ) -> list[list[LabelledSolution]]:
     """Samples of models by problem, with soft labels: the probability that a step is right, as `share`.
 
-    Where people named the first error, the share of them who did not name this step or an earlier one. Else by the final answer, and where it is
+    Where people named the first error, the share of them who named a later step, with `DOUBT`. Else by the final answer, and where it is
     wrong, by the worked solution and right samples of the same problem.
 
     Args:
@@ -197,7 +199,10 @@ def _sample(row: Mapping[str, Any], references: Sequence[str]) -> LabelledSoluti
         problem=replace(solution.problem, source=row.get("source"), answer=row.get("answer")),
     )
     if named:
-        shares = [sum(first > at for first in named) / len(named) for at in range(max(named) + 1)]
+        shares = [
+            (sum(first > at for first in named) + DOUBT) / (len(named) + 2 * DOUBT)
+            for at in range(max(named) + 1)
+        ]
         judged = [(_soft("human", share, f"{len(named)} named the first error"),) for share in shares]
         return LabelledSolution(
             solution=solution, judgements=(*judged, *((),) * (len(solution.steps) - len(judged)))

@@ -174,11 +174,18 @@ def test_samples_become_soft_labels(recipe):
     (group, other) = recipe.sampled(rows, {recipe.normal(problem): [reference]})
     assert other == []
     shares = [[[j.share for j in step] for step in row.judgements] for row in group]
-    assert shares == [
-        [[0.75], [0.22], []],  # located: the result 240, of which 0.78 are at or after the first error
-        [[0.6667], [0.0], []],  # one of three people named step 0, the others step 1
-        [[0.97], [0.97]],
-    ]
+    assert (
+        shares
+        == [
+            [[0.75], [0.22], []],  # located: the result 240, of which 0.78 are at or after the first error
+            [
+                [0.6364],
+                [0.0909],
+                [],
+            ],  # 7/11 and 1/11: one of three people named step 0, two step 1; a third of a vote is added to each side
+            [[0.97], [0.97]],
+        ]
+    )
     assert {j.kind for row in group for step in row.judgements for j in step} == {"value"}
     assert group[0].judgements[1][0].note == "result: 12 * 20 = 240: no worked solution comes to this"
 
