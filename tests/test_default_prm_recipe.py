@@ -290,10 +290,13 @@ def test_the_script_and_its_commands_know_the_same_flags(recipe, monkeypatch, ca
 def test_its_rows_make_a_grader(recipe, monkeypatch, capsys, tmp_path):
     """The recipe's own flags, on a base of two small layers."""
     base, out = write_base(tmp_path / "base", context=512), tmp_path / "rows"
-    written(recipe, monkeypatch, capsys, tmp_path, out, "--held-out", 3)
+    problem = "Ann has 11 pens. She buys 3 boxes of 4 pens each. How many pens has she?"
+    wrong = {"problem": problem, "solution": "3 * 4 = 12\n11 * 12 = 132", "correct": False}
+    samples = file_of(tmp_path / "samples.jsonl", [wrong, {**wrong, "problem": "new", "first_errors": [1]}])
+    written(recipe, monkeypatch, capsys, tmp_path, out, "--held-out", 3, "--samples", samples)
     text = (ROOT / "recipes" / "default_prm.sh").read_text().replace("\\\n", " ")
     (line,) = [one for one in text.splitlines() if one.strip().startswith("stepmark train")]
-    rows = " ".join(str(out / f"{name}.jsonl") for name in ("gsm8k", "svamp", "prm800k"))
+    rows = " ".join(str(out / f"{name}.jsonl") for name in ("gsm8k", "svamp", "prm800k", "samples"))
     line = line.replace("${rows[@]}", rows).replace("$out/rows", str(out))
     words = line.replace('"', "").partition("${WARM")[0].split()[1:]
     words[words.index("--frozen-layers") + 1] = "1"
