@@ -7,7 +7,9 @@
 # prm800k/phase1_train.jsonl.gz, and for the figures the development halves of benchmarks/default_prm.py. Every line can be killed and run
 # again; it goes on where it was. --quick shows that it runs, and makes no grader.
 #
-# TOKENS: distinct tokens of data. MINUTES: end training by the clock. WARM: an adapter to start from ("default" for the PRM that ships).
+# TOKENS: distinct tokens of data. PASSES: trees of errors a worked problem. MINUTES: end training by the clock. WARM: an adapter to start from
+# ("default" for the PRM that ships). SAMPLES: files of solutions that models wrote (recipes/default_prm_data.py --samples).
+# CANDIDATES=train: train on samples on GSM8K test problems too, if the benchmarks' files here are whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=()
@@ -22,15 +24,34 @@ tokens=${tokens:-900000}
 held=135
 [ ${#quick[@]} -eq 0 ] || held=8
 
-if [ ! -e "$out/rows/prm800k.jsonl" ]; then
+# What is here of the other data: problems that nothing is trained on, and samples.
+more=()
+for name in processbench/gsm8k.dev processbench/math.dev math/math500; do
+    [ ! -e "$data/$name.jsonl.gz" ] || more+=(--benchmark "$data/$name.jsonl.gz")
+done
+for name in gsm8k/test prm800k/phase1_test; do
+    [ ! -e "$data/$name.jsonl.gz" ] || more+=(--test "$data/$name.jsonl.gz")
+done
+name=gsm8k/candidates_16_models.dev
+[ ! -e "$data/$name.jsonl.gz" ] || more+=(--candidates "$data/$name.jsonl.gz")
+[ "${CANDIDATES:-}" != train ] || more+=(--train-on-candidates)
+for file in ${SAMPLES:-}; do
+    more+=(--samples "$file")
+done
+
+if [ ! -e "$out/rows/done" ]; then
     python recipes/default_prm_data.py "$out/rows" --gsm8k "$data/gsm8k/train.jsonl.gz" --svamp "$data/math/svamp.jsonl.gz" \
-        --prm800k "$data/prm800k/phase1_train.jsonl.gz" --tokens "$tokens" --held-out "$held"
+        --prm800k "$data/prm800k/phase1_train.jsonl.gz" --tokens "$tokens" --passes "${PASSES:-1}" --held-out "$held" \
+        ${more[@]+"${more[@]}"}
+    touch "$out/rows/done"
 fi
+rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)
+[ ! -e "$out/rows/samples.jsonl" ] || rows+=("$out/rows/samples.jsonl")
 
 # One logit at a mark after each step, and the language-modelling loss of right steps' numbers and words of quantity beside it. The map and
 # the threshold are fitted on whole solutions of other problems, half of them people's ratings of a model's.
 if [ ! -e "$out/prm" ]; then
-    stepmark train "$out/rows/gsm8k.jsonl" "$out/rows/svamp.jsonl" "$out/rows/prm800k.jsonl" --held-out-data "$out/rows/held_out.jsonl" \
+    stepmark train "${rows[@]}" --held-out-data "$out/rows/held_out.jsonl" \
         --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --objective hard --set language_weight=0.3 \
         --set language_tokens=quantities \
         --epochs 1 --token-budget 1024 --max-tokens 512 --evaluations 2 --tune-threshold \

@@ -1,34 +1,57 @@
 """The step labels that the default PRM is trained on: right steps beside wrong ones, from worked problems, and people's ratings.
 
     python recipes/default_prm_data.py OUT --gsm8k train.jsonl.gz [--svamp svamp.jsonl.gz] [--prm800k phase1_train.jsonl.gz]
-        [--tokens 900000] [--held-out 135] [--seed 0]
+        [--samples samples.jsonl …] [--candidates candidates.jsonl.gz] [--benchmark problems.jsonl.gz …] [--test problems.jsonl.gz …]
+        [--tokens 10000000] [--passes 1] [--held-out 135] [--seed 0]
 
-Writes `gsm8k.jsonl`, `svamp.jsonl` and `prm800k.jsonl` in the folder OUT, in the layout that `stepmark train` reads, and `held_out.jsonl`:
-whole solutions of other problems, of GSM8K and of PRM800K in equal parts, one right and one that ends at an error of each. With `--tokens`
-the sources are cut to their shares of so many distinct tokens, problem by problem. A function of its seed. `docs/exact.md` says what the rows
-are, `docs/default-prm.md` what came of them.
+Writes `gsm8k.jsonl`, `svamp.jsonl`, `prm800k.jsonl` and `samples.jsonl` in the folder OUT, in the layout that `stepmark train` reads, and
+`held_out.jsonl`: whole solutions of other problems, of GSM8K and of PRM800K in equal parts, one right and one that ends at an error of each.
+With `--tokens` the sources are cut to their shares of so many distinct tokens, problem by problem. A function of its seed.
+
+--samples: solutions that models wrote, `{"problem", "solution" or "steps", "correct"}`, and where there are any `"reference"` (a worked
+solution), `"first_errors"` (what people named, from 0), `"source"` and `"model"`. First errors are located by `stepmark.labels.reference`.
+--candidates: GSM8K test problems with samples of many models (`{"question", "gold", "candidates": [{"model", "text", "correct"}]}`). A hash of the
+problem says what each is for (`part_of`): training (with --train-on-candidates; give the whole of every benchmark then), the choice of the
+threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
+--benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
+
+`docs/exact.md` describes the rows, `docs/default-prm.md` the sources, the noise of the labels and the results.
 """
 
 # ruff: noqa: T201
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from stepmark import split
 from stepmark.labels.contrast import contrasts
-from stepmark.labels.slips import compute
+from stepmark.labels.exact import exact_labels
+from stepmark.labels.reference import label_by_reference
+from stepmark.labels.slips import NUMBER, compute, number_of
 from stepmark.problems.gsm8k import Worked, read_gsm8k
-from stepmark.records import Judgement, LabelledSolution, Problem
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
 from stepmark.store import atomic_rows, read_rows
 
-SHARES = {"gsm8k": 0.60, "svamp": 0.12, "prm800k": 0.28}
-"""Of the tokens."""
+Item = TypeVar("Item")
+
+SHARES = {"gsm8k": 0.60, "svamp": 0.12, "prm800k": 0.28, "samples": 0.20}
+"""Of the tokens, relative to each other."""
+OTHERS = 4
+"""Right samples of a problem that its wrong samples are compared with."""
+DOUBT = 1 / 3
+"""Votes of each kind that are added to people's: where one teacher named a step, another finds the solution right so far in 20 % (docs/default-prm.md)."""
+GRAM = 13
+"""Words in a row that two problems must share to count as the same."""
 JOINED = 0.5
 """Share of PRM800K's step borders that are taken away: people cut more finely than models do."""
 MAX_TOKENS = 512
@@ -59,9 +82,155 @@ def write_contrasts(problems: Iterable[Worked], out: Path, seed: int) -> int:
     return write(_contrasts(enumerate(problems), seed), out).rows
 
 
-def _contrasts(numbered: Iterable[tuple[int, Worked]], seed: int) -> Iterator[list[LabelledSolution]]:
+def _contrasts(
+    numbered: Iterable[tuple[int, Worked]], seed: int, passes: int = 1
+) -> Iterator[list[LabelledSolution]]:
     for number, worked in numbered:
-        yield list(contrasts(worked, random.Random(seed * 1_000_003 + number)))
+        seeds = [seed * 1_000_003 + number + k * 500_009_003 for k in range(passes)]
+        rows = [row for one in seeds for row in contrasts(worked, random.Random(one))]
+        # A solution that cannot be written as prose keeps its own words.
+        plain = (row for one in seeds for row in exact_labels(worked, random.Random(one)))
+        yield rows or list(dict.fromkeys(plain))
+
+
+def normal(text: str) -> str:
+    """A problem's words, for comparing: lower case, without signs."""
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+class Problems:
+    """Problems that others are compared with: the same words, or `GRAM` words in a row."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        """Read the problems of files, whatever their column is called."""
+        names = ("problem", "question", "original_question", "modified_question", "instruction")
+        rows = (row.data for file in files for row in read_rows(str(file)))
+        self._texts = {normal(str(row[name])) for row in rows for name in names if row.get(name)}
+        self._grams = {gram for text in self._texts for gram in _grams(text)}
+
+    def __contains__(self, problem: object) -> bool:
+        """Whether a problem is one of them."""
+        text = normal(str(problem))
+        return text in self._texts or any(gram in self._grams for gram in _grams(text))
+
+
+def _grams(text: str) -> list[tuple[str, ...]]:
+    words = text.split()
+    return [tuple(words[i : i + GRAM]) for i in range(len(words) - GRAM + 1)]
+
+
+def part_of(problem: str) -> Literal["training", "threshold", "best-of-N"]:
+    """What a candidates problem is for, by the SHA-256 of its normalised words modulo 10: 0 to 2, 3 to 5, 6 to 9."""
+    part = int(hashlib.sha256(normal(problem).encode()).hexdigest()[:8], 16) % 10
+    return "training" if part < 3 else "threshold" if part < 6 else "best-of-N"
+
+
+def sampled(
+    rows: Iterable[Mapping[str, Any]], worked: Mapping[str, Sequence[str]]
+) -> list[list[LabelledSolution]]:
+    """Samples of models by problem, with soft labels: the probability that a step is right, as `share`.
+
+    Where people named the first error, the share of them who named a later step, with `DOUBT`. Else by the final answer, and where it is
+    wrong, by the worked solution and right samples of the same problem.
+
+    Args:
+        rows: as `--samples`.
+        worked: worked solutions by normalised problem.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[normal(row["problem"])].append(row)
+    return [
+        [
+            made
+            for row in group
+            if (made := _sample(row, _references(group, worked.get(name, ())))) is not None
+        ]
+        for name, group in groups.items()
+    ]
+
+
+def candidates(
+    file: Path, benchmark: Problems
+) -> dict[Literal["training", "threshold", "best-of-N"], list[dict[str, Any]]]:
+    """Samples of many models on GSM8K test problems, by what their problem is for; those of a benchmark's problems are for best-of-N alone."""
+    parts: dict[Literal["training", "threshold", "best-of-N"], list[dict[str, Any]]] = {
+        "training": [],
+        "threshold": [],
+        "best-of-N": [],
+    }
+    for row in read_rows(str(file)):
+        problem = str(row.data["question"])
+        part = "best-of-N" if problem in benchmark else part_of(problem)
+        parts[part] += [
+            {
+                "problem": problem,
+                "solution": sample["text"],
+                "answer": str(row.data["gold"]),
+                "correct": sample["correct"],
+                "model": sample["model"],
+                "source": "GSM8K test candidates",
+            }
+            for sample in row.data["candidates"]
+            if str(sample["text"]).strip()
+        ]
+    return parts
+
+
+def _references(group: Sequence[Mapping[str, Any]], worked: Sequence[str]) -> list[str]:
+    given = dict.fromkeys([*worked, *(row["reference"] for row in group if row.get("reference"))])
+    right = [_text(row) for row in group if row.get("correct")]
+    return [*given, *dict.fromkeys(right[:OTHERS])]
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return row["solution"] if "solution" in row else "\n".join(row["steps"])
+
+
+def _sample(row: Mapping[str, Any], references: Sequence[str]) -> LabelledSolution | None:
+    text, correct, named = _text(row), row.get("correct"), row.get("first_errors")
+    if correct is None or not text.strip():
+        return None
+    steps = row["steps"] if "steps" in row else split(text).steps
+    solution = Solution.of(row["problem"], steps)
+    solution = replace(
+        solution,
+        source=row.get("model"),
+        problem=replace(solution.problem, source=row.get("source"), answer=row.get("answer")),
+    )
+    if named:
+        shares = [
+            (sum(first > at for first in named) + DOUBT) / (len(named) + 2 * DOUBT)
+            for at in range(max(named) + 1)
+        ]
+        judged = [(_soft("human", share, f"{len(named)} named the first error"),) for share in shares]
+        return LabelledSolution(
+            solution=solution, judgements=(*judged, *((),) * (len(solution.steps) - len(judged)))
+        )
+    if not correct and (not references or _ends_in(text, str(row.get("answer") or ""))):
+        return None  # nothing to compare with, or a right answer that the set's own check did not see
+    labelled = label_by_reference(solution, references, correct=correct)
+    if labelled is None:
+        return None
+    return replace(
+        labelled, judgements=tuple(tuple(_softened(j) for j in step) for step in labelled.judgements)
+    )
+
+
+def _ends_in(text: str, answer: str) -> bool:
+    """Whether the last number of a text is the reference answer."""
+    shown, value = NUMBER.findall(text), compute(answer)
+    return bool(shown) and number_of(shown[-1]) == value
+
+
+def _softened(judgement: Judgement) -> Judgement:
+    """A rating with its confidence as the probability that the step is right."""
+    sure = judgement.confidence or 0.0
+    return _soft(judgement.judge, sure if judgement.rating == 1 else 1 - sure, judgement.note)
+
+
+def _soft(judge: str, share: float, note: str | None) -> Judgement:
+    return Judgement(kind="value", judge=judge, share=round(share, 4), note=note)
 
 
 class Wrote(NamedTuple):
@@ -205,7 +374,15 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, required=True)
     parser.add_argument("--svamp", type=Path)
     parser.add_argument("--prm800k", type=Path)
+    parser.add_argument("--samples", type=Path, nargs="+", action="extend", default=[])
+    parser.add_argument("--candidates", type=Path)
+    parser.add_argument(
+        "--train-on-candidates", action="store_true", help="their training part joins the samples"
+    )
+    parser.add_argument("--benchmark", type=Path, nargs="+", action="extend", default=[])
+    parser.add_argument("--test", type=Path, nargs="+", action="extend", default=[])
     parser.add_argument("--tokens", type=int)
+    parser.add_argument("--passes", type=int, default=1, help="trees of errors a worked problem")
     parser.add_argument("--held-out", type=int, default=0, help="problems of GSM8K, and as many of PRM800K")
     parser.add_argument("--base", default="stepmark:smollm2-135m-instruct", help="whose tokens are counted")
     parser.add_argument("--seed", type=int, default=0)
@@ -213,28 +390,44 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     size = (lambda group: 0) if asked.tokens is None else _tokens_of(asked.base)
 
+    benchmark, tests = Problems(asked.benchmark), Problems(asked.test)
+
+    def is_new(source: str, items: Iterable[Item], text: Callable[[Item], str]) -> list[Item]:
+        """What is of no benchmark's and no test set's problem."""
+        every = list(items)
+        new = [item for item in every if text(item) not in benchmark and text(item) not in tests]
+        if len(new) < len(every):
+            print(
+                f"{source}: left out {len(every) - len(new):,} of {len(every):,}, of problems that are tested on"
+            )
+        return new
+
     held: list[LabelledSolution] = []
-    gsm8k = list(enumerate(read_gsm8k(asked.gsm8k)))
+    gsm8k = is_new("gsm8k", enumerate(read_gsm8k(asked.gsm8k)), lambda item: item[1].problem.text)
+    worked = {normal(item.problem.text): ["\n".join(item.lines)] for _, item in gsm8k}
     gsm8k_held: set[int] = set()
     if asked.tokens is not None or asked.held_out:
         # By chance: cut short, the first problems of a file are no fair share of it.
         random.Random(asked.seed).shuffle(gsm8k)
-    for number, worked in gsm8k:
+    for number, one in gsm8k:
         if len(gsm8k_held) == asked.held_out:
             break
-        pair = held_contrast(worked, random.Random(-1 - number))
+        pair = held_contrast(one, random.Random(-1 - number))
         held += pair
         gsm8k_held |= {number} if pair else set()
     sources: dict[str, Iterable[Sequence[LabelledSolution]]] = {
-        "gsm8k": _contrasts(((n, w) for n, w in gsm8k if n not in gsm8k_held), asked.seed)
+        "gsm8k": _contrasts(((n, w) for n, w in gsm8k if n not in gsm8k_held), asked.seed, asked.passes)
     }
     if asked.svamp is not None:
-        svamp = list(enumerate(read_svamp(asked.svamp)))
+        svamp = is_new("svamp", enumerate(read_svamp(asked.svamp)), lambda item: item[1].problem.text)
+        worked |= {normal(item.problem.text): ["\n".join(item.lines)] for _, item in svamp}
         if asked.tokens is not None:
             random.Random(asked.seed).shuffle(svamp)
-        sources["svamp"] = _contrasts(svamp, asked.seed)
+        sources["svamp"] = _contrasts(svamp, asked.seed, asked.passes)
     if asked.prm800k is not None:
-        groups = rated(asked.prm800k, asked.seed)
+        groups = is_new(
+            "prm800k", rated(asked.prm800k, asked.seed), lambda group: group[0].solution.problem.text
+        )
         random.Random(asked.seed).shuffle(groups)
         finished = frozenset(
             row.solution.steps[-1].text.strip()
@@ -249,16 +442,46 @@ def main() -> None:
             if not pair:
                 rest.append(group)
         sources["prm800k"] = rest
+    samples: list[Mapping[str, Any]] = is_new(
+        "samples",
+        (row.data for file in asked.samples for row in read_rows(str(file))),
+        lambda row: str(row["problem"]),
+    )
+    if asked.candidates is not None:
+        parts = candidates(asked.candidates, benchmark)
+        if asked.train_on_candidates:
+            samples += parts["training"]
+        with atomic_rows(asked.out / "threshold.jsonl") as line:
+            for row in parts["threshold"]:
+                line(row)
+        names = sorted({row["problem"] for row in parts["best-of-N"]})
+        (asked.out / "best_of_n.txt").write_text("".join(f"{name}\n" for name in names))
+        print("candidates: " + ", ".join(f"{len(rows):,} samples for {part}" for part, rows in parts.items()))
+    if samples:
+        grouped = sampled(samples, worked)
+        random.Random(asked.seed).shuffle(grouped)
+        sources["samples"] = grouped
     without = frozenset(row.solution.problem.text for row in held)
     if held:
         wrote = write([held], asked.out / "held_out.jsonl")
         print(f"held out: {wrote.rows} solutions of {len(without)} problems")
-    together = sum(SHARES[name] for name in sources)
-    for name, one in sources.items():
-        limit = None if asked.tokens is None else asked.tokens * SHARES[name] / together
-        wrote = write(one, asked.out / f"{name}.jsonl", limit=limit, size=size, without=without)
+    tokens = 0
+    # The smallest share first: what a source lacks goes to those after it.
+    ordered = sorted(sources, key=SHARES.__getitem__)
+    together = sum(SHARES[name] for name in ordered)
+    for at, name in enumerate(ordered):
+        left = sum(SHARES[other] for other in ordered[at:])
+        limit = (
+            None
+            if asked.tokens is None
+            else SHARES[name] * max(asked.tokens / together, (asked.tokens - tokens) / left)
+        )
+        wrote = write(sources[name], asked.out / f"{name}.jsonl", limit=limit, size=size, without=without)
+        tokens += wrote.tokens
         counted = f", {wrote.tokens:,} tokens" if asked.tokens is not None else ""
         print(f"{name}: {wrote.rows:,} rows of {wrote.problems:,} problems{counted}", flush=True)
+    if asked.tokens is not None:
+        print(f"together: {tokens:,} distinct tokens")
 
 
 if __name__ == "__main__":
