@@ -39,7 +39,6 @@ PURPOSES: dict[str, str] = {
 """What each extra is for."""
 _SIGNS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 _FASTER = {"avx512f": "AVX-512", "avx512_bf16": "AVX-512 bf16", "amx_bf16": "AMX bf16"}
-_HUB = "huggingface.co"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,6 @@ class Check:
     state: State
     text: str
     todo: str | None = None
-    """The line to type."""
 
 
 def doctor_command(
@@ -216,19 +214,18 @@ def check_hub() -> Check:
     """The Hugging Face hub: its cache, whether there is a token, and whether it answers."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     has_token = bool(os.environ.get("HF_TOKEN")) or (home / "token").is_file()
-    text = (
-        f"cache {home / 'hub'}, {'a token' if has_token else 'no token (private and gated models need one)'}"
-    )
+    text = f"cache {home / 'hub'}, {'a token' if has_token else 'no token (gated models need one)'}"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return Check(name="hub", state="ok", text=f"{text}, offline by HF_HUB_OFFLINE")
     import httpx
 
     try:
-        httpx.head(f"https://{_HUB}", timeout=3)
+        httpx.head("https://huggingface.co", timeout=3)
     except httpx.HTTPError as error:
         todo = "only for models of the hub: connect, or set HF_HUB_OFFLINE=1"
-        return Check(name="hub", state="missing", text=f"{text}; {_HUB} does not answer ({error})", todo=todo)
-    return Check(name="hub", state="ok", text=f"{text}; {_HUB} answers")
+        text += f"; huggingface.co does not answer ({error})"
+        return Check(name="hub", state="missing", text=text, todo=todo)
+    return Check(name="hub", state="ok", text=f"{text}; huggingface.co answers")
 
 
 def check_grading() -> Check:
