@@ -10,9 +10,11 @@ from cyclopts import App, Parameter
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
+from stepmark.labels.consensus import consensus, parse_source_kinds
 from stepmark.labels.labelling import Labeller
 from stepmark.labels.methods import METHODS
 from stepmark.labels.solutions import label
+from stepmark.labels.variants import exact
 from stepmark.models.policies import check_policy, load_policy
 
 app = App(
@@ -49,6 +51,21 @@ def _run(call: Call) -> int:
     return 0
 
 
+def _run_exact(call: Call) -> int:
+    settings = dict(call.settings)
+    file = call.inputs[0] if call.inputs else None
+    report(exact(file, out=settings.pop("out") or "-", **settings).summary)
+    return 0
+
+
+def _run_consensus(call: Call) -> int:
+    settings = dict(call.settings)
+    if settings["source_kinds"] is not None:
+        settings["source_kinds"] = parse_source_kinds(settings["source_kinds"])
+    report(consensus(call.inputs, out=settings.pop("out") or "-", **settings).summary)
+    return 0
+
+
 def _command(name: str | None, summary: str) -> Callable[..., int]:
     """The command of a method; None: of any, by its name."""
     labeller: Callable[[], Labeller] | None = None if name is None else METHODS[name]
@@ -72,12 +89,24 @@ def _command(name: str | None, summary: str) -> Callable[..., int]:
 for _name, _summary in _SUMMARIES.items():
     app.command(_command(_name, _summary), name=_name)
 app.command(
-    "stepmark.cli.label_exact:exact_command",
+    command(
+        exact,
+        _run_exact,
+        file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list",
+        required=False,
+        common=("out", "arithmetic", "wrong", "kinds", "seed", "split", "columns", "keep_going"),
+    ),
     name="exact",
     help="Errors put on purpose into right solutions; needs no model.",
 )
 app.command(
-    "stepmark.cli.label_consensus:consensus_command",
+    command(
+        consensus,
+        _run_consensus,
+        file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
+        many=True,
+        common=("out", "rule", "sources", "least", "values", "same_names", "columns"),
+    ),
     name="consensus",
     help="What several labelled files of the same solutions agree on.",
 )

@@ -19,10 +19,19 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 
-from stepmark.cli.paths import FileOrDash
 from stepmark.errors import SettingError, UsageError
 from stepmark.models.lazy import Lazy
 from stepmark.store import parse_columns
+
+
+def _only_a_dash(type_: object, value: str | None) -> None:
+    # With leading hyphens allowed, a misspelt option in front of the file would be taken for the file.
+    if value is not None and value.startswith("-") and value != "-":
+        raise ValueError(f"There is no option {value}; a file of that name is written ./{value}")
+
+
+FileOrDash = Annotated[str, Parameter(allow_leading_hyphen=True, validator=_only_a_dash)]
+"""A file's name, or "-"."""
 
 COMMON = Group("Common", sort_key=1)
 DATA = Group("Data", sort_key=2)

@@ -8,6 +8,8 @@ from typing import final
 from stepmark import batching, errors
 from stepmark.labels import (
     bayes,
+    consensus,
+    contrast,
     first_error,
     formulas,
     judge,
@@ -16,6 +18,7 @@ from stepmark.labels import (
     rollout,
     solutions,
     tree,
+    variants,
 )
 
 __all__ = ["label"]
@@ -35,6 +38,12 @@ class LabelAPI:
     RolloutTree = tree.RolloutTree
     Judge = judge.Judge
     Formulas = formulas.Formulas
+    ExactErrors = variants.ExactErrors
+    Consensus = consensus.Consensus
+    exact = staticmethod(variants.exact)
+    consensus = staticmethod(consensus.consensus)
+    worked_of = staticmethod(variants.worked_of)
+    contrasts = staticmethod(contrast.contrasts)
     Rollouts = labelling.Rollouts
     RatePrior = posterior.RatePrior
     Labelling = labelling.Labelling
