@@ -428,7 +428,8 @@ class BestOfN(Evaluation):
                 raise KeyboardInterrupt(
                     f"what was sampled is kept in {run.folder}; the same command continues"
                 ) from None
-            out.finish({"policy": policy.name})
+            # Under a name of its own: the manifest has the policy as the caller named it.
+            out.finish({"policy_name": policy.name})
         return path
 
 
