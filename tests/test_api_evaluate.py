@@ -11,6 +11,7 @@ import scripted_prms
 import stepmark
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.problems.arithmetic import arithmetic_problems
 
 PRM = "scripted_prms:arithmetic"
 RIGHT, WRONG = "2 + 3 = 5", "2 + 3 = 6"
@@ -239,5 +240,24 @@ def test_what_is_refused(call, kind, said):
 def test_a_setting_out_of_its_range():
     with pytest.raises(SettingError, match="bins=0: expected 1 or more"):
         stepmark.evaluate.Calibration(bins=0)
+    with pytest.raises(SettingError, match="only='truncated': expected a list, each a text"):
+        stepmark.evaluate.Robustness(only="truncated")
+    assert stepmark.evaluate.SearchContest(budgets=[100, 200]).budgets == [100, 200]
     with pytest.raises(UsageError, match="PRMBench is measured at a number, argmax"):
         stepmark.evaluate.PRMBench(threshold="oracle")
+
+
+def test_a_search_writes_what_its_command_writes():
+    made = arithmetic_problems(2, seed=3, steps=(3, 5))
+    rows = [{"id": one.id, "problem": one.text, "answer": str(one.answer)} for one in made]
+    data, policy, prm = write(rows), "search_models:policy", "search_models:truth"
+    words = ["--policy", policy, "--prm", prm, "--budgets", "150", "400", "--methods", "beam"]
+    words += ["--pilot", "1", "--expand", "2", "--resamples", "100", "--out", "a"]
+    assert main(["evaluate", "search", "--data", data, *words]) == 0
+    method = stepmark.evaluate.SearchContest(
+        budgets=(150.0, 400.0), methods=("beam",), pilot=1, shape=stepmark.evaluate.Shape(expand=2)
+    )
+    result = evaluate(method, data, prm=prm, policy=policy, out="b")
+    for name in ("result.json", "result.md", "report.html"):
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
+    assert {"accuracy/beam/150", "spent/majority/400"} <= result.figures.keys()

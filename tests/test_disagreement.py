@@ -268,7 +268,7 @@ def test_what_cannot_be_answered_is_refused():
         evaluate(HAND, process="scores")
     with pytest.raises(UsageError, match="is for a PRM's scores"):
         evaluate(HAND, threshold="0.3")
-    with pytest.raises(UsageError, match="--show 0"):
+    with pytest.raises(UsageError, match="show=0: expected 1 or more"):
         evaluate(HAND, show=0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -131,7 +131,7 @@ def expected(annotation: Any) -> str:
         return _listed([str(choice) for choice in get_args(annotation)])
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(expected(part) for part in get_args(annotation) if part is not type(None))
-    if get_origin(annotation) is tuple:
+    if get_origin(annotation) in (tuple, Sequence):
         return f"a list, each {expected(get_args(annotation)[0])}"
     if get_origin(annotation) is Mapping:
         return f"names, each with {expected(get_args(annotation)[1])}"

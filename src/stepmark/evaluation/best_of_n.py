@@ -229,7 +229,7 @@ class BestOfN(Evaluation):
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
     isolation: Isolation | None = None
     """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
-    sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    sizes: Sequence[Annotated[int, Field(ge=1)]] = ()
     """The N to report. Default: 1, 2, 4, … and all."""
     split: str = "auto"
     """How texts are split into steps: auto, line, blank-line, numbered, sentence, code, whole."""
@@ -284,7 +284,7 @@ class BestOfN(Evaluation):
                 outcomes[row.case.id] = score
             if row.steps is not None and row.steps.solution_tokens is not None:
                 outcome_tokens[row.case.id] = (row.steps.problem_tokens or 0) + row.steps.solution_tokens
-        counting = Counting(sizes=self.sizes or None, seed=run.seed)
+        counting = Counting(sizes=tuple(self.sizes) or None, seed=run.seed)
         how = headline(sheet)
         items = best_of_n_items.items(
             candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
@@ -428,7 +428,8 @@ class BestOfN(Evaluation):
                 raise KeyboardInterrupt(
                     f"what was sampled is kept in {run.folder}; the same command continues"
                 ) from None
-            out.finish({"policy": policy.name})
+            # Under a name of its own: the manifest has the policy as the caller named it.
+            out.finish({"policy_name": policy.name})
         return path
 
 

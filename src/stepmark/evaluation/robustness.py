@@ -47,7 +47,7 @@ class Robustness(Evaluation):
     """
 
     name: ClassVar[str] = "robustness"
-    only: tuple[str, ...] = ()
+    only: Sequence[str] = ()
     """These perturbations only (docs: robustness). Default: all."""
     aggregate: str | None = None
     """How step scores become the solution's score. Default: the PRM's own."""

@@ -73,13 +73,13 @@ class SearchContest(Evaluation):
 
     name: ClassVar[str] = "search"
     models: ClassVar[tuple[str, ...]] = ("prm", "policy")
-    budgets: tuple[float, ...]
+    budgets: Sequence[float]
     """What a problem may cost, one point of each curve: 500 1000 2000 4000."""
     unit: Unit = "tokens"
     """Of the budgets: tokens of policy and PRM together, or operations of both (needs the numbers of parameters)."""
-    methods: tuple[str, ...] = ()
+    methods: Sequence[str] = ()
     """Which methods; majority and best-of-n are always among them. Default: all. A search of your own as package.module:Class."""
-    own_settings: tuple[str, ...] = ()
+    own_settings: Sequence[str] = ()
     """A field of your own search, as name=value; once for each. With several of your own: package.module:Class.name=value."""
     seeds: Annotated[int, Field(ge=1)] = 1
     """Run everything so often, with other samples: accuracies are means over them, and their spread is shown."""
@@ -132,7 +132,7 @@ class SearchContest(Evaluation):
         theirs = self._own()
         names = tuple(name for name in self.methods if name not in theirs) if self.methods else METHODS
         contest_ = Contest(
-            budgets=self.budgets,
+            budgets=tuple(self.budgets),
             unit=self.unit,
             methods=names,
             own=tuple(one.method for one in theirs.values()),

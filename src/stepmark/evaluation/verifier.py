@@ -176,7 +176,7 @@ class VerifierAccuracy(Evaluation):
 
     name: ClassVar[str] = "verifier"
     models: ClassVar[tuple[str, ...]] = ()
-    verifier: tuple[str, ...] = ("math", "number", "text")
+    verifier: Sequence[str] = ("math", "number", "text")
     """Which to test: math, number, choice, text, code, or "package.module:Class"."""
     part: Literal["answer", "text"] = "answer"
     """Of candidates, check their `answer` or their whole `text` (finding the answer is then tested too)."""
