@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from stepmark.records import Verdict as Verdict
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.solutions.checks import Finding as Finding
+    from stepmark.solutions.checks import check as check
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
 
@@ -47,6 +49,7 @@ _HOME = {
     "AsyncClient": "stepmark.models.remote.async_client",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
+    "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.grader",
     "Judgement": "stepmark.records",
     "LabelledSolution": "stepmark.records",
@@ -59,6 +62,7 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "check": "stepmark.solutions.checks",
     "grade": "stepmark.scoring.run",
     "load_policy": "stepmark.models.policies",
     "load_prm": "stepmark.models.load",

@@ -18,6 +18,7 @@ from typing import Literal
 Kind = Literal[
     "number", "sign", "power", "open", "close", "percent", "fraction", "root",
     "equal", "about", "relation", "word", "stop", "line", "other",
+    "pi", "binomial", "factorial",
 ]  # fmt: skip
 
 _EXPRESSION: frozenset[str] = frozenset(
@@ -64,7 +65,7 @@ class Token:
 
     kind: Kind
     text: str
-    """In the signs that `value` reads; a word in lower case."""
+    """In the signs that `expressions.value` reads; a word in lower case."""
     start: int
     end: int
     """Character offsets."""

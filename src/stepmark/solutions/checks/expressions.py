@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
 
-from stepmark.labels.formula_text import LONGEST, Token
+from stepmark.solutions.checks.formula_text import LONGEST, Token
 
 _DEEPEST = 25
 _DIGITS = 40
