@@ -96,10 +96,10 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
     before, last = "", None
     for i, text in enumerate(texts):
         needed = {"equation", "algebra", "value"} & set(names)
-        found = equations(text) if needed else []
+        stated = equations(text) if needed else []
         claims: list[tuple[CheckName, Claim]] = []
         if "equation" in names:
-            claims += [("equation", claim) for claim in _false_equations(text, found)]
+            claims += [("equation", claim) for claim in _false_equations(text, stated)]
         if "words" in names:
             claims += [("words", claim) for claim in word_claims(text)]
         if "remainder" in names:
@@ -107,24 +107,24 @@ def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = 
         if "unit" in names:
             claims += [("unit", claim) for claim in unit_claims(text, problem)]
         if "algebra" in names:
-            claims += [("algebra", claim) for claim in false_identities(text, problem, found)]
-            claims += [("algebra", claim) for claim in lost_solutions(text, found, before, last)]
+            claims += [("algebra", claim) for claim in false_identities(text, problem, stated)]
+            claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
         if "value" in names:
-            claims += [("value", claim) for claim in changed_values(text, found, named)]
-            _remember(named, dict(named_values(i, text, found)))
+            claims += [("value", claim) for claim in changed_values(text, stated, named)]
+            _remember(named, dict(named_values(i, text, stated)))
         if "copied" in names:
             claims += [("copied", claim) for claim in copied_numbers(text, problem, texts[:i])]
         if "answer" in names and i == len(steps) - 1:
             claims += [("answer", claim) for claim in final_answer(texts, problem)]
         findings += _findings(i, text, claims)
-        before, last = text, found[-1] if found else None
+        before, last = text, stated[-1] if stated else None
     return findings
 
 
-def _false_equations(text: str, found: Sequence[Equation]) -> list[Claim]:
+def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
     formulas = calculations(text)
     wrong = [Claim(f.start, f.end, f.why) for f in formulas if f.truth == "wrong"]
-    return [*wrong, *false_constants(text, formulas, found)]
+    return [*wrong, *false_constants(text, formulas, stated)]
 
 
 def _remember(named: dict[str, Named | None], values: dict[str, Named | None]) -> None:

@@ -95,20 +95,20 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """The equations of a text that can be read, in order."""
-    found = _tokens(text)
+    pieces = _tokens(text)
     out: list[Equation] = []
-    for at, token in enumerate(found):
+    for at, token in enumerate(pieces):
         if token.kind not in ("equal", "about"):
             continue
-        left, right = _before(found, at), _after(found, at)
-        if not left or not right or not _free_before(found, left) or not _free_after(found, right):
+        left, right = _before(pieces, at), _after(pieces, at)
+        if not left or not right or not _free_before(pieces, left) or not _free_after(pieces, right):
             continue
-        a, b = found[left.start : left.stop], found[right.start : right.stop]
+        a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
         try:
             sides = read(a), read(b)
         except UnreadableError:
             continue
-        before = found[left.start - 1] if left.start else None
+        before = pieces[left.start - 1] if left.start else None
         out.append(
             Equation(
                 start=a[0].start,
@@ -188,10 +188,10 @@ def _math_spans(text: str, *, inline: bool) -> list[bool]:
     return inside
 
 
-def _before(found: Sequence[Token], equal: int) -> range:
+def _before(pieces: Sequence[Token], equal: int) -> range:
     start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and _is_part(found[start - 1]):
-        kind = found[start - 1].kind
+    while start > 0 and equal - start < LONGEST and _is_part(pieces[start - 1]):
+        kind = pieces[start - 1].kind
         if kind == "open" and depth == 0:
             break
         depth += (kind == "close") - (kind == "open")
@@ -199,10 +199,10 @@ def _before(found: Sequence[Token], equal: int) -> range:
     return range(start, equal)
 
 
-def _after(found: Sequence[Token], equal: int) -> range:
+def _after(pieces: Sequence[Token], equal: int) -> range:
     end, depth = equal + 1, 0
-    while end < len(found) and end - equal <= LONGEST and _is_part(found[end]):
-        kind = found[end].kind
+    while end < len(pieces) and end - equal <= LONGEST and _is_part(pieces[end]):
+        kind = pieces[end].kind
         if kind == "close" and depth == 0:
             break
         depth += (kind == "open") - (kind == "close")
@@ -214,14 +214,14 @@ def _is_part(token: Token) -> bool:
     return token.kind in _PARTS and (token.kind != "word" or len(token.text) == 1)
 
 
-def _free_before(found: Sequence[Token], side: range) -> bool:
+def _free_before(pieces: Sequence[Token], side: range) -> bool:
     """Whether the expression begins where it seems to."""
-    first = found[side.start]
-    before = found[side.start - 1] if side.start else None
+    first = pieces[side.start]
+    before = pieces[side.start - 1] if side.start else None
     if first.kind == "sign" and (first.text != "-" or (before is not None and before.kind == "word")):
         return False
     listed = before is None or before.kind in ("line", "stop")
-    if first.kind == "sign" and listed and any(t.gap for t in found[side.start + 1 : side.start + 2]):
+    if first.kind == "sign" and listed and any(t.gap for t in pieces[side.start + 1 : side.start + 2]):
         return False  # "- 4 + 2 = 6", an item of a list
     if before is None or before.kind in ("line", "equal", "about", "open"):
         return True
@@ -235,14 +235,14 @@ def _free_before(found: Sequence[Token], side: range) -> bool:
         word = before.text.lower()
         if word in _JOINING:
             # "gives x = 5 and y = 6", "simplifies to 2x = 4": an unknown begins a formula, a number may go on.
-            return first.gap and any(t.kind == "word" for t in found[side.start : side.stop])
+            return first.gap and any(t.kind == "word" for t in pieces[side.start : side.stop])
         return first.gap and word not in _COMPUTE and len(word) > 1
     return False
 
 
-def _free_after(found: Sequence[Token], side: range) -> bool:
+def _free_after(pieces: Sequence[Token], side: range) -> bool:
     """Whether the expression ends where it seems to."""
-    after = found[side.stop] if side.stop < len(found) else None
+    after = pieces[side.stop] if side.stop < len(pieces) else None
     if after is None or after.kind in ("line", "equal", "about", "close"):
         return True
     if after.kind == "relation":
@@ -251,7 +251,7 @@ def _free_after(found: Sequence[Token], side: range) -> bool:
         return after.text != "?" and not (after.text == ":" and not after.gap)
     if after.kind == "word":
         if after.text.lower() in _JOINING:
-            follows = found[side.stop + 1] if side.stop + 1 < len(found) else None
+            follows = pieces[side.stop + 1] if side.stop + 1 < len(pieces) else None
             return after.gap and follows is not None and follows.kind in ("word", "stop")
         return after.gap and after.text.lower() not in _COMPUTE | {"with"} and len(after.text) > 1
     return False
@@ -263,16 +263,16 @@ _DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
 _UNREAD = ("no group", "two expressions", "a root", "something stands", "begins with a sign")
 
 
-def false_constants(text: str, read_before: Sequence[Formula], found: Sequence[Equation]) -> Iterator[Claim]:
+def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[Equation]) -> Iterator[Claim]:
     """The equations without letters that are false and that `equations.calculations` could not read.
 
     Args:
         text: the step.
         read_before: its calculations.
-        found: its equations.
+        stated: its equations.
     """
     modular: bool | None = None
-    for equation in found:
+    for equation in stated:
         if equation.letters or equation.about:
             continue
         overlap = [f for f in read_before if f.start < equation.end and equation.start < f.end]
@@ -329,9 +329,9 @@ _EXPANDS = re.compile(r"\b(?:expand|expansion|factor|foil|distribut)\w*", re.I)
 _CONDITION = re.compile(r"\b(?:both|sides?|equations?|solv\w+|set|squar\w+|where|when)\b", re.I)
 
 
-def false_identities(text: str, problem: str, found: Sequence[Equation]) -> Iterator[Claim]:
+def false_identities(text: str, problem: str, stated: Sequence[Equation]) -> Iterator[Claim]:
     """The equations in a text that state two forms of an expression to be equal, and that are false."""
-    for at, equation in enumerate(found):
+    for at, equation in enumerate(stated):
         if equation.about or equation.decimal or not equation.letters:
             continue
         if equation.left.letters != equation.right.letters or "i" in equation.letters:
@@ -339,7 +339,7 @@ def false_identities(text: str, problem: str, found: Sequence[Equation]) -> Iter
         # A capital letter may be a matrix or an event.
         if any(letter.isupper() for letter in equation.letters):
             continue
-        head = found[at - 1] if at and equation.chained else None
+        head = stated[at - 1] if at and equation.chained else None
         try:
             if not equation.left.difference(equation.right):
                 continue
@@ -456,7 +456,7 @@ _CONNECTING = frozenset(
         "obtain",
         "obtained",
         "find",
-        "found",
+        "stated",
         "simplify",
         "simplifies",
         "simplified",
@@ -568,7 +568,7 @@ _HIGHEST_ROUNDED = 5
 
 def lost_solutions(
     text: str,
-    found: Sequence[Equation],
+    stated: Sequence[Equation],
     before: str,
     last: Equation | None,
 ) -> Iterator[Claim]:
@@ -576,14 +576,14 @@ def lost_solutions(
 
     Args:
         text: the step.
-        found: its equations.
+        stated: its equations.
         before: the step before it, "" for none.
         last: the last equation of that.
     """
     if is_modular(text) or is_modular(before):
         return
     previous, own = last, False
-    for equation in found:
+    for equation in stated:
         if previous is not None and not equation.chained:
             between = text[: equation.start]
             between = between[previous.end :] if own else f"{before[previous.end :]} {between}"
@@ -627,8 +627,8 @@ def _lost(first: Equation, then: Equation, between: str) -> str:
             # A rounded solution nearly solves it.
             if other is None or len(p) > _HIGHEST_ROUNDED:
                 return ""
-            terms = [c * Fraction(other) ** power for power, c in enumerate(p)]
-            if abs(sum(terms)) * 20 <= sum(abs(term) for term in terms):
+            total, size = _value(p, other), _value([abs(c) for c in p], abs(other))
+            if abs(total) * 20 <= size:
                 return ""
         return f"no solution of {_one_line(first.text)} solves it"
     root = -p[0] / p[1]
@@ -648,14 +648,17 @@ def _defined(equation: Equation, letter: str, root: Fraction) -> bool:
     """Whether no denominator is zero at a root."""
     for side in (equation.left, equation.right):
         below = coefficients(side.below, letter)
-        if below is None:
-            return False
-        total = Fraction(0)
-        for coefficient in reversed(below):
-            total = total * root + coefficient
-        if not total:
+        if below is None or not _value(below, root):
             return False
     return True
+
+
+def _value(polynomial: Sequence[Fraction], at: Fraction) -> Fraction:
+    """The value of a polynomial, its constant first (Horner)."""
+    total = Fraction(0)
+    for coefficient in reversed(polynomial):
+        total = total * at + coefficient
+    return total
 
 
 def _one_line(text: str) -> str:

@@ -101,8 +101,8 @@ def calculations(text: str) -> tuple[Formula, ...]:
 
     Equations without a calculation ("x = 5", "5 = 5") are left out. The time is linear in the length of the text.
     """
-    found = [*_marked(text), *_written(text)]
-    return tuple(sorted(found, key=lambda formula: (formula.start, formula.end)))
+    formulas = [*_marked(text), *_written(text)]
+    return tuple(sorted(formulas, key=lambda formula: (formula.start, formula.end)))
 
 
 def _marked(text: str) -> Iterator[Formula]:
@@ -113,32 +113,32 @@ def _marked(text: str) -> Iterator[Formula]:
 
 
 def _written(text: str) -> Iterator[Formula]:
-    found, units = without_units(tokens(text))
+    pieces, units = without_units(tokens(text))
     modular: bool | None = None
-    for at, token in enumerate(found):
+    for at, token in enumerate(pieces):
         if token.kind not in ("equal", "about"):
             continue
-        left, right = side_before(found, at), side_after(found, at)
+        left, right = side_before(pieces, at), side_after(pieces, at)
         if not left or not right:
             continue
-        a, b = found[left.start : left.stop], found[right.start : right.stop]
+        a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
         if not (_computes(a) or _computes(b)):
             continue
         # "In 8 years = 34 + 8", "1/2 inch = 20 miles": a quantity, and what it stands for.
         if token.start in units and not any(one.kind == "sign" and one.text in "+-*" for one in a):
             continue
-        edge = _edge_before(found, left) or _edge_after(found, right)
+        edge = _edge_before(pieces, left) or _edge_after(pieces, right)
         truth: Truth = "unknown"
         why = edge
         if not edge:
             truth, why = _judge(a, b, about=token.kind == "about")
         adds = any(token.text in ("+", "-") for token in (*a, *b))
-        if truth != "unknown" and adds and len(_measured(found, units, left, right)) > 1:
+        if truth != "unknown" and adds and len(_measured(pieces, units, left, right)) > 1:
             truth, why = "unknown", "a sum of two units"
         if truth == "wrong":
             modular = is_modular(text) if modular is None else modular
             doubt = (
-                "the text computes modulo something" if modular else _doubt(text, found, units, left, right)
+                "the text computes modulo something" if modular else _doubt(text, pieces, units, left, right)
             )
             truth, why = ("unknown", doubt) if doubt else (truth, why)
         yield Formula(
@@ -155,12 +155,12 @@ def _computes(side: Sequence[Token]) -> bool:
     )
 
 
-def _edge_before(found: Sequence[Token], side: range) -> str:
+def _edge_before(pieces: Sequence[Token], side: range) -> str:
     """What stands in the way at the left edge; "" for nothing."""
-    first = found[side.start]
-    before = found[side.start - 1] if side.start else None
+    first = pieces[side.start]
+    before = pieces[side.start - 1] if side.start else None
     if first.kind == "sign" and (before is None or before.kind != "equal"):
-        follows = found[side.start + 1 : side.start + 2]
+        follows = pieces[side.start + 1 : side.start + 2]
         listed = before is None or before.kind in ("line", "stop", "open", "relation")
         # "- 5 + 3 = 8" at the start of a line is an item of a list.
         if not listed or first.text != "-" or any(token.gap for token in follows):
@@ -169,14 +169,14 @@ def _edge_before(found: Sequence[Token], side: range) -> str:
         return ""
     if before.kind == "stop":
         # ". 84 + 3" and "14, 400 / 80": one number with a space inside.
-        cut = found[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
+        cut = pieces[side.start - 2].kind in ("sign", "number") if side.start > 1 else False
         split = cut and ((before.text == "," and len(first.text) == 3) or (before.text == "." and before.gap))
         return "" if (first.gap or before.text == ":") and not split else "something stands before it"
     if before.kind == "word" and first.gap and first.kind != "open":
         if len(side) == 1:
             return f"a number named {before.text!r}"
         # "25 pupils + his 1 teacher + 1 driver = 27": the sum begins further left.
-        words = found[max(0, side.start - 4) : side.start]
+        words = pieces[max(0, side.start - 4) : side.start]
         if any(
             token.kind == "sign" and all(word.kind == "word" for word in words[i + 1 :])
             for i, token in enumerate(words)
@@ -187,14 +187,14 @@ def _edge_before(found: Sequence[Token], side: range) -> str:
     return "something stands before it"
 
 
-def _edge_after(found: Sequence[Token], side: range) -> str:
+def _edge_after(pieces: Sequence[Token], side: range) -> str:
     """What stands in the way at the right edge; "" for nothing."""
-    after = found[side.stop] if side.stop < len(found) else None
+    after = pieces[side.stop] if side.stop < len(pieces) else None
     if after is None or after.kind in ("line", "equal", "about", "relation", "close"):
         return ""
     if after.kind == "stop":
         return "a question" if after.text == "?" else ""
-    if after.text == "and" and after.gap and _begins_clause(found[side.stop + 1 : side.stop + 6]):
+    if after.text == "and" and after.gap and _begins_clause(pieces[side.stop + 1 : side.stop + 6]):
         return ""
     if after.kind == "word" and after.gap:
         return f"may go on in {after.text!r}" if after.text in _AFTER or len(after.text) < 2 else ""
@@ -211,16 +211,16 @@ def _begins_clause(words: Sequence[Token]) -> bool:
     )
 
 
-def _doubt(text: str, found: Sequence[Token], units: Mapping[int, str], left: range, right: range) -> str:
+def _doubt(text: str, pieces: Sequence[Token], units: Mapping[int, str], left: range, right: range) -> str:
     """Why what looks wrong may not be meant as it stands; "" for no reason."""
-    a, b = found[left.start : left.stop], found[right.start : right.stop]
+    a, b = pieces[left.start : left.stop], pieces[right.start : right.stop]
     doubt = doubted(text, a[0].start, b[-1].end)
     if doubt:
         return doubt
     if any(text[token.start : token.end].lower() == "of" for token in b):
         return "what the result is a share of may be told with it"
-    measures = _measured(found, units, left, right)
-    if measures and any(token.kind == "number" for token in found[right.stop + 1 : right.stop + 3]):
+    measures = _measured(pieces, units, left, right)
+    if measures and any(token.kind == "number" for token in pieces[right.stop + 1 : right.stop + 3]):
         return "two units in the result"
     try:
         x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
@@ -247,11 +247,11 @@ def is_modular(text: str) -> bool:
 
 
 def _measured(
-    found: Sequence[Token], units: Mapping[int, str], left: range, right: range
+    pieces: Sequence[Token], units: Mapping[int, str], left: range, right: range
 ) -> Mapping[str, frozenset[Fraction]]:
     """The units of measure in a calculation, each with the factors to others of its family."""
-    after = found[right.stop : right.stop + 1]
-    words = [units[token.start] for token in found[left.start : right.stop + 1] if token.start in units]
+    after = pieces[right.stop : right.stop + 1]
+    words = [units[token.start] for token in pieces[left.start : right.stop + 1] if token.start in units]
     words += [token.text for token in after if token.kind == "word"]
     return {stem: _MEASURES[stem] for word in words for stem in (word, word.rstrip("s")) if stem in _MEASURES}
 
@@ -265,9 +265,9 @@ def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tu
                 readings.append(_compare(one, other, a, b))
     except UnreadableError as error:
         return "unknown", str(error)
-    for wanted in ("right", "unknown"):
+    for favourable in ("right", "unknown"):
         for truth, why in readings:
-            if truth == wanted:
+            if truth == favourable:
                 return truth, why
     if about:
         return "unknown", "written as about equal"

@@ -32,10 +32,10 @@ class Named:
     text: str
 
 
-def named_values(step: int, text: str, found: Sequence[Equation]) -> Iterator[tuple[str, Named | None]]:
+def named_values(step: int, text: str, stated: Sequence[Equation]) -> Iterator[tuple[str, Named | None]]:
     """The letters that a step gives a value; None where it is conditional, or one of several."""
     values: dict[str, Named | None] = {}
-    for equation in found:
+    for equation in stated:
         side, value = equation.tokens[0], equation.right.rational
         if len(side) != 1 or side[0].kind != "word" or equation.chained or value is None or equation.about:
             continue
@@ -54,16 +54,16 @@ def _sentence(text: str, start: int, end: int) -> str:
 
 
 def changed_values(
-    text: str, found: Sequence[Equation], named: Mapping[str, Named | None]
+    text: str, stated: Sequence[Equation], named: Mapping[str, Named | None]
 ) -> Iterator[Claim]:
     """The values that a step recalls and that are not the values that were found.
 
     Args:
         text: the step.
-        found: its equations.
+        stated: its equations.
         named: the letters that were given one value before, without a condition.
     """
-    for equation in found:
+    for equation in stated:
         side, value = equation.tokens[0], equation.right.rational
         if len(side) != 1 or side[0].kind != "word" or value is None or equation.chained or equation.about:
             continue

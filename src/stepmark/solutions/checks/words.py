@@ -276,20 +276,20 @@ def _congruences(text: str, match: re.Match[str]) -> Iterator[Claim]:
     """A ≡ b ≡ c (mod m), from the modulus backwards."""
     modulus = int(next(group for group in match.groups() if group))
     begin = max(0, match.start() - 300)
-    found = tokens(text[begin : match.start()])
+    pieces = tokens(text[begin : match.start()])
     signs = [
         i
-        for i, t in enumerate(found)
+        for i, t in enumerate(pieces)
         if (t.kind == "relation" and t.text in ("\\equiv", "≡")) or t.kind == "equal"
     ]
-    if not signs or not modulus or side_after(found, signs[-1]).stop != len(found):
+    if not signs or not modulus or side_after(pieces, signs[-1]).stop != len(pieces):
         return
     after: tuple[int, Fraction] | None = None
     for i in reversed(signs):
-        left, right = side_before(found, i), side_after(found, i)
+        left, right = side_before(pieces, i), side_after(pieces, i)
         if not left or not right:
             return
-        before = found[left.start - 1] if left.start else None
+        before = pieces[left.start - 1] if left.start else None
         # The expression must begin here: a word, a line, a stop or the sign of the link before.
         if (before is None and begin) or (
             before is not None and before.kind not in ("word", "line", "relation", "equal")
@@ -298,18 +298,18 @@ def _congruences(text: str, match: re.Match[str]) -> Iterator[Claim]:
         if (
             before is not None
             and before.kind == "word"
-            and (len(before.text) < 3 or not found[left.start].gap)
+            and (len(before.text) < 3 or not pieces[left.start].gap)
         ):
             return
         try:
-            x = value(found[left.start : left.stop], percent=Fraction(1)).exact
-            y = value(found[right.start : right.stop], percent=Fraction(1)).exact
+            x = value(pieces[left.start : left.stop], percent=Fraction(1)).exact
+            y = value(pieces[right.start : right.stop], percent=Fraction(1)).exact
         except UnreadableError:
             return
         if x.denominator != 1 or y.denominator != 1:
             return
-        start = begin + found[left.start].start
-        if found[i].kind == "relation" and (x - y) % modulus and not doubted(text, start, match.end()):
+        start = begin + pieces[left.start].start
+        if pieces[i].kind == "relation" and (x - y) % modulus and not doubted(text, start, match.end()):
             yield Claim(
                 start,
                 match.end(),
