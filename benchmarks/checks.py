@@ -44,10 +44,10 @@ def processbench(file: Path) -> Iterator[Case]:
 
 
 def prm800k(file: Path, every: int) -> Iterator[Case]:
-    """One rated completion after the last five of the steps that were chosen before it."""
+    """One rated completion after the last two of the steps that were chosen before it."""
     names = {-1: "at", 0: "neutral", 1: "right"}
     for row in rows(file)[::every]:
-        steps = [*row["responses"][-5:], row["next_response"]]
+        steps = [*row["responses"][-2:], row["next_response"]]
         yield Case(row["instruction"], steps, [*[None] * (len(steps) - 1), names.get(row["rating"])])
 
 

@@ -260,7 +260,7 @@ def _free_after(pieces: Sequence[Token], side: range) -> bool:
 # --- equations without letters ------------------------------------------------------------------------------------------
 
 _DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
-_UNREAD = ("no group", "two expressions", "a root", "something stands", "begins with a sign")
+_UNREAD = ("no group", "brackets", "two expressions", "a root", "something stands", "begins with a sign")
 
 
 def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[Equation]) -> Iterator[Claim]:

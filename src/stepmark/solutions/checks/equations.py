@@ -295,6 +295,11 @@ def _compare(x: Value, y: Value, a: Sequence[Token], b: Sequence[Token]) -> tupl
     for bare, full in ((y, x), (x, y)):
         if bare.bare and bare.decimals and _rounds_to(full.exact, bare.exact, bare.decimals):
             return "right", f"rounded to {bare.decimals} decimals"
+    for bare, full in ((y, x), (x, y)):
+        # $4.20 + $9.45 + $1.35 = $14.99: the value needs no more decimals than are shown, so nothing was rounded.
+        shifted = full.exact * 10**bare.decimals
+        if bare.bare and bare.decimals and shifted.denominator == 1 and full.low == full.high:
+            return "wrong", f"it is {shown(full.exact)}"
     gap = abs(x.exact - y.exact)
     if gap < 1 and 1 in (x.exact.denominator, y.exact.denominator):
         return "unknown", "rounded to a whole number, or not"
