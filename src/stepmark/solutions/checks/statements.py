@@ -96,7 +96,8 @@ def final_answer(steps: Sequence[str], problem: str) -> Iterator[Claim]:
     """The final answer, where it is a number that is not the result that was reached.
 
     Only an answer by itself ("The answer is 24.") is read, and only where the sentence before it states a result or ends in a
-    calculation. The number of the answer must stand in no text before it.
+    calculation. The number of the answer must stand in no text before it, and no number before it must lead from the result to the
+    answer in one step, which may have been left out.
     """
     last = re.sub(r"\\boxed\s?\{", lambda m: "boxed".ljust(len(m[0])), undressed(steps[-1]))
     match = _FINAL.search(last)
@@ -111,11 +112,16 @@ def final_answer(steps: Sequence[str], problem: str) -> Iterator[Claim]:
     if not differ(result, answer, exact=True) or _converted(result, answer):
         return
     before = undressed(" ".join([problem, *steps[:-1], own]))
-    if any(number(n.lstrip("-")) == answer for n in _ANY_NUMBER.findall(before)):
+    seen = {number(n.lstrip("-")) for n in _ANY_NUMBER.findall(before)} - {None}
+    if answer in seen or any(_one_step(result, n, answer) for n in seen if n is not None):
         return
     yield Claim(
         match.start() + len(match[0]) - len(match[0].lstrip()), len(steps[-1]), f"the last result is {text}"
     )
+
+
+def _one_step(result: Fraction, n: Fraction, answer: Fraction) -> bool:
+    return answer in (result + n, abs(result - n), result * n) or (n != 0 and answer == result / n)
 
 
 _RESULT_AT_END = re.compile(
