@@ -3,7 +3,8 @@
 `stepmark.solutions.checks` on solutions whose steps people rated: the development halves of ProcessBench (first errors) and PRM800K's
 rated completions. A finding at the first wrong step is right. A finding before it, or in a solution without error, is a false alarm; a
 finding after it is neither. PRM800K's people rated one step at a time and missed many false calculations, so that its precision is a lower
-bound: `--show` prints every finding on a step that they did not rate wrong, to be read.
+bound: `--show` prints every finding on a step that they did not rate wrong, to be read. Samples of 16 models on GSM8K problems, of which
+only the answer is judged, add a third view: few with a right answer should have a finding.
 
     python -m benchmarks.checks [--quick] [--show]
 """
@@ -92,6 +93,28 @@ def measure(name: str, cases: Iterator[Case], *, show: bool) -> dict[str, float]
     return figures
 
 
+def outcomes(file: Path, every: int, *, show: bool) -> dict[str, float]:
+    """Whole samples of 16 models on GSM8K: how many have a finding, by whether their answer is right."""
+    samples: Counter[bool] = Counter()
+    found: Counter[bool] = Counter()
+    for row in rows(file)[::every]:
+        for candidate in row["candidates"]:
+            lines = [line for line in candidate["text"].split("\n") if line.strip()]
+            findings = check(row["question"], lines)
+            samples[candidate["correct"]] += 1
+            found[candidate["correct"]] += bool(findings)
+            if show and candidate["correct"]:
+                for finding in findings:
+                    print(f"  answer right: {finding.check:10} {finding}")
+    for right in (True, False):
+        what = "right" if right else "wrong"
+        print(f"GSM8K samples with a {what} answer: {samples[right]}, with a finding: {found[right]}")
+    return {
+        "samples with a right answer, findings in 1000": 1000 * found[True] / samples[True],
+        "samples with a wrong answer, findings in 1000": 1000 * found[False] / samples[False],
+    }
+
+
 def main() -> None:
     """Measure all data sets."""
     parser = argparse.ArgumentParser(
@@ -113,6 +136,8 @@ def main() -> None:
         file = folder / "prm800k" / f"phase1_{part}.jsonl.gz"
         cases = prm800k(file, 10 if options.quick else 1)
         figures |= measure(f"PRM800K {part}", cases, show=options.show)
+    file = folder / "gsm8k" / "candidates_16_models.dev.jsonl.gz"
+    figures |= outcomes(file, 10 if options.quick else 1, show=options.show)
     aims = {f"ProcessBench {half} false alarms": 0.0 for half in ("gsm8k", "math")}
     finish("checks", figures, aims)
 

@@ -121,6 +121,9 @@ TRUE = [
     ["- 4 + 2 = 6 male guppies"],  # an item of a list
     ["25 classmates + his 1 teacher + 1 himself = 27 people"],
     ["48 is 20% greater, 48 = 100% + 20%"],
+    ["20 apples * 45 cents/apple = $9", "99% of $5, which is 495"],  # cents
+    ["5 bananas + 12 apples + 7 oranges = 5 * $1.0 + 12 * $0.5 + 7 * $3.0"],
+    ["2x + (35 - 2x) = 50"],
     ["12 times 8 is 96."],
     ["3 plus 12 times 8 is 99."],
     ["12 times 8 is 20 more than 76."],

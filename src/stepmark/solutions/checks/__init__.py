@@ -12,7 +12,7 @@ executed, nothing is asked of a model, equal texts give equal findings, and the 
 | `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
 | `value` | a letter that was given one value and is recalled with another: "x = 5 … since x = 6" |
 | `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
-| `copied` | a number of the question, copied wrongly together with the words around it |
+| `copied` | a number of the question, copied wrongly with the whole sentence around it |
 
 Precision and recall of each check are measured by `benchmarks/checks.py`.
 """

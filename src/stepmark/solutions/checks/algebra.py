@@ -273,8 +273,8 @@ def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[
     """
     modular: bool | None = None
     for equation in stated:
-        if equation.letters or equation.about:
-            continue
+        if "word" in equation.kinds or equation.about:
+            continue  # an unknown that cancels out may be in a condition: 2x + (35 - 2x) = 50
         overlap = [f for f in read_before if f.start < equation.end and equation.start < f.end]
         if any(f.truth != "unknown" or not f.why.startswith(_UNREAD) for f in overlap):
             continue
@@ -680,6 +680,6 @@ def _rewrites(between: str, letter: str, *, defines: bool) -> bool:
         return defines  # "3x = 15 and x = 5", but not "x - 1 = 0 and x - 5 = 0"
     if between.strip(" $.;\\()[]").startswith(",") and not words:
         return False
-    if "equation" in words and {"first", "second", "third"} & set(words):
+    if "equation" in words and {"first", "second", "third", "fourth", "fifth"} & set(words):
         return False
     return all(word in _CONNECTING for word in words) and not re.search(r"\b(?:if|and)\s*\$?\s*$", between)

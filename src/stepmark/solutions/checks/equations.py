@@ -63,6 +63,7 @@ _TIME, _LENGTH, _MASS, _MONEY, _VOLUME = (
         (4, 16, 128, 1000),
     )
 )
+_CENTS = 100
 _FAMILIES = (
     ("second minute min hour hr day week month year decade", _TIME),
     ("foot feet inch inches yard mile meter metre kilometer kilometre km cm mm", _LENGTH),
@@ -133,6 +134,13 @@ def _written(text: str) -> Iterator[Formula]:
         if not edge:
             truth, why = _judge(a, b, about=token.kind == "about")
         adds = any(token.text in ("+", "-") for token in (*a, *b))
+        if (
+            truth == "wrong"
+            and adds
+            and _computes(b)
+            and len({units[t.start] for t in a if t.start in units}) > 1
+        ):
+            truth, why = "unknown", "a sum of unlike things"  # 5 bananas + 12 apples = 5 * $1 + 12 * $0.50
         if truth != "unknown" and adds and len(_measured(pieces, units, left, right)) > 1:
             truth, why = "unknown", "a sum of two units"
         if truth == "wrong":
@@ -226,6 +234,8 @@ def _doubt(text: str, pieces: Sequence[Token], units: Mapping[int, str], left: r
         x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
     except UnreadableError:
         return ""
+    if x and y and max(x / y, y / x) == _CENTS and is_money(text[a[0].start - 1 : b[-1].end + 10]):
+        return "cents or dollars may be meant"
     if x and y and any(x / y in factors or y / x in factors for factors in measures.values()):
         return "another unit may be meant"
     return ""
@@ -239,6 +249,11 @@ def doubted(text: str, start: int, end: int) -> str:
     if _SUPPOSED.search(re.split(r"\.\s|\n", text[max(0, start - 60) : start])[-1]):
         return "the text supposes it"
     return ""
+
+
+def is_money(text: str) -> bool:
+    """Whether a text counts dollars or cents."""
+    return "$" in text or re.search(r"\b(?:cents?|dollars?|pence|pennies)\b|¢", text, re.I) is not None
 
 
 def is_modular(text: str) -> bool:

@@ -171,22 +171,21 @@ def _converted(a: Fraction, b: Fraction) -> bool:
 # --- a number of the question that is copied wrongly --------------------------------------------------------------------
 
 _PIECE = re.compile(rf"(?P<n>{_N})|(?P<w>[A-Za-z]+(?:['’][a-z]+)?)|(?P<s>[^\s])")
-_SAME = 4
 _WHOLE = 6
 
 
 def copied_numbers(text: str, problem: str, before: Sequence[str]) -> Iterator[Claim]:
-    """The numbers of a step that stand in the words of the question where the question has another number.
+    """The numbers of a step that stand in a sentence of the question where the question has another number.
 
-    The same words are four on each side of the number, or a whole sentence of six and more. The number of the step stands nowhere else
-    before it.
+    The sentence has six words or more, all the same but one number. That number stands nowhere else before it. (Four same words on each
+    side of a number, in another sentence, are too few: both findings of that rule in 8,404 samples with a right answer were false.)
 
     Args:
         text: the step.
         problem: the question.
         before: the steps before it.
     """
-    for start, shown_as, original in [*_in_context(text, problem), *_in_sentence(text, problem)]:
+    for start, shown_as, original in _in_sentence(text, problem):
         value, asked = number(shown_as.lstrip("-")), number(original.lstrip("-"))
         if value is None or asked is None or value == asked:
             continue
@@ -197,19 +196,6 @@ def copied_numbers(text: str, problem: str, before: Sequence[str]) -> Iterator[C
 
 
 _Piece = tuple[str, str, int]
-
-
-def _in_context(text: str, problem: str) -> Iterator[tuple[int, str, str]]:
-    asked = _pieces(problem)
-    places: dict[tuple[str, ...], set[str]] = {}
-    for i, (kind, shown_as, _) in enumerate(asked):
-        if kind == "n":
-            places.setdefault(_context(asked, i), set()).add(shown_as)
-    pieces = _pieces(text)
-    for i, (kind, shown_as, start) in enumerate(pieces):
-        context = _context(pieces, i) if kind == "n" else ()
-        if context and len(places.get(context, ())) == 1:
-            yield start, shown_as, next(iter(places[context]))
 
 
 def _in_sentence(text: str, problem: str) -> Iterator[tuple[int, str, str]]:
@@ -243,11 +229,3 @@ def _pieces(text: str) -> list[_Piece]:
         (match.lastgroup or "s", match[0] if match.lastgroup == "n" else match[0].lower(), match.start())
         for match in _PIECE.finditer(undressed(text))
     ]
-
-
-def _context(pieces: Sequence[_Piece], at: int) -> tuple[str, ...]:
-    """The words around a number; empty where fewer than four stand on each side, or other numbers are among them."""
-    left, right = pieces[max(0, at - _SAME) : at], pieces[at + 1 : at + 1 + _SAME]
-    if len(left) < _SAME or len(right) < _SAME or any(kind != "w" for kind, _, _ in (*left, *right)):
-        return ()
-    return tuple(word for _, word, _ in (*left, *right))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stepmark.solutions.checks.equations import differ, doubted, shown
+from stepmark.solutions.checks.equations import differ, doubted, is_money, shown
 from stepmark.solutions.checks.expressions import UnreadableError, value
 from stepmark.solutions.checks.formula_text import side_after, side_before, tokens
 from stepmark.solutions.units import Unit, unit_of
@@ -100,6 +100,7 @@ def number(shown_as: str) -> Fraction | None:
     return -exact if negative else exact
 
 
+_CENTS = 100
 _SHARES = {
     "half": (1, 2), "one half": (1, 2), "one-half": (1, 2), "a third": (1, 3), "one third": (1, 3), "one-third": (1, 3),
     "two thirds": (2, 3), "two-thirds": (2, 3), "a quarter": (1, 4), "one quarter": (1, 4), "one-quarter": (1, 4), "one fourth": (1, 4),
@@ -202,7 +203,10 @@ def word_claims(text: str) -> Iterator[Claim]:
                 continue
             decimal = any("." in (groups.get(name) or "") for name in "ab")
             start, end = places[match.start()], places[match.end() - 1] + 1
-            if differ(exact, result, exact=not decimal) and not doubted(text, start, end):
+            cents = (
+                bool(exact and result) and max(exact / result, result / exact) == _CENTS and is_money(text)
+            )
+            if not cents and differ(exact, result, exact=not decimal) and not doubted(text, start, end):
                 yield Claim(start, end, f"it is {shown(exact)}")
 
 
