@@ -234,7 +234,7 @@ def _doubt(text: str, pieces: Sequence[Token], units: Mapping[int, str], left: r
         x, y = (value(side, percent=Fraction(1)).exact for side in (a, b))
     except UnreadableError:
         return ""
-    if x and y and max(x / y, y / x) == _CENTS and is_money(text[a[0].start - 1 : b[-1].end + 10]):
+    if x and y and max(x / y, y / x) == _CENTS and is_money(text[max(0, a[0].start - 2) : b[-1].end + 10]):
         return "cents or dollars may be meant"
     if x and y and any(x / y in factors or y / x in factors for factors in measures.values()):
         return "another unit may be meant"
