@@ -259,7 +259,7 @@ def test_any_text_is_read(steps):
 @pytest.mark.parametrize(
     "piece",
     [
-        "1+1=", "(", "((1)", "9", "1=", "=", "\\frac{", "\\frac1", "\\sqrt{2}", "\\sqrt", "\\text{", "$", "\\(", "x", "x^", "x(",
+        "1+1=", "1+1=3=", "\\sqrt2=2 ", "(", "((1)", "9", "1=", "=", "\\frac{", "\\frac1", "\\sqrt{2}", "\\sqrt", "\\text{", "$", "\\(", "x", "x^", "x(",
         "(x+1)", "(x+y+z+1)^9", "12 times ", "half of ", "5 of 5 is ", "3 hours is ", "1/", "1,", "the sum of 3 and ", "9 apples pears ",
         "1\\equiv", "1 (mod 3)\\equiv ", "\\binom{9}{3}", "99!", "x = 5. ", "since x = 6 ", "a. ", "\n", "\\", "- ", "½", "is ", "2 1/2 ",
         "x + y = z, ", "The answer is 5. ", "30^30^", "√",
@@ -269,8 +269,9 @@ def test_hostile_text_is_read_within_a_second(piece):
     text = piece * (100_000 // len(piece))
     check("1 a b", ["x = 5"])  # imports
     start = time.process_time()
-    check(text, [text, text[:2000], "The answer is 5."])
-    assert time.process_time() - start < 2
+    check(text, [text])
+    assert time.process_time() - start < 1
+    check(text, [text[:2000], text[:2000], "The answer is 5."])
 
 
 # --- the pairs of simple problems ---------------------------------------------------------------------------------------

@@ -46,9 +46,10 @@ __all__ = ["CHECKS", "CheckName", "Finding", "check"]
 CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "value", "answer", "copied"]
 CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 """The names of all checks."""
-_LONGEST = 20_000
+_LONGEST = 10_000
 """Characters of a step or a question that are read; the rest is not."""
 _MOST_STEPS = 500
+_MOST_FINDINGS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +139,7 @@ def _remember(named: dict[str, Named | None], values: dict[str, Named | None]) -
 def _findings(step: int, text: str, claims: Sequence[tuple[CheckName, Claim]]) -> list[Finding]:
     """The claims of a step in the order of the text; of two that overlap, the first check's."""
     out: list[Finding] = []
-    for name, claim in claims:
+    for name, claim in claims[:_MOST_FINDINGS]:
         if any(f.start < claim.end and claim.start < f.end for f in out):
             continue
         out.append(

@@ -14,6 +14,7 @@ Everything is decided in exact quotients of polynomials (`polynomials`). Three q
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -260,6 +261,7 @@ def _free_after(pieces: Sequence[Token], side: range) -> bool:
 # --- equations without letters ------------------------------------------------------------------------------------------
 
 _DEGREES = re.compile(r"°|\\circ|\\degree|\bdegrees?\b|\bradians?\b")
+_NEAR = 20  # calculations that may overlap an equation: those that begin last before its end
 _UNREAD = ("no group", "brackets", "two expressions", "a root", "something stands", "begins with a sign")
 
 
@@ -272,10 +274,12 @@ def false_constants(text: str, read_before: Sequence[Formula], stated: Sequence[
         stated: its equations.
     """
     modular: bool | None = None
+    starts = [formula.start for formula in read_before]
     for equation in stated:
         if "word" in equation.kinds or equation.about:
             continue  # an unknown that cancels out may be in a condition: 2x + (35 - 2x) = 50
-        overlap = [f for f in read_before if f.start < equation.end and equation.start < f.end]
+        near = bisect_left(starts, equation.end)
+        overlap = [f for f in read_before[max(0, near - _NEAR) : near] if equation.start < f.end]
         if any(f.truth != "unknown" or not f.why.startswith(_UNREAD) for f in overlap):
             continue
         a, b = equation.tokens

@@ -88,6 +88,7 @@ _FINAL = re.compile(
     rf"(?P<n>{_N})\s?[}})\]*$]{{0,4}}(?:\s?[a-z%]{{1,15}}){{0,2}}\s?[.!]?\s*$",
     re.I,
 )
+_END = 600
 _ANY_NUMBER = re.compile(rf"(?<![0-9.,]){_N}")
 _NUMBER = re.compile(rf"(?<![\w.,/^]){_N}(?![\w/^]|[.,][0-9])")
 
@@ -99,7 +100,9 @@ def final_answer(steps: Sequence[str], problem: str) -> Iterator[Claim]:
     calculation. The number of the answer must stand in no text before it, and no number before it must lead from the result to the
     answer in one step, which may have been left out.
     """
-    last = re.sub(r"\\boxed\s?\{", lambda m: "boxed".ljust(len(m[0])), undressed(steps[-1]))
+    # Only the end: a pattern that may begin at every line of a long text takes quadratic time.
+    cut = max(0, len(steps[-1]) - _END)
+    last = re.sub(r"\\boxed\s?\{", lambda m: "boxed".ljust(len(m[0])), undressed(steps[-1])[cut:])
     match = _FINAL.search(last)
     if match is None:
         return
@@ -111,12 +114,14 @@ def final_answer(steps: Sequence[str], problem: str) -> Iterator[Claim]:
     result, text = reached
     if not differ(result, answer, exact=True) or _converted(result, answer):
         return
-    before = undressed(" ".join([problem, *steps[:-1], own]))
+    before = undressed(" ".join([problem, *steps[:-1], steps[-1][: cut + match.start()]]))
     seen = {number(n.lstrip("-")) for n in _ANY_NUMBER.findall(before)} - {None}
     if answer in seen or any(_one_step(result, n, answer) for n in seen if n is not None):
         return
     yield Claim(
-        match.start() + len(match[0]) - len(match[0].lstrip()), len(steps[-1]), f"the last result is {text}"
+        cut + match.start() + len(match[0]) - len(match[0].lstrip()),
+        len(steps[-1]),
+        f"the last result is {text}",
     )
 
 
