@@ -21,7 +21,7 @@ from stepmark.problems.answers import (
 )
 from stepmark.problems.extraction import find_answer
 from stepmark.problems.quantities import clean, key, read_quantity, same_quantity
-from stepmark.problems.units import unit_of
+from stepmark.solutions.units import unit_of
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from stepmark.labels.contrast import contrasts
-from stepmark.labels.formulas import check
 from stepmark.labels.prose import Calculation, Style, digits, draw_style, parse, write, write_final
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Problem
+from stepmark.solutions.checks.equations import calculations
 
 BAKER = Worked(
     problem=Problem(
@@ -159,7 +159,7 @@ def test_right_rows_hold_true_calculations_and_the_right_numbers():
     for seed in SEEDS:
         for row in rows(seed, changed=0.0):
             if note(row) is None:
-                found = check(row.solution.texts[-1])
+                found = calculations(row.solution.texts[-1])
                 assert all(formula.truth != "wrong" for formula in found)
                 shown = {Fraction(m) for m in re.findall(r"= ([0-9]+)", row.solution.texts[-1])}
                 assert shown <= results
@@ -169,7 +169,7 @@ def test_only_a_wrong_value_is_a_false_calculation():
     found = 0
     for seed in SEEDS:
         for row in rows(seed):
-            false = [f for f in check(row.solution.texts[-1]) if f.truth == "wrong"]
+            false = [f for f in calculations(row.solution.texts[-1]) if f.truth == "wrong"]
             if note(row) == "value" and "=" in row.solution.texts[-1]:
                 found += 1
                 assert len(false) == 1
@@ -251,7 +251,7 @@ def test_real_problems():
         for row in made:
             if note(row) is None:
                 right += 1
-                false += any(f.truth == "wrong" for f in check(row.solution.texts[-1]))
+                false += any(f.truth == "wrong" for f in calculations(row.solution.texts[-1]))
     assert used > 150
     assert false <= right // 500
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.batching import run
-from stepmark.labels.formulas import Formulas, check
+from stepmark.labels.formulas import Formulas
 from stepmark.records import Solution
+from stepmark.solutions.checks.equations import calculations
 
 
 def truths(text):
-    return [formula.truth for formula in check(text)]
+    return [formula.truth for formula in calculations(text)]
 
 
 RIGHT = [
@@ -168,11 +169,11 @@ def test_chains_are_judged_link_by_link():
 
 def test_where_it_stands_and_why():
     text = "First 2 + 2 = 4, then 12 * 8 = 98 eggs and <<3*3=10>>10."
-    first, second, third = check(text)
+    first, second, third = calculations(text)
     assert [text[f.start : f.end] for f in (first, second, third)] == [f.text for f in (first, second, third)]
-    assert (second.text, second.truth, second.why) == ("12 * 8 = 98", "wrong", "96 is not 98")
-    assert (third.text, third.why) == ("<<3*3=10>>", "9 is not 10")
-    assert first.why == "exact" and check("2/3 = 0.67")[0].why == "rounded to 2 decimals"
+    assert (second.text, second.truth, second.why) == ("12 * 8 = 98", "wrong", "it is 96")
+    assert (third.text, third.why) == ("<<3*3=10>>", "it is 9")
+    assert first.why == "exact" and calculations("2/3 = 0.67")[0].why == "rounded to 2 decimals"
 
 
 # --- against an independent computation ---------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def sums(draw):
 def test_whole_numbers_against_their_sum(calculation, off, around):
     shown, value = calculation
     text = around.format(f"{shown} = {value + off}")
-    (formula,) = check(text)
+    (formula,) = calculations(text)
     expected = "right" if off == 0 else "wrong"
     # A result that is the first number of the next calculation does not arise: the right side is a number.
     assert formula.truth == expected, formula
@@ -220,7 +221,7 @@ def test_the_rounding_rule(a, b, places, off):
     if cut < 0:
         return
     shown = f"{cut // scale}.{cut % scale:0{places}d}"
-    (formula,) = check(f"{a} / {b} = {shown}")
+    (formula,) = calculations(f"{a} / {b} = {shown}")
     stated = Fraction(cut, scale)
     near = (
         stated == exact
@@ -238,7 +239,7 @@ def test_the_rounding_rule(a, b, places, off):
 @given(st.text(alphabet="0123456789+-*/=()x.,$%^{}\\ \nfracsqrt<>of", max_size=80))
 @settings(max_examples=400, deadline=None)
 def test_any_text_is_read(text):
-    for formula in check(text):
+    for formula in calculations(text):
         assert 0 <= formula.start < formula.end <= len(text)
         assert formula.text == text[formula.start : formula.end]
         assert formula.truth in ("right", "wrong", "unknown") and formula.why
@@ -273,7 +274,7 @@ def test_hostile_text_takes_linear_time(piece):
     def seconds(length):
         text = piece * (length // len(piece))
         start = time.process_time()  # of this process alone: a busy machine must not look quadratic
-        check(text)
+        calculations(text)
         return time.process_time() - start
 
     def linear(rounds):
@@ -306,7 +307,7 @@ def test_only_false_calculations_are_judged():
     assert [[j.rating for j in step] for step in found.labelled.judgements] == [[], [], [-1], []]
     (judgement,) = found.labelled.judgements[2]
     assert (judgement.kind, judgement.judge, judgement.confidence) == ("correctness", "formulas", None)
-    assert judgement.note == "4 * 3 = 13: 12 is not 13; 13 + 1 = 15: 14 is not 15"
+    assert judgement.note == "4 * 3 = 13: it is 12; 13 + 1 = 15: it is 14"
     assert found.first_error is None and not found.abstained  # of the steps before nothing is known
     assert (found.cost.rollouts, found.cost.tokens) == (0, 0)
     nothing = labelled(["Hello.", "2 + 2 = 4"])

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
+    from stepmark.solutions.checks import Finding as Finding
+    from stepmark.solutions.checks import check as check
     from stepmark.solutions.interchange.conversion import convert as convert
     from stepmark.solutions.interchange.conversion import read_labelled as read_labelled
     from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
@@ -77,6 +79,7 @@ _HOME = {
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
+    "Finding": "stepmark.solutions.checks",
     "Grader": "stepmark.models.grader",
     "Judgement": "stepmark.records",
     "LabelledRow": "stepmark.solutions.interchange.rows",
@@ -94,6 +97,7 @@ _HOME = {
     "StepScores": "stepmark.records",
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
+    "check": "stepmark.solutions.checks",
     "convert": "stepmark.solutions.interchange.conversion",
     "evaluate": "stepmark.evaluation.public",
     "from_dataset": "stepmark.integrations.hub_datasets",

@@ -217,7 +217,7 @@ def command(
         own = [
             one.name
             for one in inspect.signature(function).parameters.values()
-            if one.kind is one.KEYWORD_ONLY
+            if one.kind is one.KEYWORD_ONLY or one.name in flags or one.name in methods
         ]
         extra = () if also is None else inspect.signature(also).parameters
         settings = {key: value for key, value in values.items() if key in own or key in extra}
@@ -285,7 +285,8 @@ def _flag(annotation: Any, default: Any) -> tuple[Any, dict[str, Any]]:
         listed = next(part for part in parts if get_origin(part) in _LISTS)
         inner = _without_metadata(get_args(listed)[0])
         kind = inner if inner in (int, float) else str
-        return tuple[kind, ...], {"negative": "", "show_default": bool(default)}  # type: ignore[valid-type]
+        several: Any = tuple[kind, ...]  # type: ignore[valid-type]
+        return several | None if default is None else several, {"negative": "", "show_default": bool(default)}
     if Path in get_args(plain):
         return (FileOrDash | None if default is None else FileOrDash), {}
     return annotation, {"show_default": False} if isinstance(default, str) and len(default) > _HINT else {}

@@ -36,7 +36,6 @@ from typing import Literal, get_args
 
 from stepmark.errors import UsageError
 from stepmark.labels.carrying import Book, Carry, NotSureError, answer_line, carry_from, numbers
-from stepmark.labels.formulas import check
 from stepmark.labels.slips import (
     FORMULA,
     NUMBER,
@@ -53,6 +52,7 @@ from stepmark.labels.slips import (
 )
 from stepmark.problems.gsm8k import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
+from stepmark.solutions.checks.equations import calculations
 
 Kind = Literal["value", "operand", "operation", "unit", "dropped", "repeated", "jump", "early stop"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -290,7 +290,7 @@ def _checked(book: Book, made: _Made) -> _Made | None:
     for i, step in enumerate(made.steps):
         if step in known or (i == made.error and false_on_purpose):
             continue
-        if any(formula.truth == "wrong" for formula in check(step)):
+        if any(formula.truth == "wrong" for formula in calculations(step)):
             return None
     return made
 

@@ -21,13 +21,13 @@ from pydantic import Field
 
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.carried import KINDS, Kind, with_errors
-from stepmark.labels.formulas import check
 from stepmark.labels.slips import FORMULA, NUMBER, as_written, compute
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.extraction import find_answer
 from stepmark.problems.gsm8k import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
+from stepmark.solutions.checks.equations import calculations
 from stepmark.solutions.formats import read_solutions
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
 from stepmark.store import (
@@ -331,7 +331,7 @@ def _check_right(worked: Worked) -> None:
 
 def _check_calculations(lines: Sequence[str]) -> None:
     for number, line in enumerate(lines, start=1):
-        false = next((formula for formula in check(line) if formula.truth == "wrong"), None)
+        false = next((formula for formula in calculations(line) if formula.truth == "wrong"), None)
         if false is not None:
             raise InputError(f"a calculation is false: step {number}: {false.text}: {false.why}")
 
@@ -361,7 +361,7 @@ def worked_of(solution: Solution) -> Worked:
         raise InputError(
             f"it is no right solution: its answer is {stated.text if stated else None}, the reference {answer}"
         )
-    if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(check(texts[-1])):
+    if len(texts) > 1 and find_answer(texts[-1]) is not None and not any(calculations(texts[-1])):
         texts.pop()
     _check_calculations(texts)
     return Worked(
@@ -386,7 +386,7 @@ def marked(text: str) -> str:
     if FORMULA.search(text):
         return text
     pieces, at = [], 0
-    for formula in check(text):
+    for formula in calculations(text):
         expression, _, result = formula.text.rpartition("=")
         number = NUMBER.search(result)
         calculation = as_written(expression)

@@ -25,7 +25,7 @@ from typing import Literal
 from stepmark.problems.answer_process import AnswerProcess
 from stepmark.problems.answers import VerifierBase, number_within, same_words
 from stepmark.problems.quantities import clean, key, plain, read_quantity, same_quantity
-from stepmark.problems.units import unit_of
+from stepmark.solutions.units import unit_of
 
 Outcome = tuple[Literal["match", "mismatch", "unparsed"], str]
 

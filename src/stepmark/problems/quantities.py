@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from stepmark.problems.units import Unit, unit_of
+from stepmark.solutions.units import Unit, unit_of
 
 LONGEST = 2000
 """An answer of more characters is not read: nothing that long is a final answer."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
 
-from stepmark.labels.formula_text import LONGEST, Token
+from stepmark.solutions.checks.formula_text import LONGEST, Token
 
 _DEEPEST = 25
 _DIGITS = 40
@@ -39,19 +39,19 @@ class Value:
     """Decimals of a bare number."""
 
 
-def value(found: Sequence[Token], *, percent: Fraction) -> Value:
+def value(pieces: Sequence[Token], *, percent: Fraction) -> Value:
     """Compute an expression.
 
     Args:
-        found: its tokens.
+        pieces: its tokens.
         percent: what a percent sign multiplies by: 1/100, or 1 to read it as a unit.
 
     Raises:
         UnreadableError: see there.
     """
-    if len(found) >= LONGEST:
+    if len(pieces) >= LONGEST:
         raise UnreadableError("too long")
-    return _Reader(found, percent).whole()
+    return _Reader(pieces, percent).whole()
 
 
 _Bounds = tuple[Fraction, Fraction, Fraction]
@@ -60,39 +60,39 @@ _Bounds = tuple[Fraction, Fraction, Fraction]
 class _Reader:
     """A parser by recursive descent that computes as it reads; bounds travel with every value."""
 
-    def __init__(self, found: Sequence[Token], percent: Fraction) -> None:
-        self._found = found
+    def __init__(self, pieces: Sequence[Token], percent: Fraction) -> None:
+        self._pieces = pieces
         self._percent = percent
         self._at = 0
         self._depth = 0
 
     def whole(self) -> Value:
         exact, low, high = self._sum()
-        if self._at < len(self._found):
+        if self._at < len(self._pieces):
             raise UnreadableError("two expressions side by side")
-        numbers = [token for token in self._found if token.kind == "number"]
-        busy = any(token.kind in ("power", "fraction", "root") for token in self._found) or any(
-            token.kind == "sign" and i > 0 and self._found[i - 1].kind in ("number", "close", "percent")
-            for i, token in enumerate(self._found)
+        numbers = [token for token in self._pieces if token.kind == "number"]
+        busy = any(token.kind in ("power", "fraction", "root") for token in self._pieces) or any(
+            token.kind == "sign" and i > 0 and self._pieces[i - 1].kind in ("number", "close", "percent")
+            for i, token in enumerate(self._pieces)
         )
         bare = len(numbers) == 1 and not busy
         return Value(exact, low, high, bare, _decimals(numbers[0].text) if bare else 0)
 
     def _kind(self) -> str:
-        return self._found[self._at].kind if self._at < len(self._found) else "end"
+        return self._pieces[self._at].kind if self._at < len(self._pieces) else "end"
 
     def _take(self) -> Token:
-        if self._at >= len(self._found):
+        if self._at >= len(self._pieces):
             raise UnreadableError("ends too early")
         self._at += 1
-        return self._found[self._at - 1]
+        return self._pieces[self._at - 1]
 
     def _sum(self) -> _Bounds:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise UnreadableError("too many brackets")
         total = self._product()
-        while self._kind() == "sign" and self._found[self._at].text in "+-":
+        while self._kind() == "sign" and self._pieces[self._at].text in "+-":
             sign = self._take().text
             other = self._product()
             total = _small(_add(total, other if sign == "+" else _negative(other)))
@@ -103,15 +103,15 @@ class _Reader:
         total = self._signed()
         divided = False
         while True:
-            if self._kind() == "sign" and self._found[self._at].text in "*/":
+            if self._kind() == "sign" and self._pieces[self._at].text in "*/":
                 sign = self._take().text
                 if divided and sign == "/":
                     raise UnreadableError("two quotients in a row: 6 / 1/2 has two meanings")
                 divided = divided or sign == "/"
-                if self._kind() == "sign" and self._found[self._at].text == "+":
+                if self._kind() == "sign" and self._pieces[self._at].text == "+":
                     raise UnreadableError("two signs in a row")
                 other = self._signed()
-            elif self._kind() == "open" and not self._found[self._at].gap:
+            elif self._kind() == "open" and not self._pieces[self._at].gap:
                 if divided:
                     raise UnreadableError("a quotient before a bracket: 1/2(3) has two meanings")
                 sign, other = "*", self._power()
@@ -120,9 +120,9 @@ class _Reader:
             total = _small(_times(total, other if sign == "*" else _over_one(other)))
 
     def _signed(self) -> _Bounds:
-        if self._kind() == "sign" and self._found[self._at].text in "+-":
+        if self._kind() == "sign" and self._pieces[self._at].text in "+-":
             sign = self._take().text
-            if self._kind() == "number" and [t.kind for t in self._found[self._at + 1 : self._at + 2]] == [
+            if self._kind() == "number" and [t.kind for t in self._pieces[self._at + 1 : self._at + 2]] == [
                 "power"
             ]:
                 raise UnreadableError("-2^2 has two meanings")
@@ -254,12 +254,12 @@ def _root(a: _Bounds) -> _Bounds:
     return (Fraction(over, under),) * 3
 
 
-def is_share_of_parts(found: Sequence[Token]) -> bool:
+def is_share_of_parts(pieces: Sequence[Token]) -> bool:
     """Whether percent signs stand in a sum whose terms are not all percentages ("50 + 20%")."""
-    if all(token.kind != "percent" for token in found):
+    if all(token.kind != "percent" for token in pieces):
         return False
     adds = any(
         sign.kind == "sign" and sign.text in "+-" and before.kind in ("number", "close", "percent")
-        for before, sign in pairwise(found)
+        for before, sign in pairwise(pieces)
     )
-    return adds and sum(t.kind == "percent" for t in found) < sum(t.kind == "number" for t in found)
+    return adds and sum(t.kind == "percent" for t in pieces) < sum(t.kind == "number" for t in pieces)

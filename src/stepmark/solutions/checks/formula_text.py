@@ -18,6 +18,7 @@ from typing import Literal
 Kind = Literal[
     "number", "sign", "power", "open", "close", "percent", "fraction", "root",
     "equal", "about", "relation", "word", "stop", "line", "other",
+    "pi", "binomial", "factorial",
 ]  # fmt: skip
 
 _EXPRESSION: frozenset[str] = frozenset(
@@ -64,7 +65,7 @@ class Token:
 
     kind: Kind
     text: str
-    """In the signs that `value` reads; a word in lower case."""
+    """In the signs that `expressions.value` reads; a word in lower case."""
     start: int
     end: int
     """Character offsets."""
@@ -76,7 +77,7 @@ def tokens(text: str) -> list[Token]:
     """The pieces of a text, in order. Space, money signs and the like are dropped."""
     # The words of \text{…} stay where they are, and its command becomes space.
     text = _TEXT.sub(lambda m: " " * (m.start(1) - m.start()) + m[1] + " ", text)
-    found: list[Token] = []
+    pieces: list[Token] = []
     gap = True
     for match in _TOKEN.finditer(text):
         kind, shown = str(match.lastgroup), match[0]
@@ -92,11 +93,11 @@ def tokens(text: str) -> list[Token]:
         elif kind == "word":
             shown = shown.lower()
         if shown in ("²", "³"):
-            found.append(Token("power", "^", match.start(), match.start(), gap))
+            pieces.append(Token("power", "^", match.start(), match.start(), gap))
             kind, shown = "number", "2" if shown == "²" else "3"
-        found.append(Token(kind, shown, match.start(), match.end(), gap))  # type: ignore[arg-type]
+        pieces.append(Token(kind, shown, match.start(), match.end(), gap))  # type: ignore[arg-type]
         gap = kind == "line"
-    return _joined(found)
+    return _joined(pieces)
 
 
 def _between_digits(text: str, match: re.Match[str]) -> bool:
@@ -104,21 +105,21 @@ def _between_digits(text: str, match: re.Match[str]) -> bool:
     return text[match.start() - 1 : match.start()].isdigit() and text[match.end() : match.end() + 1].isdigit()
 
 
-def _joined(found: list[Token]) -> list[Token]:
+def _joined(pieces: list[Token]) -> list[Token]:
     """A line that begins with an equals sign goes on; "x" and "of" between numbers multiply."""
-    kept: list[Token] = []
-    last = len(found) - 1
-    for i, token in enumerate(found):
-        after = found[i + 1] if i < last else None
+    result: list[Token] = []
+    last = len(pieces) - 1
+    for i, token in enumerate(pieces):
+        after = pieces[i + 1] if i < last else None
         if token.kind == "line" and after is not None and after.kind in ("equal", "about"):
             continue
-        if token.kind == "word" and token.text in ("x", "of") and kept and after is not None:
-            before = kept[-1].kind
+        if token.kind == "word" and token.text in ("x", "of") and result and after is not None:
+            before = result[-1].kind
             into = after.kind in ("number", "fraction") or (after.kind == "open" and token.text == "of")
             if before in ("number", "percent", "close") and into:
                 token = Token("sign", "*", token.start, token.end, token.gap)  # noqa: PLW2901
-        kept.append(token)
-    return kept
+        result.append(token)
+    return result
 
 
 _WORDS = """
@@ -137,67 +138,67 @@ _NO_UNITS = WORDS_THAT_COMPUTE | set(_SENTENCE.split())
 _NUMBER_OR_END = ("number", "close", "percent")
 
 
-def without_units(found: Sequence[Token]) -> tuple[list[Token], dict[int, str]]:
+def without_units(pieces: Sequence[Token]) -> tuple[list[Token], dict[int, str]]:
     """Leave out units inside calculations: "3 eggs * 2 dollars/egg = 6", "4 (from the trip) + 2 = 6".
 
     Returns:
         What is left, and the last word of each unit that was left out, by the start of the token that follows it.
     """
-    kept: list[Token] = []
+    result: list[Token] = []
     units: dict[int, str] = {}
     i = 0
-    while i < len(found):
-        end = _remark_end(found, i) if kept and kept[-1].kind in _NUMBER_OR_END else i
-        if end == i and kept and kept[-1].kind in _NUMBER_OR_END:
-            end = _unit_end(found, i)
+    while i < len(pieces):
+        end = _remark_end(pieces, i) if result and result[-1].kind in _NUMBER_OR_END else i
+        if end == i and result and result[-1].kind in _NUMBER_OR_END:
+            end = _unit_end(pieces, i)
             if end > i:
-                units[found[end].start] = found[end - 1].text
+                units[pieces[end].start] = pieces[end - 1].text
         if end == i:
-            kept.append(found[i])
+            result.append(pieces[i])
             end = i + 1
         i = end
-    return kept, units
+    return result, units
 
 
-def _remark_end(found: Sequence[Token], at: int) -> int:
+def _remark_end(pieces: Sequence[Token], at: int) -> int:
     """The end of a remark in brackets, of words alone, that begins at `at`; `at` if none does."""
-    if found[at].kind != "open" or not found[at].gap:
+    if pieces[at].kind != "open" or not pieces[at].gap:
         return at
     end = at + 1
-    while end < len(found) and end - at < 12 and (found[end].kind == "word" or found[end].text in ",-'"):
+    while end < len(pieces) and end - at < 12 and (pieces[end].kind == "word" or pieces[end].text in ",-'"):
         end += 1
-    closed = end < len(found) and found[end].kind == "close" and end > at + 1
-    lone = end == at + 2 and len(found[at + 1].text) < 2
+    closed = end < len(pieces) and pieces[end].kind == "close" and end > at + 1
+    lone = end == at + 2 and len(pieces[at + 1].text) < 2
     return end + 1 if closed and not lone else at
 
 
-def _unit_end(found: Sequence[Token], at: int) -> int:
+def _unit_end(pieces: Sequence[Token], at: int) -> int:
     """The end of a unit of up to four words that begins at `at`, if a sign or an equals sign follows; else `at`."""
     end = at
-    while end < len(found) and end - at < 6:
-        token = found[end]
-        slash = token.kind == "sign" and token.text == "/" and end + 1 < len(found)
-        if slash and found[end + 1].kind == "word" and len(found[end + 1].text) > 1:
+    while end < len(pieces) and end - at < 6:
+        token = pieces[end]
+        slash = token.kind == "sign" and token.text == "/" and end + 1 < len(pieces)
+        if slash and pieces[end + 1].kind == "word" and len(pieces[end + 1].text) > 1:
             end += 1
-            token = found[end]
+            token = pieces[end]
         # Two letters may be a product of unknowns, and what has no space before it too: 3ab.
         if token.kind != "word" or len(token.text) < 3 or token.text in _NO_UNITS:
             break
-        if not token.gap and found[end - 1].kind != "sign":
+        if not token.gap and pieces[end - 1].kind != "sign":
             break
         end += 1
-    after = found[end] if end < len(found) else None
+    after = pieces[end] if end < len(pieces) else None
     if end == at or after is None or after.kind not in ("sign", "equal", "about"):
         return at
     # "2 apples-and-pears": a sign that joins words is a hyphen.
     return at if after.kind == "sign" and not after.gap and after.text != "/" else end
 
 
-def side_before(found: Sequence[Token], equal: int) -> range:
+def side_before(pieces: Sequence[Token], equal: int) -> range:
     """The tokens of the expression that ends before the equals sign at `equal`; empty for none."""
     start, depth = equal, 0
-    while start > 0 and equal - start < LONGEST and found[start - 1].kind in _EXPRESSION:
-        kind = found[start - 1].kind
+    while start > 0 and equal - start < LONGEST and pieces[start - 1].kind in _EXPRESSION:
+        kind = pieces[start - 1].kind
         if kind == "open" and depth == 0:
             break
         depth += (kind == "close") - (kind == "open")
@@ -205,11 +206,11 @@ def side_before(found: Sequence[Token], equal: int) -> range:
     return range(start, equal)
 
 
-def side_after(found: Sequence[Token], equal: int) -> range:
+def side_after(pieces: Sequence[Token], equal: int) -> range:
     """The tokens of the expression that begins after the equals sign at `equal`; empty for none."""
     end, depth = equal + 1, 0
-    while end < len(found) and end - equal <= LONGEST and found[end].kind in _EXPRESSION:
-        kind = found[end].kind
+    while end < len(pieces) and end - equal <= LONGEST and pieces[end].kind in _EXPRESSION:
+        kind = pieces[end].kind
         if kind == "close" and depth == 0:
             break
         depth += (kind == "open") - (kind == "close")

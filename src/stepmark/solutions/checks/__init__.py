@@ -1,0 +1,155 @@
+r"""Exact checks of a solution: a check proves that a step is wrong, or is silent.
+
+`check` reads the steps of a solution and computes what can be computed: in exact fractions and polynomials, with parsers of its own. No text is
+executed, nothing is asked of a model, equal texts give equal findings, and the time is bounded for any text.
+
+| check | what it finds |
+| --- | --- |
+| `equation` | a false calculation: "12 * 8 = 98", "√18 = 3 √3", "5!/3! = 60", "20% of 50 = 12", chains, LaTeX, money, mixed numbers |
+| `words` | a false calculation in words: "12 times 8 is 98", "half of 26 is 12" |
+| `remainder` | a false quotient with a remainder, a false congruence of numbers: "17 ≡ 2 (mod 7)" |
+| `unit` | a false conversion of a unit: "3 hours = 200 minutes" |
+| `algebra` | two forms of an expression that are not equal; an equation with no solution in common with the one that it is made from |
+| `value` | a letter that was given one value and is recalled with another: "x = 5 … since x = 6" |
+| `answer` | a final answer that is not the last result: "the total is 42. The answer is 24." |
+| `copied` | a number of the question, copied wrongly with the whole sentence around it |
+
+Precision and recall of each check are measured by `benchmarks/checks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from stepmark.errors import SettingError
+from stepmark.solutions.checks.algebra import (
+    Equation,
+    equations,
+    false_constants,
+    false_identities,
+    lost_solutions,
+)
+from stepmark.solutions.checks.equations import calculations
+from stepmark.solutions.checks.statements import (
+    Named,
+    changed_values,
+    copied_numbers,
+    final_answer,
+    named_values,
+)
+from stepmark.solutions.checks.words import Claim, remainder_claims, unit_claims, word_claims
+
+__all__ = ["CHECKS", "CheckName", "Finding", "check"]
+
+CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "value", "answer", "copied"]
+CHECKS: tuple[CheckName, ...] = get_args(CheckName)
+"""The names of all checks."""
+_LONGEST = 10_000
+"""Characters of a step or a question that are read; the rest is not."""
+_MOST_STEPS = 500
+_MOST_FINDINGS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A step that a check proves to be wrong."""
+
+    step: int
+    """The step, counted from 0."""
+    check: CheckName
+    """The check that found it."""
+    written: str
+    """What the step says, as it is written: "60 * 2.5 = 120"."""
+    right: str
+    """What is right: "it is 150"."""
+    start: int
+    end: int
+    """Where: `steps[step][start:end]`, in characters."""
+
+    def __str__(self) -> str:
+        """What was written and what is right, on one line."""
+        return f"{' '.join(self.written.split())}: {self.right}"
+
+
+def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = CHECKS) -> list[Finding]:
+    """Find the steps of a solution that are provably wrong.
+
+    Args:
+        problem: the question; "" where it is not known, which silences nothing but `copied`.
+        steps: the steps, in order.
+        names: the checks to run.
+
+    Returns:
+        The findings in the order of the text. A step without a finding is not thereby right.
+
+    Raises:
+        SettingError: a name in `names` is no check.
+    """
+    unknown = sorted(set(names) - set(CHECKS))
+    if unknown:
+        raise SettingError("names", unknown[0], f"checks: {', '.join(CHECKS)}")
+    problem = problem[:_LONGEST]
+    texts = [step[:_LONGEST] for step in steps[:_MOST_STEPS]]
+    named: dict[str, Named | None] = {}
+    findings: list[Finding] = []
+    before, last = "", None
+    for i, text in enumerate(texts):
+        needed = {"equation", "algebra", "value"} & set(names)
+        stated = equations(text) if needed else []
+        claims: list[tuple[CheckName, Claim]] = []
+        if "equation" in names:
+            claims += [("equation", claim) for claim in _false_equations(text, stated)]
+        if "words" in names:
+            claims += [("words", claim) for claim in word_claims(text)]
+        if "remainder" in names:
+            claims += [("remainder", claim) for claim in remainder_claims(text, problem)]
+        if "unit" in names:
+            claims += [("unit", claim) for claim in unit_claims(text, problem)]
+        if "algebra" in names:
+            claims += [("algebra", claim) for claim in false_identities(text, problem, stated)]
+            claims += [("algebra", claim) for claim in lost_solutions(text, stated, before, last)]
+        if "value" in names:
+            claims += [("value", claim) for claim in changed_values(text, stated, named)]
+            _remember(named, dict(named_values(i, text, stated)))
+        if "copied" in names:
+            claims += [("copied", claim) for claim in copied_numbers(text, problem, texts[:i])]
+        if "answer" in names and i == len(steps) - 1:
+            claims += [("answer", claim) for claim in final_answer(texts, problem)]
+        findings += _findings(i, text, claims)
+        before, last = text, stated[-1] if stated else None
+    return findings
+
+
+def _false_equations(text: str, stated: Sequence[Equation]) -> list[Claim]:
+    formulas = calculations(text)
+    wrong = [Claim(f.start, f.end, f.why) for f in formulas if f.truth == "wrong"]
+    return [*wrong, *false_constants(text, formulas, stated)]
+
+
+def _remember(named: dict[str, Named | None], values: dict[str, Named | None]) -> None:
+    """Keep one value a letter; a letter with two values has none."""
+    for letter, value in values.items():
+        before = named.get(letter, value)
+        same = before is not None and value is not None and before.value == value.value
+        named[letter] = before if same else None
+
+
+def _findings(step: int, text: str, claims: Sequence[tuple[CheckName, Claim]]) -> list[Finding]:
+    """The claims of a step in the order of the text; of two that overlap, the first check's."""
+    out: list[Finding] = []
+    for name, claim in claims[:_MOST_FINDINGS]:
+        if any(f.start < claim.end and claim.start < f.end for f in out):
+            continue
+        out.append(
+            Finding(
+                step=step,
+                check=name,
+                written=text[claim.start : claim.end],
+                right=claim.right,
+                start=claim.start,
+                end=claim.end,
+            )
+        )
+    return sorted(out, key=lambda finding: (finding.start, finding.end))

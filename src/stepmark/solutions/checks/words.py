@@ -1,0 +1,393 @@
+r"""Calculations, remainders and conversions of units that are written in words.
+
+"12 times 8 is 96", "half of 26 is 13", "20% of 50 is 10", "divide 84 by 4 to get 21", "194 divided by 11 is 17 with a remainder of 7",
+"17 ≡ 3 (mod 7)", "3 hours is 180 minutes". Each sentence is read by a fixed pattern; whatever stands around it that may belong to the
+calculation ("3 plus 12 times 8", "is 20 more than") makes the check silent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stepmark.solutions.checks.equations import differ, doubted, is_money, shown
+from stepmark.solutions.checks.expressions import UnreadableError, value
+from stepmark.solutions.checks.formula_text import side_after, side_before, tokens
+from stepmark.solutions.units import Unit, unit_of
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement in a text that is false."""
+
+    start: int
+    end: int
+    right: str
+    """What is right."""
+
+
+_SMALL = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_NUMBER_WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_WORD = rf"(?:(?:{'|'.join(_TENS)})(?:-(?:{'|'.join(_SMALL[1:10])}))?|{'|'.join(_SMALL[::-1])})\b"
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
+_N = rf"(?:[$€£]\s?)?(?:{_DIGITS}(?:/[0-9]{{1,6}})?|{_WORD})%?"
+# Up to two words that name what is counted; none of them computes or joins.
+_COUNTED = r"""(?:\s(?!(?:and|or|is|are|was|were|be|of|to|from|by|times|plus|minus|multiplied|divided|more|less|fewer|than|over|into|in|on|at|as|if|
+per|percent|equals|equal|gives|makes|get|we|you|that|which|with|for|half|twice|hundred|thousand|million|billion|dozen|squared|cubed|each|every|not
+|but|so|then|because|since|while|when|would|will|can|should|must|may|leaves|left|a|an|the|he|she|they|it|i|has|have|had|x|mod)\b)[a-z]{2,14}){0,2}""".replace(
+    "\n", ""
+)
+_IS = r"(?:\s?,?\s(?:which|that|it)(?=\s))?\s?(?:=|\s(?:is|are|equals|gives|makes|yields|would\sbe|will\sbe|comes\sto|is\sequal\sto|are\sequal\sto|gives\s(?:us|you))(?=\s))(?:\s(?:exactly|a\stotal\sof))?\s?"
+_GET = r"(?:,?\s(?:to|we|you|and\swe|and)\s(?:get|obtain|find)|,?\s(?:and\s)?(?:gives|giving|yields|which\sis|which\sgives|equals|is)(?:\s(?:us|you))?|\s?=)\s"
+_RESULT = rf"(?P<r>-?{_N})"
+# What makes the number before it a part of something else.
+_ENDS = re.compile(
+    r"""\s?(?:[-+*/×÷^=<>%!]|[.,:]?[0-9]|\\|°|(?:times|plus|minus|multiplied|divided|more|less|fewer|percent|of|over|hundred|thousand|million|
+billion|dozens?|squared|cubed|point|mod|modulo|remainder|r|and\s(?:a|an|one|three|two)\s|or|to|with\sa?\s?remainder|per|x|times|larger|greater|smaller|bigger|higher|lower|short|away)\b)""".replace(
+        "\n", ""
+    ),
+    re.I,
+)
+_BEGINS = re.compile(
+    r"(?:[-+*/×÷^=(%.,:<>\\]|[0-9]|\b(?:times|plus|minus|by|of|and|than|to|from|the|add|subtract|multiply|divide|first|last|a|only|over|or|between|squared|per))\s?$",
+    re.I,
+)
+_LEADS = re.compile(r"(?:, and|\b(?:that|so|because|since|know))\s?$", re.I)
+
+
+def number(shown_as: str) -> Fraction | None:
+    """The number that digits, a fraction or a number word write; None for none."""
+    text = shown_as.strip().lower().lstrip("$€£ ").replace(",", "")
+    percent = text.endswith("%")
+    text = text.rstrip("%")
+    negative = text.startswith("-")
+    text = text.removeprefix("-").lstrip("$ ")
+    if text[:1].isdigit():
+        over, _, under = text.partition("/")
+        if under and not int(under):
+            return None
+        exact = Fraction(over) / (int(under) if under else 1)
+    else:
+        tens, _, ones = text.partition("-")
+        if tens not in _NUMBER_WORDS:
+            return None
+        exact = Fraction(_NUMBER_WORDS[tens] + (_NUMBER_WORDS.get(ones, 0) if ones else 0))
+    exact = exact / 100 if percent else exact
+    return -exact if negative else exact
+
+
+_CENTS = 100
+_SHARES = {
+    "half": (1, 2), "one half": (1, 2), "one-half": (1, 2), "a third": (1, 3), "one third": (1, 3), "one-third": (1, 3),
+    "two thirds": (2, 3), "two-thirds": (2, 3), "a quarter": (1, 4), "one quarter": (1, 4), "one-quarter": (1, 4), "one fourth": (1, 4),
+    "one-fourth": (1, 4), "a fourth": (1, 4), "three quarters": (3, 4), "three-quarters": (3, 4), "three fourths": (3, 4),
+    "three-fourths": (3, 4), "a fifth": (1, 5), "one fifth": (1, 5), "one-fifth": (1, 5), "a tenth": (1, 10), "one tenth": (1, 10),
+    "one-tenth": (1, 10),
+}  # fmt: skip
+_MULTIPLES = {"twice": 2, "double": 2, "triple": 3}
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "times": lambda a, b: a * b,
+    "multiplied by": lambda a, b: a * b,
+    "plus": lambda a, b: a + b,
+    "added to": lambda a, b: a + b,
+    "minus": lambda a, b: a - b,
+    "divided by": lambda a, b: a / b,
+    "more than": lambda a, b: b + a,
+    "less than": lambda a, b: b - a,
+}
+_A, _B = rf"(?P<a>{_N})", rf"(?P<b>{_N})"
+_THE = r"(?:(?:the|those|these|her|his|their)\s)?"
+_Rule = Callable[[re.Match[str], Fraction, Fraction], Fraction]
+
+
+def _binary(match: re.Match[str], a: Fraction, b: Fraction) -> Fraction:
+    return _OPERATORS[" ".join(match["op"].lower().split())](a, b)
+
+
+def _share(match: re.Match[str], a: Fraction, b: Fraction) -> Fraction:
+    words = match["share"].lower()
+    return a * (_MULTIPLES[words] if words in _MULTIPLES else Fraction(*_SHARES[words]))
+
+
+_SHARE = "|".join(sorted({**_SHARES, **_MULTIPLES}, key=len, reverse=True))
+_PATTERNS: tuple[tuple[re.Pattern[str], _Rule], ...] = tuple(
+    (re.compile(rf"\b{pattern}" if pattern[0] != "(" else rf"(?<![\w.,/$])(?:{pattern})", re.I), rule)
+    for pattern, rule in (
+        (rf"(?:{_A}{_COUNTED}\s(?P<op>{'|'.join(_OPERATORS)})\s{_B}{_COUNTED}{_IS}{_RESULT})", _binary),
+        (rf"(?:(?P<share>{_SHARE})\s(?:of\s)?{_THE}{_A}{_COUNTED}{_IS}{_RESULT})", _share),
+        (rf"(?:(?P<a>{_N})\sof\s{_THE}{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a * b),
+        (rf"(?:the\ssum\sof\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a + b),
+        (
+            rf"(?:the\sdifference\s(?:between|of)\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})",
+            lambda m, a, b: abs(a - b),
+        ),
+        (rf"(?:the\sproduct\sof\s{_A}{_COUNTED}\sand\s{_B}{_COUNTED}{_IS}{_RESULT})", lambda m, a, b: a * b),
+        (
+            rf"(?:add(?:ing)?\s{_A}{_COUNTED}\s(?:and|to)\s{_B}{_COUNTED}{_GET}{_RESULT})",
+            lambda m, a, b: a + b,
+        ),
+        (
+            rf"(?:subtract(?:ing)?\s{_A}{_COUNTED}\sfrom\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
+            lambda m, a, b: b - a,
+        ),
+        (
+            rf"(?:multiply(?:ing)?\s{_THE}{_A}{_COUNTED}\sby\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
+            lambda m, a, b: a * b,
+        ),
+        (
+            rf"(?:divid(?:e|ing)\s{_THE}{_A}{_COUNTED}\sby\s{_THE}{_B}{_COUNTED}{_GET}{_RESULT})",
+            lambda m, a, b: a / b,
+        ),
+        (rf"(?:{_A}\ssquared{_IS}{_RESULT})", lambda m, a, b: a * a),
+        (rf"(?:{_A}\scubed{_IS}{_RESULT})", lambda m, a, b: a * a * a),
+    )
+)
+_DRESS = re.compile(
+    r"\\(?:text|mathrm|textrm|mbox)\s?\{([^{}]{0,80})\}|\\[,;:!()\[\]]|\\\$|\$(?![0-9])|\$(?=[0-9.,]{1,15}\$)|\*\*|[~`]"
+)
+
+
+def undressed(text: str) -> str:
+    r"""A text of the same length without the dress of LaTeX and Markdown that stands around numbers and words."""
+
+    def spaces(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return " " * len(match[0])
+        return " " * (match.start(1) - match.start()) + match[1] + " " * (match.end() - match.end(1))
+
+    return re.sub(r"[^\S\n]", " ", _DRESS.sub(spaces, text).replace("\\%", " %"))
+
+
+def word_claims(text: str) -> Iterator[Claim]:
+    """The false calculations in words."""
+    plain, places = _squeezed(undressed(text))
+    for pattern, rule in _PATTERNS:
+        for match in pattern.finditer(plain):
+            groups = match.groupdict()
+            a, b, result = (number(groups[name]) if groups.get(name) else None for name in "abr")
+            if a is None or result is None or (groups.get("b") and b is None):
+                continue
+            if not _alone(plain, match) or groups["r"].endswith("%"):
+                continue
+            if pattern is _PATTERNS[2][0] and not (groups["a"].endswith("%") or "/" in groups["a"]):
+                continue  # "3 of 12 are 4": no share
+            if _points(match, groups):
+                continue
+            try:
+                exact = rule(match, a, b or Fraction(0))
+            except ZeroDivisionError:
+                continue
+            decimal = any("." in (groups.get(name) or "") for name in "ab")
+            start, end = places[match.start()], places[match.end() - 1] + 1
+            cents = (
+                bool(exact and result) and max(exact / result, result / exact) == _CENTS and is_money(text)
+            )
+            if not cents and differ(exact, result, exact=not decimal) and not doubted(text, start, end):
+                yield Claim(start, end, f"it is {shown(exact)}")
+
+
+def _points(match: re.Match[str], groups: dict[str, str | None]) -> bool:
+    """Whether a number with a percent sign is added or compared: it may be of another number."""
+    operator = (groups.get("op") or "").lower()
+    return operator in ("plus", "minus", "more than", "less than", "added to") and any(
+        (groups.get(name) or "").endswith("%") for name in "ab"
+    )
+
+
+def _squeezed(text: str) -> tuple[str, list[int]]:
+    """The text with single spaces, and where each of its characters was."""
+    out: list[str] = []
+    places: list[int] = []
+    for i, character in enumerate(text):
+        if character == " " and out and out[-1] == " ":
+            continue
+        out.append(character)
+        places.append(i)
+    return "".join(out), places
+
+
+def _alone(text: str, match: re.Match[str]) -> bool:
+    """Whether nothing around it belongs to the calculation."""
+    if _ENDS.match(text, match.end()):
+        return False
+    before = text[max(0, match.start() - 20) : match.start()]
+    return not _BEGINS.search(before) or _LEADS.search(before) is not None
+
+
+# --- remainders ---------------------------------------------------------------------------------------------------------
+
+_INT = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15}"
+_REMAINDERS = (
+    re.compile(
+        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) ?(?:÷|/|\\div|divided by) ?(?P<m>{_INT})(?: ?=| is| gives| equals| gives us) ?(?:a quotient of |about )?"
+        rf"(?P<q>{_INT}),? ?(?:with |and )?(?:a |the )?(?:remainder|R|r)\b ?(?:of |is |= ?)?(?P<r>{_INT})(?![\w/]|[.,][0-9])"
+    ),
+    re.compile(
+        rf"(?<![\w.,/^*+-] )(?<![\w.,/^*+-])(?P<n>{_INT}) divided by (?P<m>{_INT})(?:,)? (?:leaves|has|gives|with|and leaves) a remainder of (?P<r>{_INT})(?![\w/]|[.,][0-9])"
+    ),
+    re.compile(
+        rf"remainder (?:when|if|of) (?P<n>{_INT}) (?:is |being )?divided by (?P<m>{_INT}) is (?P<r>{_INT})(?![\w/^]|[.,][0-9]| ?[-+*])"
+    ),
+)
+_OTHER_BASE = re.compile(r"\b(?:binary|octal|hexadecimal|base)\b", re.I)
+_MOD = re.compile(r"\\pmod\s?\{\s?([0-9]{1,9})\s?\}|\\pmod\s?([0-9])|\((?:\\bmod|\\mod|mod)\s?([0-9]{1,9})\)")
+
+
+def remainder_claims(text: str, problem: str) -> Iterator[Claim]:
+    """The false quotients with a remainder, and the false congruences of numbers."""
+    plain, places = _squeezed(undressed(text))
+    for pattern in _REMAINDERS:
+        for match in pattern.finditer(plain):
+            n, m, r = (int(match[name].replace(",", "")) for name in "nmr")
+            q = int(match["q"].replace(",", "")) if "q" in match.groupdict() else None
+            start, end = places[match.start()], places[match.end() - 1] + 1
+            if m and (q if q is not None else n // m, r) != divmod(n, m) and not doubted(text, start, end):
+                # 17 = 2 * 5 + 7 is a remainder that is not reduced, and true.
+                if q is not None and q * m + r == n:
+                    continue
+                yield Claim(start, end, f"it is {n // m} with a remainder of {n % m}")
+    if _OTHER_BASE.search(problem) or _OTHER_BASE.search(text):
+        return
+    for match in _MOD.finditer(text):
+        yield from _congruences(text, match)
+
+
+def _congruences(text: str, match: re.Match[str]) -> Iterator[Claim]:
+    """A ≡ b ≡ c (mod m), from the modulus backwards."""
+    modulus = int(next(group for group in match.groups() if group))
+    begin = max(0, match.start() - 300)
+    pieces = tokens(text[begin : match.start()])
+    signs = [
+        i
+        for i, t in enumerate(pieces)
+        if (t.kind == "relation" and t.text in ("\\equiv", "≡")) or t.kind == "equal"
+    ]
+    if not signs or not modulus or side_after(pieces, signs[-1]).stop != len(pieces):
+        return
+    after: tuple[int, Fraction] | None = None
+    for i in reversed(signs):
+        left, right = side_before(pieces, i), side_after(pieces, i)
+        if not left or not right:
+            return
+        before = pieces[left.start - 1] if left.start else None
+        # The expression must begin here: a word, a line, a stop or the sign of the link before.
+        if (before is None and begin) or (
+            before is not None and before.kind not in ("word", "line", "relation", "equal")
+        ):
+            return
+        if (
+            before is not None
+            and before.kind == "word"
+            and (len(before.text) < 3 or not pieces[left.start].gap)
+        ):
+            return
+        try:
+            x = value(pieces[left.start : left.stop], percent=Fraction(1)).exact
+            y = value(pieces[right.start : right.stop], percent=Fraction(1)).exact
+        except UnreadableError:
+            return
+        if x.denominator != 1 or y.denominator != 1:
+            return
+        start = begin + pieces[left.start].start
+        if pieces[i].kind == "relation" and (x - y) % modulus and not doubted(text, start, match.end()):
+            yield Claim(
+                start,
+                match.end(),
+                f"the left side is {x % modulus} modulo {modulus}, the right side {y % modulus}",
+            )
+        if after is not None and right.stop != after[0]:
+            return
+        after = (left.start - 1, x)
+
+
+# --- units --------------------------------------------------------------------------------------------------------------
+
+_UNIT_WORD = r"(?P<{}>(?:square |cubic )?[a-zA-Z]{{1,12}})"
+_UNIT_IS = (
+    r"(?: ?= ?| (?:is|are|equals|equal|is equal to|are equal to|is the same as|makes|make|converts to) )"
+)
+_CONVERSIONS = (
+    re.compile(
+        rf"(?<![\w.,/^*+×-] )(?<![\w.,/^*+×$-])(?P<a>{_DIGITS}|{_WORD}) {_UNIT_WORD.format('u')}{_UNIT_IS}(?:equal to |also |about )?"
+        rf"(?P<b>{_DIGITS}|{_WORD}) {_UNIT_WORD.format('v')}(?![\w/^])"
+    ),
+    re.compile(
+        rf"\b[Tt]here are (?P<b>{_DIGITS}|{_WORD}) {_UNIT_WORD.format('v')} in (?P<a>an?|one|each|every|[0-9]{{1,6}}) {_UNIT_WORD.format('u')}(?![\w/^])"
+    ),
+    re.compile(
+        rf"\b(?P<a>[Aa]n?|[Oo]ne|[Ee]ach|[Ee]very|1) {_UNIT_WORD.format('u')} (?:has|contains|consists of) (?P<b>{_DIGITS}|{_WORD}) {_UNIT_WORD.format('v')}(?![\w/^])"
+    ),
+)
+# A day of work has eight hours and a week of work five days; a month of 30 days and a year of 360 are used to reckon.
+_WORKING = frozenset((Fraction(86400), Fraction(604800)))
+_DRAWN = re.compile(
+    r"\b(?:scale|map|represent\w*|model|drawing|blueprint|exchange|rate|dog|planet|mars)\b", re.I
+)
+_GOES_ON = re.compile(
+    r" ?(?:[-+*/×÷^]|and [0-9]|[0-9]|\\|(?:more|less|fewer|longer|shorter|of|per|each|later|earlier|before|after|away|ago|old|left|plus|minus|times|taller|faster|older|younger)\b|a(?:n|t)?\b)"
+)
+
+
+def unit_claims(text: str, problem: str) -> Iterator[Claim]:
+    """The false conversions of units of length, mass, volume, money and time up to the hour."""
+    if _DRAWN.search(problem) or _DRAWN.search(text):
+        return
+    plain, places = _squeezed(undressed(text))
+    for pattern in _CONVERSIONS:
+        for match in pattern.finditer(plain):
+            first, second = _unit(match["u"]), _unit(match["v"])
+            if first is None or second is None or first.kind != second.kind or first.factor == second.factor:
+                continue
+            if {first.factor, second.factor} & _WORKING and first.kind == "time":
+                continue
+            if first.kind not in ("length", "mass", "time", "volume", "US money", "calendar time"):
+                continue
+            a = (
+                Fraction(1)
+                if match["a"][0].isalpha() and match["a"].lower() not in _NUMBER_WORDS
+                else number(match["a"])
+            )
+            b = number(match["b"])
+            if a is None or b is None or not b or _GOES_ON.match(plain, match.end()):
+                continue
+            before = plain[max(0, match.start() - 20) : match.start()]
+            if match["a"][0].isdigit() and _BEGINS.search(before) and not _LEADS.search(before):
+                continue
+            exact = a * first.factor / second.factor
+            start, end = places[match.start()], places[match.end() - 1] + 1
+            # Inches and metres convert in rounded numbers; two per cent are their custom.
+            if (
+                abs(exact - b) * 50 > max(exact, b)
+                and differ(exact, b, exact=False)
+                and not doubted(text, start, end)
+            ):
+                yield Claim(start, end, f"{shown(a)} {match['u']} = {shown(exact)} {match['v']}")
+
+
+def _unit(name: str) -> Unit | None:
+    # One letter may be an unknown, and "in" is a word.
+    return unit_of(name) if len(name) > 1 and name not in ("in", "a", "day", "days", "deg") else None
