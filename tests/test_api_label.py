@@ -146,7 +146,11 @@ def test_a_budget_leaves_the_rest():
             "`method`: expected rollout, .*found BeamSearch",
         ),
         ({"method": stepmark.label.EveryStep}, UsageError, "`method`: expected rollout, .*class.*EveryStep"),
-        ({"method": stepmark.label.EveryStep(), "settings": ["k=3"]}, UsageError, "for a method by its name"),
+        (
+            {"method": stepmark.label.EveryStep(), "settings": ["k=3"]},
+            UsageError,
+            "for a labeller by its name",
+        ),
         ({"method": "formulas"}, UsageError, "`policy`: formulas asks nothing of a policy"),
         ({"method": "judge"}, UsageError, "`verifier` number: it compares final answers"),
         ({"budget": 0}, SettingError, "budget=0: expected 1 or more"),

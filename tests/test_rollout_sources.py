@@ -202,7 +202,7 @@ def test_a_bad_tree_is_refused_with_its_place(row, said, field, tmp_path):
 
 
 def test_trials_are_positive(tmp_path):
-    with pytest.raises(UsageError, match="--trials 0"):
+    with pytest.raises(UsageError, match="trials=0: expected 1 or more"):
         read_openr([write(tmp_path / "r.jsonl", TREE)], trials=0)
 
 

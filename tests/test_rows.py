@@ -357,7 +357,7 @@ def test_a_cell_may_be_long(tmp_path):
 def test_columns():
     assert parse_columns("problem=question, solution = a=b") == {"problem": "question", "solution": "a=b"}
     for bad in ("problem", "=question", "problem=", "", "problem=a,problem=b", "problem=a,"):
-        with pytest.raises(UsageError, match="--columns"):
+        with pytest.raises(UsageError, match="`columns`"):
             parse_columns(bad)
 
 

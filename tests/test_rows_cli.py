@@ -186,15 +186,14 @@ def test_convert_train_and_annotate(tmp_path):
     assert row["meta"]["stufe"] == "3"
     (read,) = training_rows([file], columns={"problem": "frage", "steps": "schritte", "labels": "gut"})
     assert [step[0].rating for step in read.labelled.judgements] == [1, -1]
-    from pathlib import Path
+    from stepmark.annotation.loading import load_project
 
-    from stepmark.cli.annotate import AnnotateOptions, _project
-
-    (item,) = read_items(_project(Path(file), AnnotateOptions(columns=columns)))
+    names = {"problem": "frage", "steps": "schritte", "labels": "gut"}
+    (item,) = read_items(load_project(file, {"columns": names}).project)
     assert (item.solution.texts, item.meta["stufe"]) == (("a", "b"), "3")
     project = tmp_path / "project.yaml"
     project.write_text("items: [in.csv]\ncolumns: {problem: frage, steps: schritte, labels: gut}\n")
-    assert [one.solution for one in read_items(_project(project, AnnotateOptions()))] == [item.solution]
+    assert [one.solution for one in read_items(load_project(project).project)] == [item.solution]
 
 
 def test_rl(problems):

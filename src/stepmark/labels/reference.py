@@ -4,7 +4,7 @@ The *sound results* of a problem are the numbers that its worked solutions hold 
 A solution is read step by step until one is suspect, for one of four reasons:
 
 ===============  ==================================================================================================================
-`calculation`    a calculation in it is false (`formulas.check`)
+`calculation`    a calculation in it is false (`solutions.checks`)
 `result`         a true calculation comes to a number that is no sound result, and no later calculation leads from there to a sound one
 `number`         it states a number that stands neither in the problem nor in a worked solution, and that no earlier step computed
 `answer`         nothing else is suspect: the step that first comes to the wrong final answer, or the last one
@@ -26,10 +26,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from stepmark.labels.carrying import numbers
-from stepmark.labels.formulas import check
 from stepmark.labels.slips import FORMULA, NUMBER, compute, number_of, plain
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
+from stepmark.solutions.checks.equations import calculations
 
 Reason = Literal["calculation", "result", "number", "answer"]
 """Why a step is suspect."""
@@ -88,8 +88,8 @@ def locate_error(solution: Solution, references: Iterable[str]) -> Suspect | Non
     steps = [_calculations(text) for text in texts]
     derived: set[Fraction] = set()
     for k, text in enumerate(texts):
-        later = [made for calculations in steps[k:] for made in calculations]
-        for formula in check(text):
+        later = [made for rest in steps[k:] for made in rest]
+        for formula in calculations(text):
             if formula.truth == "wrong":
                 return Suspect(step=k, reason="calculation", note=f"{formula.text}: {formula.why}")
         for written, number in steps[k]:
@@ -147,7 +147,7 @@ def _judgement(rating: Literal[-1, 1], confidence: float, note: str) -> Judgemen
 def _calculations(text: str) -> list[tuple[str, Fraction]]:
     """The true calculations of a text, each as written and its result."""
     made: list[tuple[str, Fraction]] = []
-    for formula in check(text):
+    for formula in calculations(text):
         marked = FORMULA.fullmatch(formula.text)
         result = marked[2] if marked else formula.text.rpartition("=")[2]
         shown = NUMBER.findall(result)
