@@ -7,7 +7,7 @@ ones, PRMScore = half their sum. `multi_solutions` has no wrong steps and counts
 classes; overall is PRMScore of the matrix of all classes together, save `correct` (unchanged originals, where a file has them).
 
 Of rows with the same class and index the first counts; an error step past the end says nothing; a step without a score (cut off, or
-in a solution that could not be read) is in no matrix, and how many there are is said. The benchmark's `similarity` to
+in a solution that could not be read) is in no matrix, and how many there are is reported. The benchmark's `similarity` to
 the 758 unchanged originals is not computed.
 """
 

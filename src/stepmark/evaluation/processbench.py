@@ -5,7 +5,7 @@ share of wrong solutions whose first error is named exactly, the share of right 
 harmonic mean F1; over the subsets their unweighted average.
 
 Deviations from the authors' script: F1 is 0 and not NaN where both shares are 0; a solution that could not be read to
-the point of decision counts as not found, and how many there are is said; intervals are given.
+the point of decision counts as not found, and how many there are is reported; intervals are given.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _check(evaluation: Evaluation, run: Run) -> None:
         check_readable(run.scores)
     prm = run.prm
     if isinstance(prm, Lazy):
-        # What the policy or the outcome model is loaded with too is no error of the PRM's.
+        # What the policy or the outcome model is loaded with too is not refused for the PRM.
         beside = isinstance(run.policy, Lazy) and in_process(run.policy.name)
         others = {
             *(run.orm.arguments if run.orm is not None else ()),

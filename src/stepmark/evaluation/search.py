@@ -548,7 +548,7 @@ def spent_table(contested: Contested, figures: Figures, settings: Contest) -> Ta
             (name, *(cell(name, budget) for budget in settings.names)) for name in methods_of(contested)
         ),
         note="Means, with the share of the budget. Size: steps a round of beam, dvts, rebase and early-rejection, children of a node of "
-        "mcts, the field that a search of one's own names; fitted on a few of the problems so that the budget is spent and most searches come to their end. A search that comes to "
+        "mcts, the field that a search of the caller's own names; fitted on a few of the problems so that the budget is spent and most searches come to their end. A search that comes to "
         "its end earlier leaves the rest.",
         align=_right(len(settings.names)),
     )

@@ -39,7 +39,7 @@ _CUT = 0.5
 """Share of searches that the budget may cut short; a size that has more cut short is too large."""
 _TRIALS: Mapping[Fit, int] = {"round": 5, "children": 5, "field": 8}
 _FASTEST: Mapping[Fit, float] = {"round": 2.0, "children": 2.0, "field": 8.0}
-"""How many times larger the next size may be; nobody knows where a search of one's own should begin, so it begins at 1."""
+"""How many times larger the next size may be; nobody knows where a search of the caller's own should begin, so it begins at 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class Contest:
     methods: tuple[str, ...]
     """Which of the library's; `BASELINES` are always among them."""
     own: tuple[Searching, ...] = ()
-    """Searches of one's own beside them; see `search_entrants.own_entrant`."""
+    """Searches of the caller's own beside them; see `search_entrants.own_entrant`."""
     seeds: int = 1
     """How often each search is run, with other samples."""
     shape: Shape = field(default_factory=Shape)
@@ -88,7 +88,7 @@ class Arena:
     common: Searching
     """How steps are written (with the first seed), the grading, and the sizes of the models; its budget is not read."""
     store: ReplyStore | None = None
-    """Keeps every reply: an interrupted comparison goes on where it was, and examples cost nothing."""
+    """Keeps every reply: an interrupted comparison continues, and examples cost nothing."""
     in_flight: int = 16
     tell: Callable[[str], None] = lambda line: None
     """Told what is done, a line each."""

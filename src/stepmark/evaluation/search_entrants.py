@@ -43,7 +43,7 @@ from stepmark.settings import settings
 
 Fit = Literal["none", "round", "children", "field"]
 """How a method comes to spend its budget: of itself; by more steps a round; by more children of a node; by a larger value of the field that
-a search of one's own names."""
+a search of the caller's own names."""
 
 MANY = 1_000_000
 """Samples or simulations that no budget reaches."""
@@ -145,7 +145,7 @@ BASELINES = ("majority", "best-of-n")
 
 
 _NAME = re.compile(r"\w[\w.+:@()-]*")
-"""Of a search of one's own: it becomes a part of the names of figures, METHOD/BUDGET."""
+"""Of a search of the caller's own: it becomes a part of the names of figures, METHOD/BUDGET."""
 
 
 def entrants(
@@ -156,10 +156,10 @@ def entrants(
     Args:
         names: of the library's methods.
         shape: what they have in common; it is not put into one's own.
-        own: searches of one's own, each with its settings; see `own_entrant`.
+        own: searches of the caller's own, each with its settings; see `own_entrant`.
 
     Raises:
-        UsageError: no such method, or one of one's own that cannot be told from another or cannot be sized.
+        UsageError: no such method, or one of the caller's own that cannot be told from another or cannot be sized.
     """
     shape = shape or Shape()
     for name in names:
@@ -189,7 +189,7 @@ def entrants(
 
 
 def own_entrant(search: Searching) -> Entrant:
-    """A search of one's own as an entrant.
+    """A search of the caller's own as an entrant.
 
     Where its class names a field in `sized_by`, that is made larger, from 1, until the pilot spends 90 % of the budget or the budget ends more
     than half of its searches (`search.contest`).
