@@ -18,8 +18,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from stepmark.store import atomic_write
-
 
 def read(file: Path) -> dict[str, Any]:
     """A notebook, format 4."""
@@ -103,8 +101,9 @@ def main() -> int:
             for output in cell["outputs"]:
                 if output["output_type"] == "execute_result":
                     output["execution_count"] = number + 1
-        with atomic_write(Path(name)) as out:
-            out.write(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        whole = Path(f"{name}.part")
+        whole.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        whole.replace(name)
     return 0
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, ScoreKindError, UnknownNameError
-from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, lightman_strategies, resolve_aggregate
+from stepmark.metrics.aggregate import AGGREGATES, aggregate, allowed, resolve_aggregate
 
 probabilities = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40)
 moderate = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40)
@@ -195,32 +195,6 @@ def test_allowed():
 def test_unknown_name():
     with pytest.raises(UnknownNameError, match="Did you mean 'product'"):
         aggregate([0.5], "prodcut")
-
-
-def test_lightman_strategies_by_hand():
-    # (negative, neutral, positive)
-    rows = [(0.1, 0.2, 0.7), (0.5, 0.25, 0.25)]
-    found = lightman_strategies(rows)
-    assert found == {
-        "product, neutral positive": pytest.approx(0.9 * 0.5),
-        "product, neutral negative": pytest.approx(0.7 * 0.25),
-        "min, neutral positive": pytest.approx(0.5),
-        "min, neutral negative": pytest.approx(0.25),
-    }
-
-
-@pytest.mark.parametrize(
-    ("rows", "found"),
-    [
-        ([], "no scores"),
-        ([(0.5, 0.5)], "step 0 .*2 class probabilities"),
-        ([(0.2, 0.2, 0.6), (0.5, 0.5, 0.5)], "step 1 .*sum to 1.5"),
-        ([(-0.5, 0.5, 1.0)], "step 0"),
-    ],
-)
-def test_lightman_refuses(rows, found):
-    with pytest.raises(InputError, match=found):
-        lightman_strategies(rows)
 
 
 def test_the_own_aggregate_of_a_prm_is_used_unless_one_is_set():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.M | re.S)
+_SHOWN_PYTHON = re.compile(r"^```(?:python|\{code-block\} python)[^\n]*\n(.*?)^```$", re.M | re.S)
+_ADAPTERS = {"stepmark.integrations.inspect_ai", "stepmark.rl.adapters.trl"}
+"""Public by their module's path: importing them imports another package."""
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -53,6 +59,47 @@ def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
                 del sys.modules[name]
+
+
+def _programs(page: Path) -> Iterator[ast.Module]:
+    """The Python that a page shows, and that of modules which it writes."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        blocks = [
+            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
+        ]
+    else:
+        blocks = _SHOWN_PYTHON.findall(text)
+    for block in blocks:
+        program = ast.parse(block)
+        yield program
+        for node in ast.walk(program):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.search(r"^(from|import) stepmark", text, re.M):
+                yield ast.parse(text)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))], ids=lambda p: p.name
+)
+def test_pages_use_public_names_alone(page: Path) -> None:
+    imports: dict[str, set[str]] = {}  # the statement: the modules that it imports
+    for program in _programs(page):
+        for node in ast.walk(program):
+            if isinstance(node, ast.Import):
+                modules = {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules = {node.module or "."}
+                if node.module == "stepmark":
+                    assert {alias.name for alias in node.names} <= set(stepmark.__all__)
+            else:
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    assert node.value.id != "stepmark" or node.attr in stepmark.__all__, ast.unparse(node)
+                continue
+            if any(name.split(".")[0] == "stepmark" for name in modules):
+                imports[ast.unparse(node)] = modules
+    assert set().union(*imports.values()) <= {"stepmark", *_ADAPTERS}
+    assert len(imports) <= 3, f"merge these imports: {'; '.join(imports)}"
 
 
 def test_every_command_is_documented() -> None:

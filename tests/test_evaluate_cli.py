@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stepmark.cli import main
-from stepmark.cli.evaluate import EVALUATIONS
+from stepmark.evaluation.methods import EVALUATIONS
 
 HERE = Path(__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}

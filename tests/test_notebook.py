@@ -15,7 +15,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 SMALLER = {
     "make(120, seed=1)": "make(8, seed=1)",
     "make(40, seed=2)": "make(5, seed=2)",
-    "--count 400": "--count 30",
+    "count=400": "count=30",
 }
 """The full loop on fewer problems."""
 

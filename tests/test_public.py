@@ -33,6 +33,7 @@ PUBLIC = [
     "aggregate",
     "check",
     "convert",
+    "errors",
     "evaluate",
     "from_dataset",
     "grade",
@@ -66,7 +67,7 @@ def test_the_names():
 def test_each_resolves_and_is_documented(name):
     value = getattr(stepmark, name)
     assert value.__doc__
-    if name in ("rl", "search"):  # packages that can be called
+    if name in ("errors", "rl", "search"):  # a module, and packages that can be called
         assert value is importlib.import_module(f"stepmark.{name}")
         return
     if name == "train":  # an object that can be called

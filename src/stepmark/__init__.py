@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepmark import errors as errors
     from stepmark.batching.cluster_settings import Cluster as Cluster
     from stepmark.evaluation.public import evaluate as evaluate
     from stepmark.integrations.hub import publish as publish
@@ -99,6 +100,7 @@ _HOME = {
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
     "convert": "stepmark.solutions.interchange.conversion",
+    "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
     "from_dataset": "stepmark.integrations.hub_datasets",
     "grade": "stepmark.scoring.run",

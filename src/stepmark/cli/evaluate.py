@@ -12,17 +12,26 @@ from rich.console import Console
 
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-from stepmark.evaluation.compare import compare, table
 from stepmark.evaluation.evaluation import Evaluation
 from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
 from stepmark.evaluation.run import evaluate
-from stepmark.evaluation.search import SearchContest
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
 from stepmark.models.published import full_name
-from stepmark.show.tables import terminal
 
 app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
+
+_SUMMARIES = {
+    "processbench": "First-error accuracy and F1 on ProcessBench, with intervals.",
+    "prmbench": "PRMScore on PRMBench, per class, per category and overall, with intervals.",
+    "best-of-n": "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
+    "search": "Search methods at matched compute: accuracy against what policy and PRM spend together.",
+    "robustness": "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",
+    "disagreement": "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
+    "verifier": "False positives and negatives of answer verifiers on labelled pairs.",
+    "calibration": "Whether a score of 0.8 means right four times in five: reliability, ECE, Brier score, AUC.",
+    "drift": "The same PRM on several policies, or stages of a training: does it still tell right from wrong.",
+}
 
 _COMMON = ("data", "prm", "scores", "out", "threshold", "policy", "budgets", "limit", "columns")
 
@@ -34,7 +43,7 @@ def _run(call: Call) -> int:
         raise UsageError(
             f"expected the name of an evaluation ({', '.join(EVALUATIONS)}) or --method package.module:Class, a class of your own"
         )
-    if isinstance(method, SearchContest):  # as a shell passes a new line
+    if not isinstance(method, str) and method.name == "search":  # as a shell passes a new line
         method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
     name = load_evaluation(method, settings.get("settings", ()))[0].name
     settings["out"] = settings["out"] or Path("evaluation") / name
@@ -65,7 +74,7 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
             load=load_policy,
             check=check_policy,
             drop=("counts", "memory_tokens"),
-            optional=kind is not SearchContest,
+            optional=kind is None or kind.name != "search",
         ),
     }
     drop = ["progress", *(name for name in ("prm", "orm", "policy") if name not in used)]
@@ -91,6 +100,9 @@ def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
 
 
 def _compare(call: Call) -> int:
+    from stepmark.evaluation.compare import compare, table
+    from stepmark.show.tables import terminal
+
     settings = dict(call.settings)
     figure = settings.pop("figure")
     if len(call.inputs) != 2:
@@ -113,16 +125,34 @@ def _compared(*, figure: Sequence[str] = ()) -> None:
     """
 
 
-for _name, _kind in EVALUATIONS.items():
-    app.command(_command(_kind), name=_name)
-app.command(
-    command(
+def _comparison() -> Callable[..., int]:
+    from stepmark.evaluation.compare import compare
+
+    return command(
         compare,
         _compare,
         file="the result.json of the first PRM, then that of the second",
         many=True,
         also=_compared,
-    ),
+    )
+
+
+def __getattr__(name: str) -> Callable[..., int]:
+    """The command of an evaluation, made when it is asked for: the evaluations take a second to import."""
+    if name == "compare":
+        return _comparison()
+    if name not in EVALUATIONS:
+        raise AttributeError(name)
+    # Its own help is the docstring of its class, which is longer than its line in the list of commands.
+    app._commands[name].help = None
+    return _command(EVALUATIONS.load(name))
+
+
+for _name, _summary in _SUMMARIES.items():
+    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
+app.command(
+    f"{__name__}:compare",
     name="compare",
+    help="Test the difference of two results on the same data by a paired bootstrap over problems.",
 )
 app.default(_command(None))

@@ -10,11 +10,9 @@ from cyclopts import App, Parameter
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
-from stepmark.labels.consensus import consensus, parse_source_kinds
 from stepmark.labels.labelling import Labeller
 from stepmark.labels.methods import METHODS
 from stepmark.labels.solutions import label
-from stepmark.labels.variants import exact
 from stepmark.models.policies import check_policy, load_policy
 
 app = App(
@@ -32,6 +30,8 @@ _SUMMARIES = {
     "tree": "A tree of rollouts a problem, each used again as a solution (OmegaPRM).",
     "judge": "A language model as the critic, sampled and voted; needs no reference answer.",
     "formulas": "Calculations checked exactly; needs no model.",
+    "exact": "Errors put on purpose into right solutions; needs no model.",
+    "consensus": "What several labelled files of the same solutions agree on.",
 }
 
 _VERIFYING = ("verifier", "percent", "isolation")
@@ -52,6 +52,8 @@ def _run(call: Call) -> int:
 
 
 def _run_exact(call: Call) -> int:
+    from stepmark.labels.variants import exact
+
     settings = dict(call.settings)
     file = call.inputs[0] if call.inputs else None
     report(exact(file, out=settings.pop("out") or "-", **settings).summary)
@@ -59,6 +61,8 @@ def _run_exact(call: Call) -> int:
 
 
 def _run_consensus(call: Call) -> int:
+    from stepmark.labels.consensus import consensus, parse_source_kinds
+
     settings = dict(call.settings)
     if settings["source_kinds"] is not None:
         settings["source_kinds"] = parse_source_kinds(settings["source_kinds"])
@@ -66,7 +70,7 @@ def _run_consensus(call: Call) -> int:
     return 0
 
 
-def _command(name: str | None, summary: str) -> Callable[..., int]:
+def _command(name: str | None) -> Callable[..., int]:
     """The command of a method; None: of any, by its name."""
     labeller: Callable[[], Labeller] | None = None if name is None else METHODS[name]
     unasked = () if name is None else ("settings", *_UNASKED.get(name, ()))
@@ -82,37 +86,47 @@ def _command(name: str | None, summary: str) -> Callable[..., int]:
         common=_COMMON if name is not None else ("method", "settings", *_COMMON[:-1]),
         drop=("progress", *unasked),
     )
-    made.__doc__ = summary
+    made.__doc__ = (
+        _SUMMARIES[name]
+        if name is not None
+        else "Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`."
+    )
     return made
 
 
-for _name, _summary in _SUMMARIES.items():
-    app.command(_command(_name, _summary), name=_name)
-app.command(
-    command(
+def _exact() -> Callable[..., int]:
+    from stepmark.labels.variants import exact
+
+    return command(
         exact,
         _run_exact,
         file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list",
         required=False,
         common=("out", "arithmetic", "wrong", "kinds", "seed", "split", "columns", "keep_going"),
-    ),
-    name="exact",
-    help="Errors put on purpose into right solutions; needs no model.",
-)
-app.command(
-    command(
+    )
+
+
+def _consensus() -> Callable[..., int]:
+    from stepmark.labels.consensus import consensus
+
+    return command(
         consensus,
         _run_consensus,
         file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
         many=True,
         common=("out", "rule", "sources", "least", "values", "same_names", "columns"),
-    ),
-    name="consensus",
-    help="What several labelled files of the same solutions agree on.",
-)
-app.default(
-    _command(
-        None,
-        "Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`.",
     )
-)
+
+
+def __getattr__(name: str) -> Callable[..., int]:
+    """The command of a method, made when it is asked for."""
+    if name in METHODS:
+        return _command(name)
+    if name in _SUMMARIES:
+        return _exact() if name == "exact" else _consensus()
+    raise AttributeError(name)
+
+
+for _name, _summary in _SUMMARIES.items():
+    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
+app.default(_command(None))

@@ -14,7 +14,7 @@ from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.search.methods import METHODS, OF_THE_RUN, Method
+from stepmark.search.methods import METHODS, OF_THE_RUN
 from stepmark.search.problems import count_of, search
 from stepmark.search.searching import Found
 
@@ -119,9 +119,9 @@ def _print_found(found: Found, threshold: float | None) -> None:
     )
 
 
-def _command(method: Callable[[], Method] | None, summary: str) -> Callable[..., int]:
+def _command(name: str | None) -> Callable[..., int]:
     """The command of a method; None: of any, by its name."""
-    methods: Mapping[str, Callable[[], Any]] = {} if method is None else {"method": method}
+    methods: Mapping[str, Callable[[], Any]] = {} if name is None else {"method": METHODS[name]}
     made = command(
         search,
         _run,
@@ -135,19 +135,25 @@ def _command(method: Callable[[], Method] | None, summary: str) -> Callable[...,
         },
         methods={**methods, "cluster": Cluster},
         hidden=OF_THE_RUN,
-        common=_COMMON if method is not None else ("method", "settings", *_COMMON[:-2]),
-        drop=("progress", *(("settings",) if method is not None else ())),
+        common=_COMMON if name is not None else ("method", "settings", *_COMMON[:-2]),
+        drop=("progress", *(("settings",) if name is not None else ())),
         also=_typed,
     )
-    made.__doc__ = summary
+    made.__doc__ = (
+        _SUMMARIES[name]
+        if name is not None
+        else "Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`."
+    )
     return made
 
 
-for _name, _method in METHODS.items():
-    app.command(_command(_method, _SUMMARIES[_name]), name=_name)
-app.default(
-    _command(
-        None,
-        "Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`.",
-    )
-)
+def __getattr__(name: str) -> Callable[..., int]:
+    """The command of a method, made when it is asked for."""
+    if name not in METHODS:
+        raise AttributeError(name)
+    return _command(name)
+
+
+for _name, _summary in _SUMMARIES.items():
+    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
+app.default(_command(None))

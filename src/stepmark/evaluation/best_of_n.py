@@ -12,13 +12,7 @@ from pydantic import Field
 
 from stepmark.errors import InputError
 from stepmark.evaluation import best_of_n_items
-from stepmark.evaluation.best_of_n_items import (
-    Counting,
-    method_names,
-    policy_statistic,
-    summary,
-    vote_refusal,
-)
+from stepmark.evaluation.best_of_n_items import Counting, method_names, summary, vote_refusal
 from stepmark.evaluation.candidates import Candidate, CandidateSet
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
@@ -59,6 +53,8 @@ _TOGETHER = 16
 """Problems that are sampled at once."""
 
 _POLICY = "policy/"
+
+_RIGHT: tuple[Align, ...] = ("right",)
 
 
 def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
@@ -183,7 +179,7 @@ def _candidate(
 
 def statistic(items: Sequence[Item]) -> Statistic:
     """Every figure of the items: those of `best_of_n_items.statistic`, and those of `policy_statistic` after "policy/"."""
-    choices, policies = best_of_n_items.statistic(items), policy_statistic(items)
+    choices, policies = best_of_n_items.statistic(items), best_of_n_items.policy_statistic(items)
 
     def figures(weights: Floats) -> dict[str, Floats]:
         return choices(weights) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
@@ -301,28 +297,19 @@ class BestOfN(Evaluation):
         )
         more = (price_table(items, figures), undecided_table(items, figures))
         by_policy = policy_table(of_policies, how)
+        facts = [coverage(items), f"The PRM's choice, where one is named, is by its {how} of step scores."]
+        if len(writers) > 1:
+            facts.append(
+                f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
+            )
+        if not _counted(sheet):
+            facts.append(
+                "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length of the solutions "
+                "in its tokens stands for them."
+            )
         views = Views(
             title=f"Best of N: {sheet.prm}",
-            facts=(
-                coverage(items),
-                f"The PRM's choice, where one is named, is by its {how} of step scores.",
-                *(
-                    [
-                        f"The candidates come from {len(writers)} policies: choosing among them is partly choosing the policy."
-                    ]
-                    if len(writers) > 1
-                    else []
-                ),
-                *(
-                    []
-                    if _counted(sheet)
-                    else [
-                        "The data does not say how many tokens the policies generated: where the PRM counts tokens, the length "
-                        "of the solutions in its tokens stands for them."
-                    ]
-                ),
-                *refused_votes(sheet.kind),
-            ),
+            facts=(*facts, *refused_votes(sheet.kind)),
             remarks=(INTERVALS,),
             tiles=_tiles(items, figures, how),
             sections=(
@@ -387,13 +374,12 @@ class BestOfN(Evaluation):
         }
         if path.exists():
             check_same(path, manifest)
-            arguments = run.policy.arguments if isinstance(run.policy, Lazy) else {}
-            named = {key: arguments[key] for key in ("dtype", "device") if key in arguments}
-            identity = (
-                policy_identity(run.policy.name, **named)
-                if isinstance(run.policy, Lazy)
-                else run.policy.identity
-            )
+            if isinstance(run.policy, Lazy):
+                arguments = run.policy.arguments
+                named = {key: arguments[key] for key in ("dtype", "device") if key in arguments}
+                identity = policy_identity(run.policy.name, **named)
+            else:
+                identity = run.policy.identity
             check_same(path, manifest | {"models": {"policy": identity}})
             run.note(f"{path} has the candidates of an earlier run with these settings")
             return path
@@ -536,11 +522,6 @@ def words(figure: Found | None, *, scale: float = 1.0, digits: int = 2) -> str:
     return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
 
 
-def _right(columns: int) -> tuple[Align, ...]:
-    right: Align = "right"
-    return (right,) * columns
-
-
 def _sizes(rows: Rows) -> list[int]:
     return [int(n) for n in rows[0]["sizes"]]
 
@@ -548,7 +529,7 @@ def _sizes(rows: Rows) -> list[int]:
 def accuracy_table(rows: Rows, figures: Figures) -> Table:
     """Accuracy of every method at every N, and its selection gap and its lead over the majority vote at the largest."""
     sizes = _sizes(rows)
-    most = sizes[-1]
+    shown, most = sizes if 1 in sizes else [1, *sizes], sizes[-1]
     body = []
     for method in method_names(rows):
         once = method in {"single", "greedy"}
@@ -557,13 +538,12 @@ def accuracy_table(rows: Rows, figures: Figures) -> Table:
                 method,
                 *(
                     percent(figures.get(f"accuracy/{method}/{n}")) if not once or n == 1 else ABSENT
-                    for n in ([1, *sizes] if 1 not in sizes else sizes)
+                    for n in shown
                 ),
                 words(figures.get(f"over majority/{method}/{most}"), scale=100, digits=1),
                 percent(figures.get(f"gap/{method}/{most}")) if method != "oracle" else ABSENT,
             )
         )
-    shown = [1, *sizes] if 1 not in sizes else sizes
     return Table(
         title="Accuracy by method and N, %",
         columns=(
@@ -627,7 +607,7 @@ def price_table(rows: Rows, figures: Figures) -> Table | None:
         note="Means over the problems whose candidates all have a count: "
         + ", ".join(f"{name} {known[who]}" for name, who in readers)
         + ". A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy.",
-        align=_right(1 + len(readers)),
+        align=_RIGHT * (1 + len(readers)),
     )
 
 
@@ -648,7 +628,7 @@ def undecided_table(rows: Rows, figures: Figures) -> Table | None:
         title="Choices that could not be judged, or not be made, %",
         columns=("Method", "What", *(f"N = {n}" for n in sizes)),
         rows=tuple(body),
-        align=("left", "left", *_right(len(sizes))),
+        align=("left", "left", *_RIGHT * len(sizes)),
         note="Unknown ones are left out of the accuracy; where nothing can be chosen, the choice is wrong.",
     )
 
@@ -660,21 +640,14 @@ def length_table(figures: Figures) -> Table:
     body = []
     for measure in measures:
         for how in hows:
-            cells = [
-                figures.get(f"length/{measure}/spearman/{how}"),
-                figures.get(f"length/{measure}/chosen less all/{how}"),
-                figures.get(f"length/{measure}/chosen less right/{how}"),
-            ]
-            if any(cells):
+            rank, over_all, over_right = (
+                figures.get(f"length/{measure}/{what}/{how}")
+                for what in ("spearman", "chosen less all", "chosen less right")
+            )
+            if rank or over_all or over_right:
                 name = "(correctness itself)" if how == CORRECTNESS else how
                 body.append(
-                    (
-                        measure,
-                        name,
-                        words(cells[0]),
-                        words(cells[1], digits=1),
-                        words(cells[2], digits=1),
-                    )
+                    (measure, name, words(rank), words(over_all, digits=1), words(over_right, digits=1))
                 )
     last, chance = figures.get("lowest step is last"), figures.get("lowest step is last, by chance")
     note = "Within each problem, averaged over problems; a dash where scores or lengths never differ."
@@ -684,13 +657,7 @@ def length_table(figures: Figures) -> Table:
         )
     return Table(
         title="Length bias",
-        columns=(
-            "Length in",
-            "Score",
-            "Rank correlation",
-            "Chosen less mean",
-            "Chosen less mean right one",
-        ),
+        columns=("Length in", "Score", "Rank correlation", "Chosen less mean", "Chosen less mean right one"),
         rows=tuple(body),
         note=note,
         align=("left", "left", "right", "right", "right"),
@@ -753,7 +720,7 @@ def price_plot(rows: Rows, figures: Figures, aggregate: str) -> Lines:
         if method
         in {"greedy", "single", "majority", f"best {aggregate}", "best orm", f"vote {aggregate}", "oracle"}
     ]
-    counted = [method for method in methods if _is_counted(rows, figures, method)]
+    counted = [m for m in methods if all(_tokens(figures, m, n) is not None for n in _sizes_of(rows, m))]
     in_tokens = "single" in counted
     left_out = [method for method in methods if method not in counted]
     drawn = [
@@ -779,10 +746,6 @@ def _tokens(figures: Figures, method: str, n: int) -> float | None:
 
 def _sizes_of(rows: Rows, method: str) -> list[int]:
     return [1] if method in {"single", "greedy"} else _sizes(rows)
-
-
-def _is_counted(rows: Rows, figures: Figures, method: str) -> bool:
-    return all(_tokens(figures, method, n) is not None for n in _sizes_of(rows, method))
 
 
 def aggregate_plot(rows: Rows, figures: Figures) -> Lines | None:

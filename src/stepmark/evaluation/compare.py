@@ -139,7 +139,7 @@ def _statistic(
             f"how results of {name!r} are made is not known: give `method`, your class; known are {', '.join(EVALUATIONS)}"
         )
     # Without its settings, on which no statistic depends.
-    return partial(EVALUATIONS[name].statistic, None)  # type: ignore[arg-type]
+    return partial(EVALUATIONS.load(name).statistic, None)
 
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
-from stepmark.evaluation.sources import read_cases
-from stepmark.metrics.intervals import Statistic
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
@@ -31,6 +29,9 @@ from stepmark.show.evaluation import Section, Tile
 from stepmark.show.progress import Progress
 from stepmark.show.tables import Table
 from stepmark.store import Columns, Source, hold, run_input
+
+if TYPE_CHECKING:  # NumPy, which no help needs
+    from stepmark.metrics.intervals import Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +273,8 @@ class Evaluation:
         Raises:
             InputError: a row that cannot be read.
         """
+        from stepmark.evaluation.sources import read_cases
+
         return read_cases(run.data, columns=run.columns)
 
     def items(self, sheet: Sheet) -> Sequence[Item]:

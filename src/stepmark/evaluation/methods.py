@@ -5,34 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepmark.catalog import FACTORY
+from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import UsageError
-from stepmark.evaluation.best_of_n import BestOfN
-from stepmark.evaluation.calibration import Calibration
-from stepmark.evaluation.disagreement import Disagreement
-from stepmark.evaluation.drift import Drift
 from stepmark.evaluation.evaluation import Evaluation
-from stepmark.evaluation.prmbench import PRMBench
-from stepmark.evaluation.processbench import ProcessBench
-from stepmark.evaluation.robustness import Robustness
-from stepmark.evaluation.search import SearchContest
-from stepmark.evaluation.verifier import VerifierAccuracy
 from stepmark.own import Kind, own
 
-EVALUATIONS: Mapping[str, type[Evaluation]] = {
-    kind.name: kind
-    for kind in (
-        ProcessBench,
-        PRMBench,
-        BestOfN,
-        SearchContest,
-        Robustness,
-        Disagreement,
-        VerifierAccuracy,
-        Calibration,
-        Drift,
-    )
-}
+EVALUATIONS = Catalog(
+    "evaluation",
+    {
+        "processbench": "stepmark.evaluation.processbench:ProcessBench",
+        "prmbench": "stepmark.evaluation.prmbench:PRMBench",
+        "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
+        "search": "stepmark.evaluation.search:SearchContest",
+        "robustness": "stepmark.evaluation.robustness:Robustness",
+        "disagreement": "stepmark.evaluation.disagreement:Disagreement",
+        "verifier": "stepmark.evaluation.verifier:VerifierAccuracy",
+        "calibration": "stepmark.evaluation.calibration:Calibration",
+        "drift": "stepmark.evaluation.drift:Drift",
+    },
+)
 """The library's evaluations. To add one: a module with its class, and a line here."""
 
 _OWN = Kind(
@@ -69,14 +60,11 @@ def load_evaluation(
             )
         return method, None
     if method in EVALUATIONS:
-        kind = EVALUATIONS[method]
-        if not settings:
-            return kind(), None
-        made: Evaluation = own(f"{kind.__module__}:{kind.__name__}", settings, _OWN).method
+        made: Evaluation = (
+            own(EVALUATIONS[method], settings, _OWN).method if settings else EVALUATIONS.load(method)()
+        )
         return made, None
     if not FACTORY.fullmatch(method):
-        from stepmark.catalog import unknown_name
-
-        raise unknown_name("evaluation", method, dict.fromkeys(EVALUATIONS, ""))
+        raise EVALUATIONS.unknown(method)
     found = own(method, settings, _OWN)
     return found.method, found.source

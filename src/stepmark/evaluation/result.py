@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError, UsageError
-from stepmark.metrics.intervals import Interval, Statistic, bootstrap
 from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
 from stepmark.show.tables import Table, interval_text, markdown
 from stepmark.store import atomic_write, check_readable
+
+if TYPE_CHECKING:  # NumPy, which no help needs
+    from stepmark.metrics.intervals import Interval, Statistic
 
 Item = dict[str, Any]
 """One unit of an evaluation as JSON: at least `id` and `problem`, and what its figures are made of."""
@@ -165,6 +167,8 @@ def measured(
         resamples: of the bootstrap.
         seed: of the bootstrap.
     """
+    from stepmark.metrics.intervals import bootstrap
+
     found = bootstrap(statistic, [item["problem"] for item in items], resamples=resamples, seed=seed)
     policies = policies or {}
     return {

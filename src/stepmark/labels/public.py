@@ -15,6 +15,7 @@ from stepmark.labels import (
     judge,
     labelling,
     posterior,
+    reference,
     rollout,
     solutions,
     tree,
@@ -42,6 +43,7 @@ class LabelAPI:
     Consensus = consensus.Consensus
     exact = staticmethod(variants.exact)
     consensus = staticmethod(consensus.consensus)
+    locate_error = staticmethod(reference.locate_error)
     worked_of = staticmethod(variants.worked_of)
     contrasts = staticmethod(contrast.contrasts)
     Rollouts = labelling.Rollouts

@@ -191,39 +191,3 @@ _AGGREGATE: dict[str, Callable[[list[float]], float]] = {
     "sum-logit": _sum_logit,
     "softmin": _softmin,
 }
-
-
-def lightman_strategies(classes: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The four solution scores of Lightman et al. 2023, Table 4, of a three-class PRM.
-
-    Args:
-        classes: one row a step: the probabilities of (negative, neutral, positive); each row sums to 1.
-
-    Returns:
-        "product, neutral positive" (the paper's choice), "product, neutral negative",
-        "min, neutral positive" and "min, neutral negative". A neutral step counts for
-        P(neutral) + P(positive) in the first and third, and for P(positive) alone in the others.
-
-    Raises:
-        InputError: no rows, a row without three probabilities, or one whose sum is not 1.
-    """
-    for step, row in enumerate(classes):
-        if len(row) != 3:
-            raise InputError(
-                f"step {step} (0-based) has {len(row)} class probabilities: expected three, "
-                "(negative, neutral, positive)"
-            )
-        for value in row:
-            check_score(value, "probability", step=step)
-        # The tolerance is that of probabilities rounded to bfloat16 (8 bits of mantissa).
-        if abs(math.fsum(row) - 1.0) > 1e-2:
-            raise InputError(
-                f"the class probabilities of step {step} (0-based) sum to {math.fsum(row):.4g}, not 1"
-            )
-    as_positive = [min(neutral + positive, 1.0) for _, neutral, positive in classes]
-    as_negative = [positive for _, _, positive in classes]
-    return {
-        f"{how}, neutral {counted}": aggregate(scores, how)
-        for how in ("product", "min")
-        for counted, scores in (("positive", as_positive), ("negative", as_negative))
-    }
