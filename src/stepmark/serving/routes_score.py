@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from stepmark.errors import InputError
+from stepmark.models.grading import Grade
 from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.grading import (
     Asked,
@@ -64,7 +66,7 @@ async def score(request: Request) -> Response:
     live = service.need()
     body = await body_of(request, ScoreRequest)
     check_model(live, body.model)
-    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold)
+    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
     single = body.solutions is None
     ones = _single(body) if body.solutions is None else _several(body, body.solutions)
     at = None if single else "solutions"
@@ -76,7 +78,7 @@ async def score(request: Request) -> Response:
         request, ones, lambda one: solution_of(one.problem, one, one.split, one.marker), deadline
     )
     told = await _told(service.settings, live, asked, at, deadline)
-    results = verdicts(asked, told, live.prm, settings, at=at)
+    results = await _results(request, asked, told, settings, at, deadline)
     if single and "error" in results[0]:
         raise _as_refused(results[0]["error"])
     return answer(
@@ -94,7 +96,7 @@ async def rank(request: Request) -> Response:
     live = service.need()
     body = await body_of(request, RankRequest)
     check_model(live, body.model)
-    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold)
+    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
     check_split(body.split, body.marker)
     _check_shape(body.candidates, "candidates", service.settings)
     deadline = deadline_of(request, body.timeout)
@@ -105,7 +107,7 @@ async def rank(request: Request) -> Response:
         deadline,
     )
     told = await _told(service.settings, live, asked, "candidates", deadline)
-    results = verdicts(asked, told, live.prm, settings, at="candidates")
+    results = await _results(request, asked, told, settings, "candidates", deadline)
     above = head(live.name, live.prm, settings, told, results)
     return answer({"object": "ranking", **above, "results": best_first(results)})
 
@@ -258,6 +260,30 @@ async def _told(
                 raise too_many(f"{place}solution", len(one.steps), most, "steps", "`max_steps`")
             solutions.append(one)
     return await live.batcher.score(solutions, deadline=deadline)
+
+
+async def _results(
+    request: Request,
+    asked: Sequence[Asked],
+    told: Sequence[StepScores | Refusal],
+    settings: Grade,
+    at: str | None,
+    deadline: float,
+) -> list[dict[str, Any]]:
+    """The results of a request; exact checks of long texts run in a thread, so that no other request waits for them.
+
+    Raises:
+        LateError: the deadline passed.
+    """
+    service = service_of(request)
+    make = partial(verdicts, asked, told, service.need().prm, settings, at=at)
+    length = sum(len(text) for one in asked if isinstance(one, Solution) for text in one.texts)
+    if settings.checks == "none" or length <= _INLINE:
+        return make()
+    results = await asyncio.get_running_loop().run_in_executor(service.cutter, make)
+    if service.clock() >= deadline:
+        raise LateError("the deadline passed while the steps were checked")
+    return results
 
 
 def _as_refused(error: dict[str, Any]) -> Refused:
