@@ -193,8 +193,11 @@ def test_a_server_answers_what_this_process_says():
         assert remote.steps.scores == local.steps.scores
         [ranked] = client.rank("How far?", [STEPS], checks="equation")
         assert ranked.scored.findings == (FINDING,)
-        long = [*STEPS, "And so on. " * 1000]  # long enough for a thread
-        assert client.score("How far?", long, checks="all").findings == (FINDING,)
+        long = [*STEPS, "And so on. " * 900]  # two of them are more than is checked at a time
+        candidates = [long, STEPS[:1], [""], long]
+        ranked = sorted(client.rank("How far?", candidates, checks="all"), key=lambda one: one.index)
+        assert [one.index for one in ranked] == [0, 1, 2, 3]
+        assert [one.scored and one.scored.findings for one in ranked] == [(FINDING,), (), None, (FINDING,)]
         with pytest.raises(UsageError, match="checks"):
             client.score("How far?", STEPS, checks="equaton")
 

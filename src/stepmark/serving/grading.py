@@ -65,7 +65,13 @@ def solution_of(
 
 
 def verdicts(
-    asked: Sequence[Asked], told: Sequence[StepScores | Refusal], prm: PRM, settings: Grade, *, at: str | None
+    asked: Sequence[Asked],
+    told: Sequence[StepScores | Refusal],
+    prm: PRM,
+    settings: Grade,
+    *,
+    at: str | None,
+    start: int = 0,
 ) -> list[dict[str, Any]]:
     """The results of a request, in its order.
 
@@ -75,13 +81,14 @@ def verdicts(
         prm: that PRM.
         settings: how step scores become verdicts.
         at: the field that holds the solutions; None for a single one.
+        start: the index of the first of them in the request.
 
     Raises:
         BackendError: the PRM gave a wrong number of scores, or one out of range.
     """
     answered = iter(told)
     results = []
-    for index, one in enumerate(asked):
+    for index, one in enumerate(asked, start):
         place = None if at is None else f"{at}.{index}"
         name = {} if not isinstance(one, Solution) or one.id is None else {"id": one.id}
         try:

@@ -265,25 +265,39 @@ async def _told(
 async def _results(
     request: Request,
     asked: Sequence[Asked],
-    told: Sequence[StepScores | Refusal],
+    scores: Sequence[StepScores | Refusal],
     settings: Grade,
     at: str | None,
     deadline: float,
 ) -> list[dict[str, Any]]:
-    """The results of a request; exact checks of long texts run in a thread, so that no other request waits for them.
+    """The results of a request; exact checks run in a thread, some solutions at a time, so that no other request waits for them.
 
     Raises:
         LateError: the deadline passed.
     """
     service = service_of(request)
-    make = partial(verdicts, asked, told, service.need().prm, settings, at=at)
-    length = sum(len(text) for one in asked if isinstance(one, Solution) for text in one.texts)
-    if settings.checks == "none" or length <= _INLINE:
-        return make()
-    results = await asyncio.get_running_loop().run_in_executor(service.cutter, make)
-    if service.clock() >= deadline:
-        raise LateError("the deadline passed while the steps were checked")
+    prm = service.need().prm
+    if settings.checks == "none":
+        return verdicts(asked, scores, prm, settings, at=at)
+    loop, rest = asyncio.get_running_loop(), iter(scores)
+    results: list[dict[str, Any]] = []
+    while (start := len(results)) < len(asked):
+        if service.clock() >= deadline:
+            raise LateError("the deadline passed while the steps were checked")
+        end, size = start, 0
+        while end < len(asked) and (end == start or size + _characters(asked[end]) <= _PIECE):
+            size += _characters(asked[end])
+            end += 1
+        piece = asked[start:end]
+        answers = [next(rest) for one in piece if isinstance(one, Solution)]
+        results += await loop.run_in_executor(
+            service.cutter, partial(verdicts, piece, answers, prm, settings, at=at, start=start)
+        )
     return results
+
+
+def _characters(asked: Asked) -> int:
+    return sum(map(len, asked.texts)) if isinstance(asked, Solution) else 0
 
 
 def _as_refused(error: dict[str, Any]) -> Refused:
