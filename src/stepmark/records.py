@@ -289,13 +289,15 @@ class ScoredSolution:
         score = self.steps.scores[self.first_error]
         if self.threshold is not None and score is not None and score < self.threshold:
             return "score"
-        return "check" if any(one.step == self.first_error for one in self.findings or ()) else "score"
+        return (
+            "check" if any(finding.step == self.first_error for finding in self.findings or ()) else "score"
+        )
 
     def finding_lines(self) -> dict[int, tuple[str, ...]]:
         """The findings in words, by the step that they are about: {1: ("60 * 2.5 = 120: it is 150",)}."""
         lines: dict[int, tuple[str, ...]] = {}
-        for one in self.findings or ():
-            lines[one.step] = (*lines.get(one.step, ()), str(one))
+        for finding in self.findings or ():
+            lines[finding.step] = (*lines.get(finding.step, ()), str(finding))
         return lines
 
     def _repr_html_(self) -> str:
@@ -395,10 +397,10 @@ def read_findings(data: Any, steps: int) -> tuple[Finding, ...]:
     """
     if not isinstance(data, list):
         raise InputError(f"expected a list of findings, found {data!r:.80}", field="findings")
-    findings = tuple(read_record(Finding, one) for one in data)
-    for one in findings:
-        if not 0 <= one.step < steps:
-            raise InputError(f"expected a step from 0 to {steps - 1}, found {one.step}", field="findings")
+    findings = tuple(read_record(Finding, finding) for finding in data)
+    for finding in findings:
+        if not 0 <= finding.step < steps:
+            raise InputError(f"expected a step from 0 to {steps - 1}, found {finding.step}", field="findings")
     return findings
 
 
@@ -487,7 +489,7 @@ def scored_keys(scored: ScoredSolution) -> dict[str, Any]:
         keys |= {"outcome": scored.outcome, "outcome_model": scored.outcome_model}
     if scored.findings is not None:
         keys |= {
-            "findings": [asdict(one) for one in scored.findings],
+            "findings": [asdict(finding) for finding in scored.findings],
             "first_error_by": scored.first_error_by,
         }
     return keys

@@ -206,7 +206,7 @@ def first_error(
 
     None when that cannot be known: no threshold and no finding, or a step without a score before any error.
     """
-    proven = min((one.step for one in findings), default=None)
+    proven = min((finding.step for finding in findings), default=None)
     if threshold is None or proven is None:
         return proven if threshold is None else found_error(scores, threshold)
     before = found_error(scores[:proven], threshold)

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 
 from stepmark.errors import InputError
 from stepmark.models.grading import Grade
+from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.grading import (
     Asked,
@@ -78,7 +79,7 @@ async def score(request: Request) -> Response:
         request, ones, lambda one: solution_of(one.problem, one, one.split, one.marker), deadline
     )
     told = await _told(service.settings, live, asked, at, deadline)
-    results = await _results(request, asked, told, settings, at, deadline)
+    results = await _results(request, live.prm, asked, told, settings, at, deadline)
     if single and "error" in results[0]:
         raise _as_refused(results[0]["error"])
     return answer(
@@ -107,7 +108,7 @@ async def rank(request: Request) -> Response:
         deadline,
     )
     told = await _told(service.settings, live, asked, "candidates", deadline)
-    results = await _results(request, asked, told, settings, "candidates", deadline)
+    results = await _results(request, live.prm, asked, told, settings, "candidates", deadline)
     above = head(live.name, live.prm, settings, told, results)
     return answer({"object": "ranking", **above, "results": best_first(results)})
 
@@ -264,6 +265,7 @@ async def _told(
 
 async def _results(
     request: Request,
+    prm: PRM,
     asked: Sequence[Asked],
     scores: Sequence[StepScores | Refusal],
     settings: Grade,
@@ -276,7 +278,6 @@ async def _results(
         LateError: the deadline passed.
     """
     service = service_of(request)
-    prm = service.need().prm
     if settings.checks == "none":
         return verdicts(asked, scores, prm, settings, at=at)
     loop, rest = asyncio.get_running_loop(), iter(scores)
@@ -289,7 +290,7 @@ async def _results(
             size += _characters(asked[end])
             end += 1
         piece = asked[start:end]
-        answers = [next(rest) for one in piece if isinstance(one, Solution)]
+        answers = [next(rest) for solution in piece if isinstance(solution, Solution)]
         results += await loop.run_in_executor(
             service.cutter, partial(verdicts, piece, answers, prm, settings, at=at, start=start)
         )
