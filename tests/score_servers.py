@@ -17,6 +17,7 @@ FACTS = {
     "score_kind": "probability",
     "default_aggregate": "min",
     "default_threshold": 0.5,
+    "default_checks": "none",
     "family": None,
     "max_tokens": None,
     "sessions": True,

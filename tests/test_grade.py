@@ -20,7 +20,7 @@ from stepmark.errors import (
 from stepmark.models.grading import Grade, first_error, from_row, grade, graded, to_row
 from stepmark.models.prm import PRM, Ledger
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Refusal, ScoredSolution, Solution, StepScores
+from stepmark.records import Finding, Refusal, ScoredSolution, Solution, StepScores
 from stepmark.solutions.formats import GRADED_KEYS, read_solution
 
 TABLE = {"good": 0.9, "fair": 0.5, "bad": 0.1}
@@ -348,6 +348,7 @@ def full():
         prm="m",
         outcome=0.25,
         outcome_model="o",
+        findings=(Finding(step=1, check="words", written="w", right="it is r", start=0, end=1),),
     )
 
 

@@ -225,6 +225,31 @@ class StepScores:
     """Tokens that it read of the steps."""
 
 
+CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "value", "answer", "copied"]
+"""An exact check of a solution (`stepmark.check`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A step that a check proves to be wrong."""
+
+    step: int
+    """The step, counted from 0."""
+    check: CheckName
+    """The check that found it."""
+    written: str
+    """What the step says, as it is written: "60 * 2.5 = 120"."""
+    right: str
+    """What is right: "it is 150"."""
+    start: int
+    end: int
+    """Where: `steps[step][start:end]`, in characters."""
+
+    def __str__(self) -> str:
+        """What was written and what is right, on one line."""
+        return f"{' '.join(self.written.split())}: {self.right}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredSolution:
     """A graded solution: step scores, one number for the whole, the first error."""
@@ -236,8 +261,8 @@ class ScoredSolution:
     aggregate: str
     """How `score` was made from the steps: "product", "min", …"""
     first_error: int | None
-    """0-based index of the first step under the threshold; -1 when there is none; None when that cannot
-    be known (a step without a score before any error, or a score kind without a threshold)."""
+    """0-based index of the first step that is under the threshold or that a check proves to be wrong; -1 when there is none; None when
+    that cannot be known (a step without a score before any error, or a score kind without a threshold)."""
     threshold: float | None
     """A step strictly under it counts as an error; None when none applies."""
     prm: str
@@ -248,11 +273,32 @@ class ScoredSolution:
     """That model's name."""
     index: int | None = None
     """Its place among the solutions that were ranked together, 0-based; None where it was not ranked."""
+    findings: tuple[Finding, ...] | None = None
+    """What exact checks prove to be wrong, in the order of the text; None where no check ran. They change `first_error` and no score."""
 
     @property
     def first_error_step(self) -> int | None:
         """The number of the first error's step as people count, from 1; None when there is none, or it is not known."""
         return step_number(self.first_error)
+
+    @property
+    def first_error_by(self) -> Literal["score", "check"] | None:
+        """What found the first error: "score" (under the threshold) or "check" (a finding alone); None where there is no first error."""
+        if self.first_error is None or self.first_error < 0:
+            return None
+        score = self.steps.scores[self.first_error]
+        if self.threshold is not None and score is not None and score < self.threshold:
+            return "score"
+        return (
+            "check" if any(finding.step == self.first_error for finding in self.findings or ()) else "score"
+        )
+
+    def finding_lines(self) -> dict[int, tuple[str, ...]]:
+        """The findings in words, by the step that they are about: {1: ("60 * 2.5 = 120: it is 150",)}."""
+        lines: dict[int, tuple[str, ...]] = {}
+        for finding in self.findings or ():
+            lines[finding.step] = (*lines.get(finding.step, ()), str(finding))
+        return lines
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import solution_fragment
@@ -266,6 +312,7 @@ class ScoredSolution:
             threshold=self.threshold,
             outcome=None if self.outcome is None else f"{self.outcome_model or 'outcome'} {self.outcome:.3f}",
             headline=f"{self.aggregate} {'–' if self.score is None else format(self.score, '.3f')}",
+            findings=self.finding_lines(),
         )
 
 
@@ -342,6 +389,21 @@ def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None
         raise InputError(f"{type_.__name__}: {message}", where=where, field=path or None) from None
 
 
+def read_findings(data: Any, steps: int) -> tuple[Finding, ...]:
+    """The findings of a solution of so many steps, from plain data.
+
+    Raises:
+        InputError: anything else than a list of findings, or a finding about a step that is not there.
+    """
+    if not isinstance(data, list):
+        raise InputError(f"expected a list of findings, found {data!r:.80}", field="findings")
+    findings = tuple(read_record(Finding, finding) for finding in data)
+    for finding in findings:
+        if not 0 <= finding.step < steps:
+            raise InputError(f"expected a step from 0 to {steps - 1}, found {finding.step}", field="findings")
+    return findings
+
+
 def to_data(record: Any) -> dict[str, Any]:
     """A record as plain data, ready for JSON; `read_record` reads it back."""
     return asdict(record)
@@ -405,7 +467,7 @@ def scored_keys(scored: ScoredSolution) -> dict[str, Any]:
     """What grading adds to a row.
 
     Always `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`; where there are any,
-    `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`.
+    `classes` with `class_names`, `critiques`, `outcome` with `outcome_model`; where checks ran, `findings` and `first_error_by`.
     """
     steps = scored.steps
     keys: dict[str, Any] = {
@@ -425,4 +487,9 @@ def scored_keys(scored: ScoredSolution) -> dict[str, Any]:
         keys["critiques"] = [list(written) for written in steps.critiques]
     if scored.outcome_model is not None:
         keys |= {"outcome": scored.outcome, "outcome_model": scored.outcome_model}
+    if scored.findings is not None:
+        keys |= {
+            "findings": [asdict(finding) for finding in scored.findings],
+            "first_error_by": scored.first_error_by,
+        }
     return keys

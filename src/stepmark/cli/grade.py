@@ -70,6 +70,7 @@ def _print_solution(scored: ScoredSolution, where: str) -> None:
         threshold=scored.threshold,
         outcome=None if scored.outcome_model is None else f"outcome {outcome}",
         title=scored.solution.id or where,
+        findings=scored.finding_lines(),
     )
     console = Console()
     console.print(lines)
@@ -82,7 +83,7 @@ grade_command = command(
     file='solutions: JSON lines, CSV, TSV, Parquet or a JSON list, packed if the name ends in .gz; "-" for standard input',
     models={"prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome",))},
     methods={"cluster": Cluster},
-    common=("prm", "out", "report", "threshold", "aggregate", "split", "columns", "keep_going"),
+    common=("prm", "out", "report", "threshold", "aggregate", "checks", "split", "columns", "keep_going"),
     drop=("progress", "on_result"),
     also=_display,
 )

@@ -11,7 +11,7 @@ record              columns
 `LabelledSolution`  those, and `judgements` (a list a step: `kind`, `judge`, `rating`, `successes`, `trials`, `share`, `confidence`,
                     `note`), `root` (the same, of the problem alone)
 `ScoredSolution`    those of a solution, and `scores`, `score`, `aggregate`, `first_error`, `first_error_step`, `threshold`, `prm`, `score_kind`, `classes`,
-                    `class_names`, `critiques`, `outcome`, `outcome_model`, `problem_tokens`, `solution_tokens`
+                    `class_names`, `critiques`, `outcome`, `outcome_model`, `problem_tokens`, `solution_tokens`, `findings`
 ==================  =================================================================================================
 
 """
@@ -56,6 +56,14 @@ _JUDGEMENT: dict[str, Shape] = {
     "confidence": "float64",
     "note": "string",
 }
+_FINDING: dict[str, Shape] = {
+    "step": "int64",
+    "check": "string",
+    "written": "string",
+    "right": "string",
+    "start": "int64",
+    "end": "int64",
+}
 _SCORED: dict[str, Shape] = {
     "scores": ["float64"],
     "score": "float64",
@@ -72,6 +80,7 @@ _SCORED: dict[str, Shape] = {
     "outcome_model": "string",
     "problem_tokens": "int64",
     "solution_tokens": "int64",
+    "findings": [_FINDING],
 }
 COLUMNS: dict[Kind, dict[str, Shape]] = {
     Problem: _PROBLEM,
@@ -129,6 +138,7 @@ def to_columns(record: Problem | Solution | LabelledSolution | ScoredSolution) -
         "outcome_model": record.outcome_model,
         "problem_tokens": steps.problem_tokens,
         "solution_tokens": steps.solution_tokens,
+        "findings": None if record.findings is None else [asdict(one) for one in record.findings],
     }
 
 
@@ -242,7 +252,7 @@ def from_columns(
 
 
 _STEP_SCORES = ("scores", "classes", "class_names", "critiques", "problem_tokens", "solution_tokens")
-_WHOLE = ("score", "aggregate", "first_error", "threshold", "prm", "outcome", "outcome_model")
+_WHOLE = ("score", "aggregate", "first_error", "threshold", "prm", "outcome", "outcome_model", "findings")
 
 
 def _given(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -19,6 +19,11 @@ class Grader:
 
     __slots__ = ()
 
+    @property
+    def default_checks(self: PRM) -> str:
+        """The exact checks that run beside it where a caller says "auto": "all" beside the PRM that ships, "none" beside any other."""
+        return "all" if self.name == "default" else "none"
+
     def score(
         self: PRM,
         problem: ProblemLike | None,
@@ -56,6 +61,7 @@ class Grader:
         *,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str = "auto",
         split: str = "auto",
         marker: str | None = None,
     ) -> ScoredSolution:
@@ -66,6 +72,8 @@ class Grader:
             solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
             aggregate: how step scores become one number (`stepmark.aggregate`); None for the PRM's own.
             threshold: a step whose score is under it is an error; None for the PRM's own.
+            checks: exact checks that run beside the PRM (`stepmark.check`): "all", "none", names with commas between them, or "auto":
+                all of them beside the default PRM, none beside any other. What they find changes `first_error` and no score.
             split: how a text is split into steps (`stepmark.split`).
             marker: the text that ends each step, for `split` "marker".
 
@@ -77,7 +85,7 @@ class Grader:
         from stepmark.models.grading import Grade, grade
 
         record = solution_of(problem, solution, split_by=split, marker=marker)
-        [scored] = grade([record], self, Grade(aggregate=aggregate, threshold=threshold))
+        [scored] = grade([record], self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
         assert isinstance(scored, ScoredSolution)
         return scored
 
@@ -88,6 +96,7 @@ class Grader:
         *,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str = "auto",
         split: str = "auto",
         marker: str | None = None,
     ) -> list[ScoredSolution]:
@@ -101,6 +110,7 @@ class Grader:
             solutions: each as for `grade`.
             aggregate: what they are sorted by; None for the PRM's own.
             threshold: as for `grade`.
+            checks: as for `grade`; the order is by score alone.
             split: as for `grade`.
             marker: as for `grade`.
 
@@ -124,7 +134,7 @@ class Grader:
                 raise error.at(f"solution {index} (0-based)") from None
         if not records:
             raise InputError("expected at least one solution to rank, found none", field="solutions")
-        results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold))
+        results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
         scored = [
             replace(one, index=index) for index, one in enumerate(results) if isinstance(one, ScoredSolution)
         ]

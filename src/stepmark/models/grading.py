@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import tee
 from typing import Any
@@ -11,8 +11,18 @@ from typing import Any
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
 from stepmark.metrics.first_error import found_error
+from stepmark.models.grader import Grader
 from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoredSolution, Solution, StepScores, scored_keys
+from stepmark.records import (
+    Finding,
+    Refusal,
+    ScoredSolution,
+    Solution,
+    StepScores,
+    read_findings,
+    scored_keys,
+)
+from stepmark.solutions.checks import check, check_names
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -25,6 +35,9 @@ class Grade:
     """One of `metrics.aggregate.AGGREGATES`; None for the PRM's own."""
     threshold: float | None = None
     """A step strictly under it is an error, in the unit of the scores; None for the PRM's own."""
+    checks: str = "none"
+    """Exact checks beside the scores (`stepmark.check`): "all", "none", names with commas between them, or "auto": the PRM's
+    `default_checks`."""
 
     def of(self, prm: PRM) -> Grade:
         """These settings with the PRM's own in the place of None (the threshold stays None if it has none).
@@ -33,7 +46,12 @@ class Grade:
             UnknownNameError: no such aggregate.
             ScoreKindError: the aggregate means nothing for this PRM's scores.
             UsageError: the threshold is not in the range of the scores.
+            SettingError: `checks` names no check.
         """
+        checks = self.checks
+        if checks == "auto":
+            checks = prm.default_checks if isinstance(prm, Grader) else "none"
+        check_names(checks)
         how = resolve_aggregate(self.aggregate, prm.default_aggregate, prm.score_kind)
         threshold = prm.default_threshold if self.threshold is None else self.threshold
         if threshold is not None:
@@ -43,7 +61,7 @@ class Grade:
                 raise UsageError(
                     f"the threshold {threshold!r} is no {prm.score_kind}, which is what {prm.name} gives"
                 ) from None
-        return Grade(aggregate=how, threshold=threshold)
+        return Grade(aggregate=how, threshold=threshold, checks=checks)
 
 
 def grade(
@@ -164,25 +182,35 @@ def _scored(
 ) -> ScoredSolution:
     how = resolve_aggregate(settings.aggregate, prm.default_aggregate, prm.score_kind)
     needed = steps.scores[-1:] if how == "last" else steps.scores
+    names, findings = check_names(settings.checks), None
+    if names:
+        findings = tuple(check(solution.problem.text, solution.texts, names=names))
     return ScoredSolution(
         solution=solution,
         steps=steps,
         score=None if None in needed else aggregate(steps.scores, how, kind=steps.kind),
         aggregate=how,
-        first_error=first_error(steps.scores, settings.threshold),
+        first_error=first_error(steps.scores, settings.threshold, findings or ()),
         threshold=settings.threshold,
         prm=prm.name,
         outcome=None if verdict is None else verdict.scores[-1],
         outcome_model=None if orm is None else orm.name,
+        findings=findings,
     )
 
 
-def first_error(scores: tuple[float | None, ...], threshold: float | None) -> int | None:
-    """The 0-based index of the first step strictly under the threshold; -1 when there is none.
+def first_error(
+    scores: tuple[float | None, ...], threshold: float | None, findings: Sequence[Finding] = ()
+) -> int | None:
+    """The 0-based index of the first step strictly under the threshold or with a finding; -1 when there is none.
 
-    None when that cannot be known: no threshold, or a step without a score before any error.
+    None when that cannot be known: no threshold and no finding, or a step without a score before any error.
     """
-    return None if threshold is None else found_error(scores, threshold)
+    proven = min((finding.step for finding in findings), default=None)
+    if threshold is None or proven is None:
+        return proven if threshold is None else found_error(scores, threshold)
+    before = found_error(scores[:proven], threshold)
+    return proven if before == -1 else before
 
 
 def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,6 +267,7 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
         prm=row["prm"],
         outcome=row.get("outcome"),
         outcome_model=row.get("outcome_model"),
+        findings=None if row.get("findings") is None else read_findings(row["findings"], len(steps.scores)),
     )
     # Files of before have no such key.
     if row.get("first_error_step", scored.first_error_step) != scored.first_error_step:
@@ -246,5 +275,9 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
             f"expected {scored.first_error_step}, the number from 1 of the step that first_error ({scored.first_error}) counts from 0, "
             f"found {row['first_error_step']!r}",
             field="first_error_step",
+        )
+    if row.get("first_error_by", scored.first_error_by) != scored.first_error_by:
+        raise InputError(
+            f"expected {scored.first_error_by!r}, found {row['first_error_by']!r}", field="first_error_by"
         )
     return scored

@@ -126,6 +126,10 @@ class _Tally:
     outside: int = 0
     """Outcomes out of [0, 1]."""
     disagreements: int = 0
+    checked: bool = False
+    """Whether exact checks ran."""
+    by_check: int = 0
+    """First errors that a check alone found."""
 
     def add(self, one: ScoredSolution) -> None:
         problem = one.solution.problem
@@ -139,6 +143,8 @@ class _Tally:
         self.verdicts["unknown" if one.first_error is None else "good" if one.first_error < 0 else "bad"] += 1
         if one.first_error is not None and one.first_error >= 0:
             self.positions[one.first_error] += 1
+        self.checked |= one.findings is not None
+        self.by_check += one.first_error_by == "check"
         if one.outcome is not None:
             self.outcomes += 1
             self.outside += not 0 <= one.outcome <= 1
@@ -181,6 +187,11 @@ class _Tally:
             yield (
                 f"{made}; a step under {points} is an error." if points else f"{made}; no threshold applies."
             )
+            if self.checked:
+                yield (
+                    f"A step that an exact check proves to be wrong is an error too: {self.by_check:,} of the first errors were found by "
+                    "a check alone."
+                )
         if self.outcomes:
             models = f" by {', '.join(self.outcome_models)}" if self.outcome_models else ""
             if self.good_from is None:
@@ -243,7 +254,7 @@ def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally
         place=_place(one),
         aggregates=_aggregates(one),
         first_error=one.first_error,
-        steps=step_views(one.solution, one.steps),
+        steps=step_views(one.solution, one.steps, one.finding_lines()),
         best=is_best,
         outcome=one.outcome,
         outcome_model=one.outcome_model,
@@ -252,8 +263,10 @@ def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally
     )
 
 
-def step_views(solution: Solution, steps: StepScores) -> tuple[StepView, ...]:
-    """The steps of a card, one view a step, with scores, classes and critiques beside the texts."""
+def step_views(
+    solution: Solution, steps: StepScores, findings: Mapping[int, tuple[str, ...]] | None = None
+) -> tuple[StepView, ...]:
+    """The steps of a card, one view a step, with scores, classes, critiques and findings beside the texts."""
     names = steps.class_names or ()
     shares = steps.classes or (None,) * len(steps.scores)
     critiques = steps.critiques or ((),) * len(steps.scores)
@@ -265,9 +278,10 @@ def step_views(solution: Solution, steps: StepScores) -> tuple[StepView, ...]:
             observation=step.observation,
             classes=() if share is None else tuple(zip(names, share, strict=True)),
             critiques=critique,
+            findings=(findings or {}).get(at, ()),
         )
-        for step, score, (text, language), share, critique in zip(
-            solution.steps, steps.scores, _texts(solution), shares, critiques, strict=True
+        for at, (step, score, (text, language), share, critique) in enumerate(
+            zip(solution.steps, steps.scores, _texts(solution), shares, critiques, strict=True)
         )
     )
 

@@ -27,6 +27,7 @@ from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
+from stepmark.solutions.checks import check_names
 from stepmark.solutions.formats import GRADED_KEYS, SolutionRow, read_solution, read_solutions
 from stepmark.solutions.segmentation import check_way, split
 from stepmark.store import (
@@ -52,6 +53,7 @@ def grade(
     report: str | Path | None = None,
     aggregate: str | None = None,
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None,
+    checks: str = "auto",
     orm: str | None = None,
     split: str = "auto",
     marker: str | None = None,
@@ -74,6 +76,7 @@ def grade(
         report: write an HTML report, which needs no network, to this file.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,words,remainder,unit,algebra,value,answer,copied), or auto, which is all with the default PRM and none with any other.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole, token.
         marker: the text that ends each step, for `split` marker.
@@ -95,13 +98,14 @@ def grade(
     source = run_input(rows, hashed=(out is not None and not is_stream(out)) or _is_small(rows))
     grader = prm if not isinstance(prm, str) else lazy_prm(prm)
     grader, outcome = _with_outcome_model(grader, orm)
-    _check(source, grader, outcome, {"out": out, "report": report}, aggregate, split, marker, cluster)
+    _check(source, grader, outcome, {"out": out, "report": report}, aggregate, checks, split, marker, cluster)
     read = read_solutions(source.source, columns=columns, how=split, marker=marker, keep_going=keep_going)
     # The first row before the model: a file of something else is refused at once.
     read = chain([next(read)], read)
     settings = {
         "aggregate": aggregate,
         "threshold": threshold,
+        "checks": checks,
         "split": split,
         "marker": marker,
         "columns": columns,
@@ -122,7 +126,7 @@ def grade(
             out=writer,
             prm=scorer,
             orm=verdicts,
-            settings=Grade(aggregate=aggregate, threshold=threshold).of(scorer),
+            settings=Grade(aggregate=aggregate, threshold=threshold, checks=checks).of(scorer),
             keep_going=keep_going,
             on_result=on_result,
             progress=Progress(
@@ -132,7 +136,8 @@ def grade(
         )
         try:
             with run.progress:
-                run.all(report, {**settings, "prm": scorer.name}, _loading(grader))
+                effective = None if run.settings.checks == "none" else run.settings.checks
+                run.all(report, {**settings, "checks": effective, "prm": scorer.name}, _loading(grader))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(writer) or "nothing was kept") from None
         except StepmarkError as error:
@@ -190,6 +195,7 @@ class _Tally:
     steps: int = 0
     unread: int = 0
     wrong: int = 0
+    by_check: int = 0
     right: int = 0
     unknown: int = 0
     refused: list[str] = field(default_factory=list)
@@ -212,6 +218,7 @@ class _Tally:
         self.unknown += scored.first_error is None
         self.right += scored.first_error == -1
         self.wrong += scored.first_error is not None and scored.first_error >= 0
+        self.by_check += scored.first_error_by == "check"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -387,6 +394,7 @@ def _check(
     orm: Lazy[PRM] | None,
     outputs: Mapping[str, str | Path | None],
     aggregate: str | None,
+    checks: str,
     split_by: str,
     marker: str | None,
     cluster: Cluster | None,
@@ -394,6 +402,8 @@ def _check(
     """Everything that can be known to be wrong before a row is read or a model loaded."""
     if aggregate is not None:
         check_aggregate(aggregate, "probability")
+    if checks != "auto":
+        check_names(checks)
     check_way(split_by)
     if marker is not None and split_by != "marker":
         raise UsageError(f"`marker` {marker}: this is for `split` marker, and `split` is {split_by}")
@@ -427,7 +437,14 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
     elif split_by != "auto" and not tally.ways:
         lines.append(f"`split` {split_by} had nothing to cut: every row came with its steps")
     lines += [f"{count:,} texts: {note}" for note, count in tally.notes.most_common()]
-    under = "" if run.settings.threshold is None else f" (a step under {run.settings.threshold:g})"
+    threshold = run.settings.threshold
+    found_by = [] if threshold is None else [f"a step under {threshold:g}"]
+    if run.settings.checks != "none":
+        found_by = (
+            [] if threshold is None else [f"{tally.wrong - tally.by_check:,} by a score under {threshold:g}"]
+        )
+        found_by.append(f"{tally.by_check:,} by an exact check")
+    under = f" ({', '.join(found_by)})" if found_by else ""
     verdicts = [f"{tally.wrong:,} with an error{under}", f"{tally.right:,} without"]
     if tally.unknown:
         verdicts.append(f"{tally.unknown:,} where that is not known")

@@ -72,7 +72,7 @@ class Completer:
         if not self.writer.penalties and (asked.presence_penalty or asked.frequency_penalty):
             name = "presence_penalty" if asked.presence_penalty else "frequency_penalty"
             raise Refused("invalid_request", f"the policy {self.writer.name} knows no penalties", field=name)
-        grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None)
+        grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None, "none")
         choice: Choice = wanted.choose or self.settings.choice
         seconds = self.settings.chat_timeout if wanted.timeout is None else wanted.timeout
         deadline = arrived + seconds

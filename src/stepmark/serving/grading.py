@@ -7,9 +7,10 @@ own arithmetic does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stepmark.errors import InputError, UnknownNameError, UsageError
+from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
 from stepmark.models.grading import Grade, graded, to_row
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
@@ -64,7 +65,13 @@ def solution_of(
 
 
 def verdicts(
-    asked: Sequence[Asked], told: Sequence[StepScores | Refusal], prm: PRM, settings: Grade, *, at: str | None
+    asked: Sequence[Asked],
+    told: Sequence[StepScores | Refusal],
+    prm: PRM,
+    settings: Grade,
+    *,
+    at: str | None,
+    start: int = 0,
 ) -> list[dict[str, Any]]:
     """The results of a request, in its order.
 
@@ -74,13 +81,14 @@ def verdicts(
         prm: that PRM.
         settings: how step scores become verdicts.
         at: the field that holds the solutions; None for a single one.
+        start: the index of the first of them in the request.
 
     Raises:
         BackendError: the PRM gave a wrong number of scores, or one out of range.
     """
     answered = iter(told)
     results = []
-    for index, one in enumerate(asked):
+    for index, one in enumerate(asked, start):
         place = None if at is None else f"{at}.{index}"
         name = {} if not isinstance(one, Solution) or one.id is None else {"id": one.id}
         try:
@@ -103,7 +111,7 @@ def verdicts(
             tokens = scores.problem_tokens + scores.solution_tokens
         kept = {
             key: row[key]
-            for key in (*_ALWAYS, "steps", "classes", "critiques")
+            for key in (*_ALWAYS, "findings", "first_error_by", "steps", "classes", "critiques")
             if row.get(key) is not None or key in _ALWAYS
         }
         results.append({"index": index, **name, **kept, "tokens": tokens})
@@ -147,22 +155,31 @@ def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(results, key=key)
 
 
-def check_grade(prm: PRM, default: Grade, aggregate: str | None, threshold: float | None) -> Grade:
+def check_grade(
+    prm: PRM, default: Grade, aggregate: str | None, threshold: float | None, checks: str | None
+) -> Grade:
     """A request's own settings over the server's.
 
     Raises:
-        Refused: 400, with the field: no such aggregate, or one that means nothing for these scores; a threshold out of their range.
+        Refused: 400, with the field: no such aggregate, or one that means nothing for these scores; a threshold out of their range; no
+            such check.
     """
     try:
+        default = replace(default, checks=default.checks if checks is None else checks).of(prm)
+    except SettingError as error:
+        raise Refused("invalid_request", str(error), field="checks") from None
+    try:
         how = Grade(
-            aggregate=default.aggregate if aggregate is None else aggregate, threshold=default.threshold
+            aggregate=default.aggregate if aggregate is None else aggregate,
+            threshold=default.threshold,
+            checks=default.checks,
         ).of(prm)
     except UsageError as error:
         raise Refused("invalid_request", str(error), field="aggregate") from None
     if threshold is None:
         return how
     try:
-        return Grade(aggregate=how.aggregate, threshold=threshold).of(prm)
+        return replace(how, threshold=threshold).of(prm)
     except UsageError as error:
         raise Refused("invalid_request", str(error), field="threshold") from None
 

@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from stepmark.errors import InputError
+from stepmark.models.grading import Grade
+from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.grading import (
     Asked,
@@ -64,7 +67,7 @@ async def score(request: Request) -> Response:
     live = service.need()
     body = await body_of(request, ScoreRequest)
     check_model(live, body.model)
-    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold)
+    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
     single = body.solutions is None
     ones = _single(body) if body.solutions is None else _several(body, body.solutions)
     at = None if single else "solutions"
@@ -76,7 +79,7 @@ async def score(request: Request) -> Response:
         request, ones, lambda one: solution_of(one.problem, one, one.split, one.marker), deadline
     )
     told = await _told(service.settings, live, asked, at, deadline)
-    results = verdicts(asked, told, live.prm, settings, at=at)
+    results = await _results(request, live.prm, asked, told, settings, at, deadline)
     if single and "error" in results[0]:
         raise _as_refused(results[0]["error"])
     return answer(
@@ -94,7 +97,7 @@ async def rank(request: Request) -> Response:
     live = service.need()
     body = await body_of(request, RankRequest)
     check_model(live, body.model)
-    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold)
+    settings = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
     check_split(body.split, body.marker)
     _check_shape(body.candidates, "candidates", service.settings)
     deadline = deadline_of(request, body.timeout)
@@ -105,7 +108,7 @@ async def rank(request: Request) -> Response:
         deadline,
     )
     told = await _told(service.settings, live, asked, "candidates", deadline)
-    results = verdicts(asked, told, live.prm, settings, at="candidates")
+    results = await _results(request, live.prm, asked, told, settings, "candidates", deadline)
     above = head(live.name, live.prm, settings, told, results)
     return answer({"object": "ranking", **above, "results": best_first(results)})
 
@@ -258,6 +261,44 @@ async def _told(
                 raise too_many(f"{place}solution", len(one.steps), most, "steps", "`max_steps`")
             solutions.append(one)
     return await live.batcher.score(solutions, deadline=deadline)
+
+
+async def _results(
+    request: Request,
+    prm: PRM,
+    asked: Sequence[Asked],
+    scores: Sequence[StepScores | Refusal],
+    settings: Grade,
+    at: str | None,
+    deadline: float,
+) -> list[dict[str, Any]]:
+    """The results of a request; exact checks run in a thread, some solutions at a time, so that no other request waits for them.
+
+    Raises:
+        LateError: the deadline passed.
+    """
+    service = service_of(request)
+    if settings.checks == "none":
+        return verdicts(asked, scores, prm, settings, at=at)
+    loop, rest = asyncio.get_running_loop(), iter(scores)
+    results: list[dict[str, Any]] = []
+    while (start := len(results)) < len(asked):
+        if service.clock() >= deadline:
+            raise LateError("the deadline passed while the steps were checked")
+        end, size = start, 0
+        while end < len(asked) and (end == start or size + _characters(asked[end]) <= _PIECE):
+            size += _characters(asked[end])
+            end += 1
+        piece = asked[start:end]
+        answers = [next(rest) for solution in piece if isinstance(solution, Solution)]
+        results += await loop.run_in_executor(
+            service.cutter, partial(verdicts, piece, answers, prm, settings, at=at, start=start)
+        )
+    return results
+
+
+def _characters(asked: Asked) -> int:
+    return sum(map(len, asked.texts)) if isinstance(asked, Solution) else 0
 
 
 def _as_refused(error: dict[str, Any]) -> Refused:

@@ -193,7 +193,9 @@ class Service:
 
     async def _lively(self, prm: PRM) -> Live:
         settings = self.settings
-        grade = Grade(aggregate=settings.aggregate, threshold=settings.threshold).of(prm)
+        grade = Grade(aggregate=settings.aggregate, threshold=settings.threshold, checks=settings.checks).of(
+            prm
+        )
         budget = settings.token_budget or _engine_budget(prm) or _DEFAULT_BUDGET
         backend = backend_of(prm, memory_tokens=settings.memory_tokens)
         batcher = Batcher(
@@ -211,6 +213,7 @@ class Service:
             score_kind=prm.score_kind,
             default_aggregate=resolve_aggregate(grade.aggregate, prm.default_aggregate, prm.score_kind),
             default_threshold=grade.threshold,
+            default_checks=grade.checks,
             family=_family(prm),
             max_tokens=backend.max_tokens,
             sessions=backend.incremental,

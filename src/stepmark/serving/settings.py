@@ -13,6 +13,7 @@ from stepmark.problems.code_sandbox import Isolation
 from stepmark.search.searching import Choice
 from stepmark.serving.chat_wire import MOST_CANDIDATES
 from stepmark.settings import settings
+from stepmark.solutions.checks import check_names
 from stepmark.solutions.segmentation import split as split_text
 
 Count = Annotated[int, Field(ge=1)]
@@ -41,6 +42,9 @@ class ServerSettings:
     """How step scores become one number where a request does not say: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own."""
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A step whose score is under this is an error, where a request does not say. Default: the PRM's own."""
+    checks: str = "auto"
+    """Exact checks beside the PRM where a request does not say: all, none, names with commas between them, or auto, which is all with the
+    default PRM and none with any other."""
     token_budget: Count | None = None
     """Tokens that a batch computes. Default: 2,048 on CPU, 16,384 on CUDA; 4,096 where the PRM computes elsewhere."""
     memory_tokens: Count | None = None
@@ -75,6 +79,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.aggregate is not None:
             check_aggregate(self.aggregate, "probability")
+        if self.checks != "auto":
+            check_names(self.checks)
 
     @property
     def max_body(self) -> int:

@@ -132,7 +132,7 @@ class Searcher:
                 )
         asked = draw_of(body, self.settings)
         wanted = body.stepmark or NOTHING_SAID
-        grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None)
+        grade = check_grade(self.live.prm, self.live.grade, wanted.aggregate, None, "none")
         assert grade.aggregate is not None
         grading = Grading(aggregate=grade.aggregate, kind=self.live.prm.score_kind)
         try:

@@ -95,9 +95,10 @@ def _step(at: int, step: StepView, place: float | None, width: float | None, *, 
             f'<i class="meter"><i style="width:{width * 100:.4g}%"></i></i></span>'
         )
     flag = '<span class="flag">✗ First error</span>' if is_error else ""
+    proofs = "".join(f'<p class="proof">✗ {esc(one_line(finding))}</p>' for finding in step.findings)
     return (
         f'<li class="step {level_class(place)}{" first" if is_error else ""}"><span class="n">{at + 1}</span>'
-        f'<div class="said">{flag}<div class="txt" dir="auto">{text_html(step.text, language=step.language)}</div>'
+        f'<div class="said">{flag}<div class="txt" dir="auto">{text_html(step.text, language=step.language)}</div>{proofs}'
         f"{_classes(step.classes)}{_critiques(step.critiques)}</div>{value}{_observation(step.observation)}</li>"
     )
 

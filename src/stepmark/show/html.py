@@ -6,14 +6,22 @@ import functools
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import Piece, pieces
-from stepmark.show.text import INVISIBLE, check_solution, code_point, first_error_words, number, visible
+from stepmark.show.text import (
+    INVISIBLE,
+    check_solution,
+    code_point,
+    first_error_words,
+    number,
+    one_line,
+    visible,
+)
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -89,6 +97,7 @@ def solution_fragment(
     headline: str,
     threshold: float | None = None,
     outcome: str | None = None,
+    findings: Mapping[int, Sequence[str]] | None = None,
 ) -> str:
     """A graded solution for a notebook: one element, inline styles only, no script.
 
@@ -104,6 +113,7 @@ def solution_fragment(
         headline: the aggregate, such as "min 0.123".
         threshold: where scores turn from bad to good, for the colours.
         outcome: an outcome model's verdict, such as "outcome 0.91".
+        findings: what exact checks prove of a step, by its index: {1: ["60 * 2.5 = 120: it is 150"]}.
 
     Raises:
         InputError: not one score a step, a score out of the range of its kind, or no such first error.
@@ -118,6 +128,7 @@ def solution_fragment(
             colour.position(score, kind, threshold),
             colour.extent(score, kind, threshold),
             is_error=at == first_error,
+            findings=(findings or {}).get(at, ()),
         )
         for at, (step, score) in enumerate(zip(steps, scores, strict=True))
     ]
@@ -167,13 +178,24 @@ def steps_fragment(
 
 
 def _fragment_step(
-    at: int, step: str, score: float | None, place: float | None, extent: float | None, *, is_error: bool
+    at: int,
+    step: str,
+    score: float | None,
+    place: float | None,
+    extent: float | None,
+    *,
+    is_error: bool,
+    findings: Sequence[str],
 ) -> str:
     red, green, blue = colour.shade(place, "light").strong
     shown = "not read" if score is None else number(score)
     width = 0 if extent is None else round(extent * 100)
     flag = (
         '<span style="font-weight:700;font-size:.85em;display:block">✗ first error</span>' if is_error else ""
+    )
+    proofs = "".join(
+        f'<span style="font-weight:700;font-size:.85em;display:block">✗ {esc(one_line(finding))}</span>'
+        for finding in findings
     )
     outline = f"outline:2px solid rgb({red},{green},{blue});" if is_error else ""
     exact = "" if score is None else f' title="{score!r}"'
@@ -185,7 +207,7 @@ def _fragment_step(
         f'<span style="display:block;height:4px;margin-top:2px;border-radius:2px;background:rgba(128,128,128,.3)">'
         f'<span style="display:block;height:4px;border-radius:2px;width:{width}%;background:rgb({red},{green},{blue})">'
         "</span></span></span>"
-        f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{flag}{_plain(step)}</span>'
+        f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{flag}{_plain(step)}{proofs}</span>'
         "</div>"
     )
 

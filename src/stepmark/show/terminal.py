@@ -7,7 +7,7 @@ obeyed: neither control characters nor rich's markup.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ def solution_lines(
     threshold: float | None = None,
     outcome: str | None = None,
     title: str | None = None,
+    findings: Mapping[int, Sequence[str]] | None = None,
 ) -> RenderableType:
     """A graded solution, to be given to `rich.console.Console.print`; it takes the console's width.
 
@@ -51,6 +52,7 @@ def solution_lines(
         threshold: where scores turn from bad to good, for the colours; for bars too where scores have no ends.
         outcome: an outcome model's verdict, such as "outcome 0.91".
         title: stands before the headline: the solution's id.
+        findings: what exact checks prove of a step, by its index: {1: ["60 * 2.5 = 120: it is 150"]}.
 
     Raises:
         InputError: not one score a step, a score out of the range of its kind, or no such first error.
@@ -64,6 +66,7 @@ def solution_lines(
         places=tuple(colour.position(score, kind, threshold) for score in scores),
         widths=tuple(colour.extent(score, kind, threshold) for score in scores),
         first_error=first_error,
+        findings=findings or {},
         facts=tuple(fact for fact in (title, headline, first_error_words(first_error), outcome) if fact),
     )
 
@@ -78,6 +81,7 @@ class _Lines:
     widths: tuple[float | None, ...]
     """Of the bars."""
     first_error: int | None
+    findings: Mapping[int, Sequence[str]]
     facts: tuple[str, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -113,6 +117,8 @@ class _Lines:
             if at == self.first_error:
                 body.append_text(text(f"{sign} first error\n", Style(bold=True)))
             body.append_text(text(visible(step)))
+            for finding in self.findings.get(at, ()):
+                body.append_text(text(f"\n{sign} {one_line(finding)}", Style(bold=True)))
             cells = [body] if narrow else [shown, bar, body]
             table.add_row(text(str(at + 1)), *cells, style=Style(color=ink, bgcolor=tint))
         yield table

@@ -21,6 +21,8 @@ class StepView:
     """Class names and their probabilities."""
     critiques: tuple[str, ...] = ()
     """What a generative PRM wrote of it."""
+    findings: tuple[str, ...] = ()
+    """What exact checks prove of it: "60 * 2.5 = 120: it is 150"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,6 +58,8 @@ GRADED_KEYS = (
     "critiques",
     "outcome",
     "outcome_model",
+    "findings",
+    "first_error_by",
 )
 """What grading adds to a row (`models.grading.to_row`); no input row may have them."""
 

@@ -37,6 +37,7 @@ LISTS = frozenset(
         "classes",
         "class_names",
         "critiques",
+        "findings",
         "modified_process",
         "original_process",
         "error_steps",

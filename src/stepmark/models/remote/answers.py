@@ -14,7 +14,15 @@ from typing import Any, cast, get_args
 from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.remote.exchange import Parsed
-from stepmark.records import ScoredSolution, ScoreKind, Solution, Step, StepScores, step_number
+from stepmark.records import (
+    ScoredSolution,
+    ScoreKind,
+    Solution,
+    Step,
+    StepScores,
+    read_findings,
+    step_number,
+)
 
 
 class SessionFullError(InputError):
@@ -44,6 +52,8 @@ class ServedModel:
     score_kind: ScoreKind
     default_aggregate: str
     default_threshold: float | None
+    default_checks: str
+    """The exact checks that run beside it where a request does not say; "none" of a server that does not tell."""
     family: str | None
     """How its checkpoint is read; None for a PRM that is none."""
     max_tokens: int | None
@@ -135,6 +145,9 @@ def read_listing(data: Mapping[str, Any], url: str) -> Listing:
                 score_kind=_kind(facts, place),
                 default_aggregate=_get(facts, "default_aggregate", str, place),
                 default_threshold=_maybe(facts, "default_threshold", place),
+                default_checks=_get(facts, "default_checks", str, place)
+                if "default_checks" in facts
+                else "none",
                 family=facts.get("family") if isinstance(facts.get("family"), str) else None,
                 max_tokens=facts.get("max_tokens") if _whole(facts.get("max_tokens"), 1) else None,
                 sessions=_get(facts, "sessions", bool, place),
@@ -270,6 +283,12 @@ def _result(
         raise _odd(
             place, f"{step_number(first)}, one more than 'first_error', under 'first_error_step'", number
         )
+    findings = None
+    if entry.get("findings") is not None:
+        try:
+            findings = read_findings(entry["findings"], count)
+        except InputError as error:
+            raise _odd(place, "findings of exact checks", str(error)) from None
     return Told(
         scored=ScoredSolution(
             solution=solution,
@@ -285,6 +304,7 @@ def _result(
             first_error=first,
             threshold=_maybe(data, "threshold", url),
             prm=_get(data, "model", str, url),
+            findings=findings,
         ),
         tokens=_count(entry, "tokens", place),
     )

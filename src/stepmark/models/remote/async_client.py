@@ -89,10 +89,11 @@ class AsyncClient:
         split: str | None = None,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> ScoredSolution:
         """Score one solution; see `Client.score`."""
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         [result] = await self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
         if isinstance(result, Refusal):
             raise result.error
@@ -105,10 +106,11 @@ class AsyncClient:
         keep_going: bool = False,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[ScoredSolution | Refusal]:
         """Score a stream of solutions, in order; see `Client.score_many`."""
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         questions = (Question(solution=solution) for solution in solutions)
         for part in batches(questions, lambda question: question.characters, self._calls.limits):
             for result in await self.run(self._calls.score(part, settings)):
@@ -124,10 +126,11 @@ class AsyncClient:
         split: str | None = None,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> list[Ranked]:
         """Put candidate solutions of one problem in order; see `Client.rank`."""
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         return await self.run(self._calls.rank(questions_of(problem, candidates, split), settings))
 
     def session(self, problem: str) -> AsyncSession:

@@ -71,6 +71,8 @@ class Settings:
     """None: the server's."""
     threshold: float | None = None
     """None: the server's."""
+    checks: str | None = None
+    """None: the server's."""
     timeout: float | None = None
     """Seconds for a request and all that it takes; None: no limit but patience."""
 
@@ -206,7 +208,12 @@ class Calls:
         return ranked
 
     def _body(self, body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        more = {"aggregate": settings.aggregate, "threshold": settings.threshold, "model": self.model}
+        more = {
+            "aggregate": settings.aggregate,
+            "threshold": settings.threshold,
+            "checks": settings.checks,
+            "model": self.model,
+        }
         return {**body, **{key: value for key, value in more.items() if value is not None}}
 
     def count(

@@ -106,6 +106,7 @@ class Client:
         split: str | None = None,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> ScoredSolution:
         """Score one solution.
@@ -116,6 +117,7 @@ class Client:
             split: how it is cut ("line", …); None leaves it to the server.
             aggregate: how step scores make one number; None for the PRM's own.
             threshold: a step under it is an error; None for the PRM's own.
+            checks: exact checks beside the PRM: "all", "none", "auto", or names with commas between them; None for the server's.
             timeout: seconds, all attempts and waits together; the server drops what it cannot compute in time. None: no limit but
                 patience.
 
@@ -124,7 +126,7 @@ class Client:
             UsageError: a setting that the server declines.
             BackendError: the server failed, gave no answer in time, or answered nonsense.
         """
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         [result] = self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
         if isinstance(result, Refusal):
             raise result.error
@@ -137,6 +139,7 @@ class Client:
         keep_going: bool = False,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[ScoredSolution | Refusal]:
         """Score a stream of solutions in requests of bounded size: one result each, in order, as they come.
@@ -148,6 +151,7 @@ class Client:
             keep_going: yield a `Refusal` for one that cannot be scored instead of raising.
             aggregate: as for `score`.
             threshold: as for `score`.
+            checks: as for `score`.
             timeout: as for `score`, of each request.
 
         Raises:
@@ -155,7 +159,7 @@ class Client:
             UsageError: as `score`.
             BackendError: as `score`. What was given before stays good.
         """
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         questions = (Question(solution=solution) for solution in solutions)
         for part in batches(questions, lambda question: question.characters, self._calls.limits):
             for result in self.run(self._calls.score(part, settings)):
@@ -171,6 +175,7 @@ class Client:
         split: str | None = None,
         aggregate: str | None = None,
         threshold: float | None = None,
+        checks: str | None = None,
         timeout: float | None = None,
     ) -> list[Ranked]:
         """Put candidate solutions of one problem in order, the best first; those that cannot be scored come last.
@@ -181,6 +186,7 @@ class Client:
             split: how texts are cut.
             aggregate: as for `score`.
             threshold: as for `score`.
+            checks: as for `score`.
             timeout: as for `score`.
 
         Raises:
@@ -188,7 +194,7 @@ class Client:
             UsageError: as `score`; also for more candidates than one request takes.
             BackendError: as `score`.
         """
-        settings = Settings(aggregate=aggregate, threshold=threshold, timeout=timeout)
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         return self.run(self._calls.rank(questions_of(problem, candidates, split), settings))
 
     def session(self, problem: str) -> Session:

@@ -61,6 +61,11 @@ class RemotePRM(Grader):
         return self.served.default_threshold
 
     @property
+    def default_checks(self) -> str:
+        """The exact checks that run beside it, as its server says."""
+        return self.served.default_checks
+
+    @property
     def ledger(self) -> Ledger:
         """See `Client.ledger`."""
         return self.client.ledger
@@ -74,7 +79,11 @@ class RemotePRM(Grader):
             BackendError: the server failed. What was given before stays good.
         """
         # Only the scores of the steps are asked for. The least of them exists for every kind, and is never infinite.
-        for result in self.client.score_many(solutions, keep_going=keep_going, aggregate="min"):
+        # Checks, where they are wanted, run here.
+        checks = None if self.served.default_checks == "none" else "none"
+        for result in self.client.score_many(
+            solutions, keep_going=keep_going, aggregate="min", checks=checks
+        ):
             yield result if isinstance(result, Refusal) else result.steps
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ error names one field. Answers are written by the routes as plain data; their mo
 for whoever reads one.
 
 The words are those of the rows of `stepmark grade` (`models.grading.to_row`): `scores`, `score`, `aggregate`, `first_error`, `threshold`,
-`score_kind`, `classes`, `class_names`, `critiques`, `steps`.
+`score_kind`, `findings`, `first_error_by`, `classes`, `class_names`, `critiques`, `steps`.
 """
 
 from __future__ import annotations

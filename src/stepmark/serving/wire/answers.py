@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stepmark.records import ScoreKind
+from stepmark.records import CheckName, ScoreKind
 from stepmark.serving.wire.requests import RIGHT, STEPS
 
 
@@ -55,6 +55,17 @@ class ErrorAnswer(_Answer):
     error: ErrorBody
 
 
+class FindingBody(_Answer):
+    """A step that an exact check proves to be wrong."""
+
+    step: int = Field(description="The step, from 0.", ge=0, examples=[1])
+    check: CheckName = Field(description="The check that found it.")
+    written: str = Field(description="What the step says.", examples=["96 - 60 = 26"])
+    right: str = Field(description="What is right.", examples=["it is 36"])
+    start: int = Field(description="Where in the step's text, in characters: from here", ge=0, examples=[0])
+    end: int = Field(description="to here.", ge=0, examples=[12])
+
+
 class Result(_Answer):
     """What there is of one solution: its scores, or the error that stood in their way."""
 
@@ -70,7 +81,7 @@ class Result(_Answer):
     )
     first_error: int | None = Field(
         None,
-        description="The first step under the threshold, from 0; -1: there is none; null: that cannot be known.",
+        description="The first step under the threshold or with a finding, from 0; -1: there is none; null: that cannot be known.",
         ge=-1,
         examples=[1],
     )
@@ -79,6 +90,14 @@ class Result(_Answer):
         description="The number of that step as people count, from 1; null: there is none, or that cannot be known.",
         ge=1,
         examples=[2],
+    )
+    first_error_by: Literal["score", "check"] | None = Field(
+        None,
+        description="What found it, where checks ran: score (a step under the threshold) or check (a finding alone).",
+        examples=["score"],
+    )
+    findings: list[FindingBody] | None = Field(
+        None, description="What exact checks prove to be wrong; absent where none ran."
     )
     steps: list[str] | None = Field(
         None, description="The steps, where the server cut them out of a text.", examples=[STEPS]
@@ -301,6 +320,10 @@ class PRMFacts(_Answer):
     default_threshold: float | None = Field(
         description="Under it a step is an error unless a request says otherwise; null: scores have no such point.",
         examples=[0.5],
+    )
+    default_checks: str = Field(
+        description="Exact checks that run beside the PRM unless a request says otherwise: all, none, or names with commas between them.",
+        examples=["all"],
     )
     family: str | None = Field(
         description="How the checkpoint is read; null for PRMs that are no checkpoint.",

@@ -81,6 +81,11 @@ class _Grading(_Request):
         description="A step whose score is under this is an error, in the unit of the scores. Left out: the server's.",
         examples=[0.5],
     )
+    checks: str | None = Field(
+        None,
+        description="Exact checks beside the PRM, whose findings change first_error and no score: all, none, names with commas between them, or auto (all with the default PRM, none with any other). Left out: the server's.",
+        examples=["all"],
+    )
     timeout: float | None = Field(
         None,
         description="Seconds until the answer is no longer wanted (504 afterwards). Left out: the server's.",

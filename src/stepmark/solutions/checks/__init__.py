@@ -20,10 +20,10 @@ Precision and recall of each check are measured by `benchmarks/checks.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from stepmark.errors import SettingError
+from stepmark.records import CheckName, Finding
 from stepmark.solutions.checks.algebra import (
     Equation,
     equations,
@@ -41,9 +41,8 @@ from stepmark.solutions.checks.statements import (
 )
 from stepmark.solutions.checks.words import Claim, remainder_claims, unit_claims, word_claims
 
-__all__ = ["CHECKS", "CheckName", "Finding", "check"]
+__all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names"]
 
-CheckName = Literal["equation", "words", "remainder", "unit", "algebra", "value", "answer", "copied"]
 CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 """The names of all checks."""
 _LONGEST = 10_000
@@ -52,25 +51,21 @@ _MOST_STEPS = 500
 _MOST_FINDINGS = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """A step that a check proves to be wrong."""
+def check_names(checks: str) -> tuple[CheckName, ...]:
+    """The checks that a setting names.
 
-    step: int
-    """The step, counted from 0."""
-    check: CheckName
-    """The check that found it."""
-    written: str
-    """What the step says, as it is written: "60 * 2.5 = 120"."""
-    right: str
-    """What is right: "it is 150"."""
-    start: int
-    end: int
-    """Where: `steps[step][start:end]`, in characters."""
+    Args:
+        checks: "all", "none", or names with commas between them: "equation,algebra".
 
-    def __str__(self) -> str:
-        """What was written and what is right, on one line."""
-        return f"{' '.join(self.written.split())}: {self.right}"
+    Raises:
+        SettingError: a name in it is no check.
+    """
+    if checks in ("all", "none"):
+        return CHECKS if checks == "all" else ()
+    names = {name.strip() for name in checks.split(",")}
+    if names - set(CHECKS):
+        raise SettingError("checks", checks, f"auto, all, none, or names of checks: {', '.join(CHECKS)}")
+    return tuple(name for name in CHECKS if name in names)
 
 
 def check(problem: str, steps: Sequence[str], *, names: Collection[CheckName] = CHECKS) -> list[Finding]:
