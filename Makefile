@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# One thread a test worker: torch jobs that share cores wait for each other's threads. One worker more than two cores: a good part of the
+# One thread a test worker: torch jobs that share cores wait for each other's threads. Two workers more than two cores: a good part of the
 # tests waits, for a browser, a server, a process that is killed.
-JOBS ?= 3
+JOBS ?= 4
 
 .PHONY: demo test check docs slow fuzz test-lowest peers clean
 

@@ -291,7 +291,11 @@ def test_files_and_folders_are_opened_as_streams(datasets, tmp_path):
     )
 
 
-def test_what_cannot_be_opened(datasets, tmp_path):
+def test_what_cannot_be_opened(datasets, tmp_path, monkeypatch):
+    def without_network(*args, **settings):
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", without_network)
     for source, match in (
         (str(tmp_path / "nothing"), "nothing of that name"),
         ("sums", "OWNER/NAME"),

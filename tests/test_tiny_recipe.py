@@ -21,6 +21,7 @@ eight, in accuracy."""
 @pytest.mark.skipif(
     not (ROOT / "recipes" / "tiny.sh").is_file(), reason="recipes are not here (an installed package)"
 )
+@pytest.mark.slow
 def test_from_problems_to_a_prm_that_beats_the_vote(tmp_path):
     environment = dict(os.environ) | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
