@@ -220,7 +220,7 @@ def test_one_of_your_own(capsys):
     ("call", "kind", "said"),
     [
         ({"method": "procesbench"}, UsageError, "did you mean 'processbench'"),
-        ({"method": 3}, UsageError, "expected the name of an evaluation or an evaluation, found int"),
+        ({"method": 3}, UsageError, "`method`: expected processbench, prmbench"),
         ({"limit": 0}, SettingError, "limit=0: expected 1 or more"),
         ({"resamples": 5}, SettingError, "resamples=5: expected 100 or more"),
         ({"seed": "1"}, SettingError, "seed='1': expected a whole number"),

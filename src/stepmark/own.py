@@ -101,7 +101,7 @@ def load_method(
     method: Any,
     settings: Sequence[str],
     kind: Kind,
-    known: Mapping[str, Callable[[], Any]],
+    known: Mapping[str, Callable[[], Any] | str],
     *,
     setting: str = "method",
 ) -> tuple[Any, Mapping[str, Any] | None]:
@@ -111,7 +111,7 @@ def load_method(
         method: a name in `known`, "package.module:Class", or the method itself.
         settings: "name=value" each, for a name; of a field that is a dataclass, "how.temperature=0.5".
         kind: what it must be.
-        known: the library's own, by name.
+        known: the library's own, by name: each a class, or "module:Class", which is loaded when it is asked for.
         setting: that named it.
 
     Raises:
@@ -130,9 +130,10 @@ def load_method(
         return method, None
     if method in known:
         made = known[method]
-        if not settings:
+        if callable(made) and not settings:
             return made(), None
-        return own(f"{made.__module__}:{made.__name__}", settings, kind, setting=setting).method, None
+        place = made if isinstance(made, str) else f"{made.__module__}:{made.__name__}"
+        return own(place, settings, kind, setting=setting).method, None
     if not FACTORY.fullmatch(method):
         raise unknown_name(kind.what, method, dict.fromkeys(known, ""))
     found = own(method, settings, kind, setting=setting)

@@ -283,11 +283,15 @@ class Evaluation:
         Args:
             sheet: the cases with their scores.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no items")
+        raise UsageError(
+            f"{type(self).__name__}: expected a method items(sheet), or measure(run); found neither"
+        )
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """The figures as a function of weights of the items: shape (B, items) to named arrays of shape (B,), nan where one is undefined."""
-        raise NotImplementedError(f"{type(self).__name__} has no statistic")
+        raise UsageError(
+            f"{type(self).__name__}: expected a method statistic(items), or measure(run); found neither"
+        )
 
     def views(self, figures: Mapping[str, Figure], items: Sequence[Item], sheet: Sheet) -> Views:
         """What the report shows. Default: a table of all figures."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepmark.catalog import FACTORY, Catalog
-from stepmark.errors import UsageError
+from stepmark.catalog import Catalog
 from stepmark.evaluation.evaluation import Evaluation
-from stepmark.own import Kind, own
+from stepmark.own import Kind, load_method
 
 EVALUATIONS = Catalog(
     "evaluation",
@@ -39,32 +38,5 @@ _OWN = Kind(
 def load_evaluation(
     method: str | Evaluation, settings: Sequence[str] = ()
 ) -> tuple[Evaluation, Mapping[str, Any] | None]:
-    """An evaluation, and where it is from if it is a caller's own.
-
-    Args:
-        method: a name in `EVALUATIONS`, "package.module:Class", or the evaluation itself.
-        settings: "name=value" each, for a name.
-
-    Raises:
-        UnknownNameError: no such evaluation.
-        UsageError: a setting that it does not have or take; settings for an evaluation that is made already.
-    """
-    if not isinstance(method, str):
-        if not isinstance(method, Evaluation):
-            raise UsageError(
-                f"`method`: expected the name of an evaluation or an evaluation, found {type(method).__name__}"
-            )
-        if settings:
-            raise UsageError(
-                "`settings` are for an evaluation by its name: set the fields of the evaluation itself"
-            )
-        return method, None
-    if method in EVALUATIONS:
-        made: Evaluation = (
-            own(EVALUATIONS[method], settings, _OWN).method if settings else EVALUATIONS.load(method)()
-        )
-        return made, None
-    if not FACTORY.fullmatch(method):
-        raise EVALUATIONS.unknown(method)
-    found = own(method, settings, _OWN)
-    return found.method, found.source
+    """An evaluation, and where it is from if it is a caller's own; see `own.load_method`."""
+    return load_method(method, settings, _OWN, EVALUATIONS)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from stepmark.solutions.checks.words import NUMBER_WORDS
 from stepmark.solutions.units import Unit, unit_of
 
 LONGEST = 2000
@@ -154,40 +155,8 @@ _NO_UNIT = re.compile(
     r"to|base|sin|cos|tan|log|ln|exp|sqrt|pi|half|third|quarter|hundred|thousand|million|billion|trillion|dozen)s?\b",
     re.I,
 )
-_NUMBER_WORDS = {
-    word: value
-    for value, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-        ]
-    )
-} | {
-    word: 10 * n
-    for n, word in enumerate(
-        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2
-    )
-}
 _NUMBER_WORD = re.compile(
-    rf"({'|'.join(sorted(_NUMBER_WORDS, key=len, reverse=True))})(?:-({'|'.join(list(_NUMBER_WORDS)[1:10])}))?(?![a-z])",
+    rf"({'|'.join(sorted(NUMBER_WORDS, key=len, reverse=True))})(?:-({'|'.join(list(NUMBER_WORDS)[1:10])}))?(?![a-z])",
     re.I,
 )
 
@@ -268,9 +237,7 @@ def read_quantity(answer: str) -> Quantity | None:
     word = _NUMBER_WORD.match(text)
     if word is None:
         return None
-    value = Fraction(
-        _NUMBER_WORDS[word.group(1).lower()] + _NUMBER_WORDS.get((word.group(2) or "").lower(), 0)
-    )
+    value = Fraction(NUMBER_WORDS[word.group(1).lower()] + NUMBER_WORDS.get((word.group(2) or "").lower(), 0))
     return _with_rest(-value if negative else value, text[word.end() :], unit, ("number word",))
 
 

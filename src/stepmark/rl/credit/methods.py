@@ -359,14 +359,5 @@ _OWN = Kind(
 def load_credit(
     credit: str | Credit, settings: Sequence[str] = ()
 ) -> tuple[Credit, Mapping[str, Any] | None]:
-    """A credit method, and where it is from if it is a caller's own.
-
-    Args:
-        credit: a name in `CREDITS`, "package.module:Class", or the method itself.
-        settings: "name=value" each, for a name.
-
-    Raises:
-        UnknownNameError: no such method.
-        UsageError: a setting that it does not have or take; settings for a method that is made already.
-    """
+    """A credit method, and where it is from if it is a caller's own; see `own.load_method`."""
     return load_method(credit, settings, _OWN, CREDITS, setting="credit")

@@ -51,7 +51,7 @@ _SMALL = [
     "nineteen",
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_NUMBER_WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+NUMBER_WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 _WORD = rf"(?:(?:{'|'.join(_TENS)})(?:-(?:{'|'.join(_SMALL[1:10])}))?|{'|'.join(_SMALL[::-1])})\b"
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
 _N = rf"(?:[$€£]\s?)?(?:{_DIGITS}(?:/[0-9]{{1,6}})?|{_WORD})%?"
@@ -93,9 +93,9 @@ def number(shown_as: str) -> Fraction | None:
         exact = Fraction(over) / (int(under) if under else 1)
     else:
         tens, _, ones = text.partition("-")
-        if tens not in _NUMBER_WORDS:
+        if tens not in NUMBER_WORDS:
             return None
-        exact = Fraction(_NUMBER_WORDS[tens] + (_NUMBER_WORDS.get(ones, 0) if ones else 0))
+        exact = Fraction(NUMBER_WORDS[tens] + (NUMBER_WORDS.get(ones, 0) if ones else 0))
     exact = exact / 100 if percent else exact
     return -exact if negative else exact
 
@@ -368,7 +368,7 @@ def unit_claims(text: str, problem: str) -> Iterator[Claim]:
                 continue
             a = (
                 Fraction(1)
-                if match["a"][0].isalpha() and match["a"].lower() not in _NUMBER_WORDS
+                if match["a"][0].isalpha() and match["a"].lower() not in NUMBER_WORDS
                 else number(match["a"])
             )
             b = number(match["b"])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepmark.catalog import FACTORY, Catalog
-from stepmark.errors import UsageError
-from stepmark.own import Kind, own
+from stepmark.catalog import Catalog
+from stepmark.own import Kind, load_method
 
 if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective
@@ -42,26 +41,8 @@ _KIND = Kind(
 def load_objective(
     objective: str | Objective, settings: Sequence[str] = ()
 ) -> tuple[Objective, Mapping[str, Any] | None]:
-    """An objective, and where it is from if it is a caller's own.
-
-    Args:
-        objective: a name in `OBJECTIVES`, "package.module:Class", or the objective itself.
-        settings: "name=value" each, for a name.
-
-    Raises:
-        UnknownNameError: no such objective.
-        UsageError: a setting that it does not have or take; settings for an objective that is made already.
-    """
-    if not isinstance(objective, str):
-        if settings:
-            raise UsageError(
-                "`settings` are for an objective by its name: set the fields of the objective itself"
-            )
-        return objective, None
-    if objective not in OBJECTIVES and not FACTORY.fullmatch(objective):
-        raise OBJECTIVES.unknown(objective)
-    made = own(OBJECTIVES.get(objective, objective), settings, _KIND, setting="objective")
-    return made.method, None if objective in OBJECTIVES else made.source
+    """An objective, and where it is from if it is a caller's own; see `own.load_method`."""
+    return load_method(objective, settings, _KIND, OBJECTIVES, setting="objective")
 
 
 __all__ = ["OBJECTIVES", "load_objective"]
