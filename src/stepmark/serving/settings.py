@@ -1,4 +1,4 @@
-"""What a server is told before it starts: its limits and defaults, and how it answers as a chat model."""
+"""Settings of a server: its limits and defaults, and how it answers as a chat model."""
 
 from __future__ import annotations
 

@@ -102,9 +102,8 @@ def _read(error: BaseException) -> tuple[int | None, str | Path | None]:
         return errno.ELOOP, loop[1]
     if type(error).__name__ != "SafetensorError":
         return None, None
-    number = re.search(
-        r"\bos error (\d+)|\bOs \{ code: (\d+)", str(error)
-    )  # the second: safetensors before 0.6
+    # The second form is that of an older safetensors (0.5).
+    number = re.search(r"\bos error (\d+)|\bOs \{ code: (\d+)", str(error))
     return None if number is None else int(number[1] or number[2]), None
 
 
