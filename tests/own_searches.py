@@ -12,11 +12,10 @@ from stepmark.batching import Score, Write, Written
 from stepmark.labels.labelling import Rollouts
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
+from stepmark.search.base import Expanding, Searching, Steps, at_least
 from stepmark.search.beam import BeamSearch
 from stepmark.search.choosing import choose
-from stepmark.search.growing import Tree
-from stepmark.search.nodes import ranked
-from stepmark.search.searching import Expanding, Searching, Steps, at_least
+from stepmark.search.tree import Tree, ranked
 
 # "a" looks better than "b" and dies one step later: a greedy way ends with a minimum of 0.2, the other with 0.7.
 NEXT = {"": ["a", "b"], "a\n": ["a dead end", "so 1"], "b\n": ["so 4", "so 5"]}

@@ -108,3 +108,52 @@ def test_a_typed_problem_is_printed_with_its_first_error(capsys):
     words = ["--width", "1", "--expand", "2", "--prompt", "text", "--temperature", "1"]
     assert main(["search", "beam", "--problem", "0?", *MODELS, *words]) == 0
     assert "first error: step 2" in capsys.readouterr().out
+
+
+def arithmetic(*texts):
+    """A policy that writes some solutions in turn, and a PRM that likes each more than the one before."""
+    policy = stepmark.ScriptedPolicy(lambda request, number: texts[number % len(texts)])
+    prm = stepmark.ScriptedPRM(lambda problem, steps: 0.5 + len(steps[0]) / 100, name="length")
+    return policy, prm
+
+
+RIGHT = "12 * 8 = 96\nThe answer is 96."
+WRONG = "Surely 12 * 8 = 98 pens\nThe answer is 98."
+
+
+@pytest.mark.parametrize("method", [stepmark.search.BestOfN(n=2), stepmark.search.Majority(n=2)])
+def test_a_check_gives_up_a_solution_that_the_prm_prefers(method):
+    found = {
+        checks: stepmark.search(
+            [{"problem": "What is 12 * 8?"}],
+            *arithmetic(WRONG, RIGHT),
+            method=method,
+            checks=checks,
+            progress=False,
+        )[0]
+        for checks in ("auto", "equation", "words")
+    }
+    assert found["auto"].solution.answer == found["words"].solution.answer == "98"
+    checked = found["equation"]
+    assert (checked.solution.answer, checked.stopped) == ("96", "done")
+    assert checked.trace.nodes[0].why == "refuted by the check equation: 12 * 8 = 98: it is 96"
+    assert [node.score for node in checked.trace.nodes[:2]] == [None, None]
+
+
+def test_where_checks_refute_every_solution_the_result_says_so():
+    [found] = stepmark.search(
+        [{"problem": "What is 12 * 8?"}],
+        *arithmetic(WRONG),
+        method=stepmark.search.BestOfN(n=1),
+        checks="all",
+        progress=False,
+    )
+    assert (found.solution.answer, found.stopped) == ("98", "dead end")
+    assert found.note == (
+        "every solution has a refuted step; of the first one: refuted by the check equation: 12 * 8 = 98: it is 96"
+    )
+
+
+def test_an_unknown_check_is_refused_before_anything_is_loaded():
+    with pytest.raises(SettingError, match="names of checks: equation"):
+        run(ROWS, checks="equations")

@@ -26,7 +26,7 @@ from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
-from stepmark.search.searching import Grading, ModelSize, Searching, Sizes, Steps
+from stepmark.search.base import Grading, ModelSize, Searching, Sizes, Steps
 
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 

@@ -16,7 +16,7 @@ from stepmark.models.grading import Grade
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import TextVerifier
 from stepmark.records import ScoredSolution, Solution
-from stepmark.search.picking import check_pick, pick
+from stepmark.search.choosing import check_pick, pick
 
 LINES = Cutting(split="line")
 GOOD = "2 + 3 = 5\nThe answer is 5."
@@ -208,7 +208,7 @@ def test_who_was_cut_off_is_passed_over_while_others_are_finished():
     # None is both finished and graded: all are looked at.
     assert pick(scores, answers, "best", finished=[False] * 3).index == 2
     assert pick([0.9, None, 0.95], answers, "best", finished=[False, True, False]).index == 2
-    with pytest.raises(UsageError, match="whether each of 3"):
+    with pytest.raises(UsageError, match="whether it is finished"):
         pick(scores, answers, "best", finished=[True])
 
 

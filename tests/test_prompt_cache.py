@@ -183,9 +183,9 @@ def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
     from stepmark.models.policies import answerers
     from stepmark.models.scripted import ScriptedPRM
     from stepmark.records import Problem
+    from stepmark.search.base import Steps
     from stepmark.search.beam import BeamSearch
     from stepmark.search.run import run
-    from stepmark.search.searching import Steps
 
     search = BeamSearch(width=2, expand=3, how=Steps(stop="t", max_tokens=12, max_steps=8, prompt="text"))
     prm = ScriptedPRM(lambda problem, steps: 1 / (2 + len("".join(steps)) % 7))

@@ -81,7 +81,7 @@ def test_search_is_a_function_and_the_place_of_its_methods():
     import inspect
 
     import stepmark.search.beam
-    from stepmark.search.problems import search
+    from stepmark.search.run import search
 
     assert inspect.signature(stepmark.search) == inspect.signature(search)
     assert stepmark.search.BeamSearch is stepmark.search.beam.BeamSearch

@@ -27,11 +27,11 @@ from stepmark.models.session import session_of
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
+from stepmark.search.base import Grading
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run as search_run
-from stepmark.search.searching import Grading
 from stepmark.serving import wire
 from stepmark.serving.settings import ServerSettings
 

@@ -15,16 +15,13 @@ from stepmark.errors import ScoreKindError, UsageError
 from stepmark.metrics.aggregate import aggregate
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.records import Problem
-from stepmark.search.adaptive import Adaptive, samples_needed
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.dvts import DiverseTrees
+from stepmark.search.base import Budget, Grading, ModelSize, Sizes, Steps
+from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
+from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote, samples_needed
 from stepmark.search.mcts import MCTS
 from stepmark.search.meaning import meaning
 from stepmark.search.rebase import Rebase, allocation
-from stepmark.search.rejection import EarlyRejection
-from stepmark.search.report import view_of
-from stepmark.search.searching import Budget, Grading, ModelSize, Sizes, Steps
+from stepmark.search.rows import view_of
 
 LAST = Grading(aggregate="last")
 

@@ -25,10 +25,10 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
+from stepmark.search.base import Grading, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.run import run as search_run
-from stepmark.search.searching import Grading, Steps
 from stepmark.show.progress import Progress
 
 TESTS = Path(__file__).parent

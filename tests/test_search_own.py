@@ -15,8 +15,8 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.search_contest import Contest, contest
 from stepmark.evaluation.search_entrants import METHODS, entrants
 from stepmark.records import Problem
+from stepmark.search.base import Grading, Searching
 from stepmark.search.methods import own_search
-from stepmark.search.searching import Grading, Searching
 from test_evaluate_search import MODELS, arena, problem_file
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
@@ -206,7 +206,7 @@ def test_a_setting_without_a_default_is_asked_for():
         ("own_searches:HOW", "found Rollouts, which has no search(…)"),
         ("own_searches:NEXT", "found dict, which has no search(…)"),
         ("own_searches:trap_policy", "found ScriptedPolicy, which has no search(…)"),
-        ("stepmark.search.searching:Expanding", "found Expanding, which is abstract: it lacks search(…)"),
+        ("stepmark.search.base:Expanding", "found Expanding, which is abstract: it lacks search(…)"),
         ("own_searches:Unwritten", "found Unwritten, which is abstract: it lacks weigh"),
         ("own_searches:Plain", "found Plain, which is no dataclass. See docs/add-search.md"),
         ("own_searches:Apart", "found Apart, which is not derived from Searching"),

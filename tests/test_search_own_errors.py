@@ -14,9 +14,9 @@ from own_searches import Falls, Picky
 from stepmark.cli import main
 from stepmark.errors import UsageError, raised_at, told
 from stepmark.own import _is_ours_or_pythons
+from stepmark.search.base import Budget, Steps
 from stepmark.search.beam import BeamSearch
-from stepmark.search.remaking import remade
-from stepmark.search.searching import Budget, Steps
+from stepmark.search.methods import remade
 
 TRAP = ["--policy", "own_searches:trap_policy", "--prm", "own_searches:trap_prm", "--verifier", "number"]
 HERE = Path(__file__).parent

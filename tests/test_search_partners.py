@@ -24,14 +24,12 @@ from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_policy import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
-from stepmark.search.beam import BeamSearch
+from stepmark.search.base import Budget, Grading, Steps
+from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
 from stepmark.search.best_of_n import BestOfN, Greedy, Majority
-from stepmark.search.dvts import DiverseTrees
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
-from stepmark.search.rejection import EarlyRejection
 from stepmark.search.run import run as search_run
-from stepmark.search.searching import Budget, Grading, Steps
 
 torch.set_num_threads(1)
 
@@ -326,7 +324,7 @@ def test_a_budget_needs_models_that_count(which):
 
 
 def test_a_budget_of_operations_needs_prompts_that_are_told():
-    from stepmark.search.searching import ModelSize, Sizes
+    from stepmark.search.base import ModelSize, Sizes
 
     policy = steps_policy(lambda request, number: Written(text=f"step {number}", finish="stop", tokens=3))
     size = ModelSize(parameters=10)

@@ -24,10 +24,10 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Problem
+from stepmark.search.base import Grading, Steps
 from stepmark.search.best_of_n import Majority
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
-from stepmark.search.searching import Grading, Steps
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"
 STOP = "\n%%\n"

@@ -20,11 +20,11 @@ from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.policies.transport import Patience
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems import answers
+from stepmark.search.base import Budget, ModelSize, Sizes, Steps
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run
-from stepmark.search.searching import Budget, ModelSize, Sizes, Steps
 from test_policy_server import Fake
 from test_pooling import Server, as_vllm, client
 

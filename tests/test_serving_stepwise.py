@@ -19,8 +19,8 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems import answers
 from stepmark.records import Problem
+from stepmark.search.base import Grading, Steps
 from stepmark.search.run import run
-from stepmark.search.searching import Grading, Steps
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.routes_completions import Completions, chat_extensions
 from stepmark.serving.settings import ChatModel

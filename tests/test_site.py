@@ -77,7 +77,7 @@ def test_every_public_name_is_in_the_reference():
             assert ".. automodule:: stepmark.errors" in reference
             continue
         callable_places = {
-            "search": "search.problems.search",
+            "search": "search.run.search",
             "label": "labels.solutions.label",
             "train": "training.run.train",
             "evaluate": "evaluation.run.evaluate",

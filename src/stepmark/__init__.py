@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from stepmark.rl.public import RLAPI
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
-    from stepmark.search.public import SearchAPI
+    from stepmark.search.run import SearchAPI
     from stepmark.serving.app import serve_in_process as serve_in_process
     from stepmark.serving.listening import BackgroundServer as BackgroundServer
     from stepmark.serving.run import serve as serve

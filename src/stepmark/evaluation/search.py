@@ -31,9 +31,9 @@ from stepmark.problems.answers import isolation_note, isolation_of, open_verifie
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
+from stepmark.search.base import Candidate, Found, Grading, ModelSize, Searching, Sizes, Steps
 from stepmark.search.methods import OF_THE_RUN, own_search
-from stepmark.search.report import view_of
-from stepmark.search.searching import Candidate, Found, Grading, ModelSize, Searching, Sizes, Steps
+from stepmark.search.rows import view_of
 from stepmark.settings import settings
 from stepmark.show import colour
 from stepmark.show.compute import Point, compute_plot

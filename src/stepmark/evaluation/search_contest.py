@@ -27,8 +27,8 @@ from stepmark.evaluation.search_entrants import Entrant, Fit, Shape, entrants, e
 from stepmark.evaluation.search_figures import position_sums
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal
+from stepmark.search.base import Budget, Candidate, Found, Searching, at_least
 from stepmark.search.run import run
-from stepmark.search.searching import Budget, Candidate, Found, Searching, at_least
 
 Item = dict[str, Any]
 Unit = Literal["tokens", "flops"]

@@ -30,15 +30,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.search.adaptive import Adaptive
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.dvts import DiverseTrees
+from stepmark.search.base import Choice, Searching
+from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
+from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.mcts import MCTS
+from stepmark.search.methods import remade
 from stepmark.search.rebase import Rebase
-from stepmark.search.rejection import EarlyRejection
-from stepmark.search.remaking import remade
-from stepmark.search.searching import Choice, Searching
 from stepmark.settings import settings
 
 Fit = Literal["none", "round", "children", "field"]

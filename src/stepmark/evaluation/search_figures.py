@@ -30,7 +30,7 @@ from stepmark.errors import InputError
 from stepmark.evaluation.search_entrants import BASELINES, METHODS
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.search.searching import Grading
+from stepmark.search.base import Grading
 
 Rows = Sequence[Mapping[str, Any]]
 

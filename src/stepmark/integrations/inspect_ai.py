@@ -31,7 +31,7 @@ from stepmark.integrations.candidates import (
 from stepmark.models.grading import Grade
 from stepmark.problems.answers import load_verifier
 from stepmark.records import Refusal, Solution
-from stepmark.search.picking import check_pick, pick
+from stepmark.search.choosing import check_pick, pick
 from stepmark.solutions.interchange import inspect_logs
 from stepmark.solutions.interchange.rows import Losses, Reading
 from stepmark.store import Row

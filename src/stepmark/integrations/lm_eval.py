@@ -33,7 +33,7 @@ from stepmark.integrations.candidates import Cutting, Grader, grade_texts, loade
 from stepmark.integrations.documents import problem_of, tell
 from stepmark.models.grading import Grade
 from stepmark.problems.answers import load_verifier
-from stepmark.search.picking import check_pick, pick
+from stepmark.search.choosing import check_pick, pick
 
 
 @final

@@ -2,4 +2,4 @@
 
 from stepmark.catalog import callable_package
 
-callable_package(__name__, "stepmark.search.problems:search", "stepmark.search.public:SearchAPI")
+callable_package(__name__, "stepmark.search.run:search", "stepmark.search.run:SearchAPI")

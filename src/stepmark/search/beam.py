@@ -1,4 +1,6 @@
-"""Step-level beam search: k steps after each beam, the best b go on.
+"""Searches step by step that keep the best: beam search, diverse trees, early rejection.
+
+**Beam search.** Step-level beam search: k steps after each beam, the best b go on.
 
 Source: Snell et al. 2024, "Scaling LLM Test-Time Compute Optimally can be More Effective than Scaling Model Parameters" (arXiv
 2408.03314), beam search against a PRM, and its look-ahead search; as in Hugging Face's search-and-learn, whose N is b * k here.
@@ -16,22 +18,54 @@ Deviations:
 * Beams are compared by the aggregate of all steps so far, not by the last score alone; `aggregate="last"` gives that.
 * Look-ahead goes on from each new step greedily for some steps and compares by the aggregate at the end of that. search-and-learn's beam
   search writes the look-ahead and then scores the text without it. A beam's own aggregate stays what it is.
+
+**Diverse trees.** Diverse verifier tree search: subtrees that never compete with each other, each of which goes on from its best step alone.
+
+Source: Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models" (Hugging Face), and its code, search-and-learn
+(`dvts.py`), whose N is `subtrees` * `expand` here and M is `expand`.
+
+1. Each of n subtrees writes k first steps and keeps the best.
+2. Each writes k steps after what it keeps, and keeps the best, until that is finished.
+3. One of the finished solutions, one a subtree, is chosen.
+
+Deviations:
+
+* A subtree does not begin with a step that says the same as another's first one: it takes the next best of its own k, and is not opened where
+  it has none. Without that, a peaked policy gives n times the same tree.
+* Steps are compared by the aggregate of all steps so far; in search-and-learn too. With look-ahead, by that at its end (`lookahead`).
+* All subtrees of all problems are written and scored together, one step a round.
+
+**Early rejection.** Early rejection: a step is judged by its first tokens, and only the best beginnings are written to their end.
+
+Source: Cheshmi et al. 2025, "Accelerating LLM Reasoning via Early Rejection with Partial Reward Modeling" (arXiv 2508.01969).
+
+A round of beam search with k steps after each of b beams: of each step the first tau tokens are written and scored as they stand; the b best
+beginnings go on to the end of the step and are scored anew; they are the next beams.
+
+Deviations:
+
+* A step that is at its end within tau tokens is compared with the beginnings by its own score.
+* The b best are taken over all beams, as `beam` does, not among each beam's own k.
+* A step's score is that of the whole step once it is there: an error that comes after the first tau tokens still tells.
+* What the PRM read of a beginning counts, and reading the whole step counts in full beside it: a budget may be exceeded by the
+  beginnings of its last round.
+
+Most PRMs were trained to score whole steps. How far a beginning tells is a property of the PRM: measure it before trusting the savings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, final
+from collections.abc import Generator, Sequence
+from typing import Annotated, Any, ClassVar, final
 
 from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.records import Problem
+from stepmark.search.base import Expanding, Found
 from stepmark.search.choosing import choose
-from stepmark.search.growing import Tree
-from stepmark.search.lookahead import look_ahead
-from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Expanding, Found
+from stepmark.search.meaning import meaning
+from stepmark.search.tree import Node, Tree, ranked
 from stepmark.settings import settings
 
 
@@ -95,3 +129,112 @@ def best_of(nodes: Sequence[Node], count: int, why: str) -> list[Node]:
     for node in order[count:]:
         node.prune(why)
     return order[:count]
+
+
+@final
+@settings
+class DiverseTrees(Expanding):
+    """Diverse verifier tree search."""
+
+    name: ClassVar[str] = "dvts"
+    subtrees: Annotated[int, Field(ge=1)] = 4
+    """n: trees, each of which gives one solution."""
+    lookahead: Annotated[int, Field(ge=0)] = 0
+    """Steps that are written greedily beyond each new one before it is compared."""
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name)
+        # Not deduped: these are n draws of k, and each subtree chooses among its own.
+        [first] = yield from tree.grow([(tree.root, self.subtrees * self.expand)], 0, dedupe=False)
+        if self.lookahead:
+            yield from look_ahead(tree, first, self.lookahead, 0)
+        tips = self._begin(tree)
+        round_ = 1
+        while any(tip.running for tip in tips) and not tree.spent:
+            tree.release_but(tips)
+            running = [tip for tip in tips if tip.running]
+            grown = yield from tree.grow([(tip, self.expand) for tip in running], round_)
+            if self.lookahead:
+                yield from look_ahead(tree, [node for some in grown for node in some], self.lookahead, round_)
+            tips = [tip for tip in tips if tip.ended]
+            for some in grown:
+                tips += best_of(some, 1, "not the best step of its subtree")
+            round_ += 1
+        return (yield from choose(tree, tree.finished, self.choose))
+
+    def _begin(self, tree: Tree) -> list[Node]:
+        """The first step of each subtree, each of another meaning."""
+        drawn = [node for node in tree.nodes.all if node.parent is tree.root]
+        taken: dict[str, Node] = {}
+        for start in range(0, len(drawn), self.expand):
+            own = [node for node in drawn[start : start + self.expand] if node.alive]
+            fresh = [node for node in own if meaning(node.step) not in taken]
+            for node in own:
+                if node not in fresh:
+                    node.prune(
+                        f"another subtree begins with step {taken[meaning(node.step)].number}, which says the same"
+                    )
+            for node in best_of(fresh, 1, "not the best step of its subtree"):
+                taken[meaning(node.step)] = node
+        return list(taken.values())
+
+
+@final
+@settings
+class EarlyRejection(Expanding):
+    """Beam search that gives up steps after their first tokens."""
+
+    name: ClassVar[str] = "early-rejection"
+    width: Annotated[int, Field(ge=1)] = 4
+    """b: beams that are kept."""
+    tau: Annotated[int, Field(ge=1)] = 64
+    """Tokens after which the beginning of a step is scored."""
+
+    def search(self, problem: Problem) -> Method[Found]:
+        """See `Search.search`."""
+        tree = Tree(problem, self, self.name)
+        beams: list[Node] = [tree.root]
+        round_ = 0
+        while any(not beam.ended for beam in beams) and not tree.spent:
+            running = [beam for beam in beams if not beam.ended]
+            each = self.expand if round_ else self.width * self.expand
+            grown = yield from tree.grow([(beam, each) for beam in running], round_, partial=self.tau)
+            begun = ranked(node for some in grown for node in some)
+            for place, node in enumerate(begun[self.width :], start=self.width + 1):
+                what = "beginning" if node.partial else "step"
+                node.prune(f"early rejection: this {what} is {place} of {len(begun)}, and {self.width} go on")
+            yield from tree.go_on(begun[: self.width])
+            beams = best_of_round(
+                tree, [*(beam for beam in beams if beam.ended), *begun[: self.width]], self.width
+            )
+            round_ += 1
+        return (yield from choose(tree, tree.finished, self.choose))
+
+
+def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> Generator[Any, Any, None]:
+    """Go on greedily from each node and set its `rank` to the aggregate of where that leads.
+
+    What is written is scored; it stands in the trace as given up, and its tokens are counted. A way that comes to an end, or to a step
+    that is of no use, is judged by as far as it came.
+
+    Args:
+        tree: whose nodes they are.
+        nodes: alive and scored; those at their end keep their rank.
+        steps: how far, at most.
+        round_: for the trace.
+    """
+    ends = {node: node for node in nodes}
+    going = [node for node in nodes if node.running]
+    for _ in range(steps):
+        if not going or tree.spent:
+            break
+        grown = yield from tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
+        for node, some in zip(going, grown, strict=True):
+            if some:
+                ends[node] = some[0]
+        going = [node for node, some in zip(going, grown, strict=True) if some and some[0].running]
+    for node, end in ends.items():
+        node.rank = end.aggregate
+        for step in end.below(node):
+            step.prune("written to look ahead")

@@ -39,10 +39,9 @@ from pydantic import Field
 from stepmark.batching import Method, Verify
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Verdict
+from stepmark.search.base import Choice, Choosing, Expanding, Found
 from stepmark.search.choosing import choose
-from stepmark.search.growing import Tree
-from stepmark.search.nodes import Node, value_of
-from stepmark.search.searching import Choice, Choosing, Expanding, Found
+from stepmark.search.tree import Node, Tree, value_of
 from stepmark.settings import settings
 
 

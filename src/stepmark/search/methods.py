@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
+from stepmark.errors import StepmarkError, UsageError, told
 from stepmark.own import Kind, Own, load_method, own
-from stepmark.search.adaptive import Adaptive
-from stepmark.search.beam import BeamSearch
-from stepmark.search.best_of_n import BestOfN, Greedy, Majority, WeightedVote
-from stepmark.search.dvts import DiverseTrees
+from stepmark.search.base import Search, Searching, Steps
+from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
+from stepmark.search.best_of_n import Adaptive, BestOfN, Greedy, Majority, WeightedVote
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
-from stepmark.search.rejection import EarlyRejection
-from stepmark.search.searching import Search, Searching, Steps
+
+S = TypeVar("S")
 
 
-class Method(Search, Protocol):
+class SearchMethod(Search, Protocol):
     """A search whose settings a run fills in."""
 
     @property
@@ -28,7 +29,7 @@ class Method(Search, Protocol):
         """Whether it asks a PRM, which else is not loaded."""
 
 
-METHODS: Mapping[str, Callable[[], Method]] = {
+METHODS: Mapping[str, Callable[[], SearchMethod]] = {
     "greedy": Greedy,
     "best-of-n": BestOfN,
     "majority": Majority,
@@ -49,7 +50,7 @@ _OWN = Kind(
     what="search",
     call="search",
     base=Searching,
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.search.searching.Searching (or "
+    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.search.base.Searching (or "
     "Choosing, Expanding) with a name and search(problem)",
     page="add-search.md",
     commands=tuple(METHODS),
@@ -71,7 +72,29 @@ def own_search(name: str, settings: Sequence[str] = (), *, setting: str = "metho
 
 
 def load_search(
-    method: str | Method, settings: Sequence[str] = ()
-) -> tuple[Method, Mapping[str, Any] | None]:
+    method: str | SearchMethod, settings: Sequence[str] = ()
+) -> tuple[SearchMethod, Mapping[str, Any] | None]:
     """A search, and where it is from if it is a caller's own; see `own.load_method`."""
     return load_method(method, settings, _OWN, METHODS)
+
+
+def remade(search: S, **changes: Any) -> S:
+    """A search with some fields changed. Its class may be anybody's, and refuse them.
+
+    Args:
+        search: a dataclass.
+        changes: field to value.
+
+    Raises:
+        UsageError: its class refuses them, with an error of whatever type; it is told with its file and line.
+    """
+    try:
+        return replace(search, **changes)  # type: ignore[type-var]
+    except StepmarkError:
+        raise
+    except Exception as error:
+        kind = type(search)
+        given = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        raise UsageError(
+            f"{kind.__module__}:{kind.__qualname__} refuses {given}: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)"
+        ) from error

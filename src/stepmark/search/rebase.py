@@ -28,10 +28,9 @@ from pydantic import Field
 from stepmark.batching import Method
 from stepmark.errors import UsageError
 from stepmark.records import Problem
+from stepmark.search.base import Choice, Choosing, Found
 from stepmark.search.choosing import choose
-from stepmark.search.growing import Tree
-from stepmark.search.nodes import Node, ranked
-from stepmark.search.searching import Choice, Choosing, Found
+from stepmark.search.tree import Node, Tree, ranked
 from stepmark.settings import settings
 
 

@@ -1,14 +1,430 @@
-"""Many problems through one search: asked together, given back in order, one that cannot be searched beside the others."""
+"""`stepmark.search`: problems in; the solutions found with a policy and a PRM out, written as they come; resumable."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+import json
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, cast, final
 
-from stepmark.batching import Answerer, Method, ReplyStore
+from pydantic import Field
+
+from stepmark import batching
+from stepmark.batching import Answerer, Method, Ready, ReplyStore, Score, Write
 from stepmark.batching import run as run_methods
+from stepmark.batching.cluster import Build
+from stepmark.batching.cluster_settings import Cluster
+from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, Refusal, Solution
-from stepmark.search.searching import Found, Search
+from stepmark.metrics.aggregate import resolve_aggregate
+from stepmark.models.grader import Grader
+from stepmark.models.lazy import Lazy, arguments_of, check_models
+from stepmark.models.load import PRMLike, lazy_prm
+from stepmark.models.policies import Policy, PolicyLike, policy_of
+from stepmark.models.prm import PRM
+from stepmark.models.replies import open_replies
+from stepmark.problems.answers import VerifierLike, open_verifier, verifier_facts
+from stepmark.problems.answers import answerers as of_verifier
+from stepmark.problems.code_sandbox import Isolation
+from stepmark.problems.sources import problems_or_errors
+from stepmark.records import Problem, Refusal, ScoreKind, Solution
+from stepmark.search import base, beam, best_of_n, choosing, mcts, rebase, tree
+from stepmark.search.base import Budget, Found, Grading, ModelSize, Search, Sizes
+from stepmark.search.methods import OF_THE_RUN, SearchMethod, load_search, remade
+from stepmark.search.rows import found_row, read_found, trace_row, write_page
+from stepmark.settings import checked
+from stepmark.show.progress import Progress
+from stepmark.solutions.checks import check_names
+from stepmark.store import Results, Source, atomic_rows, run_input
+from stepmark.store.runs import ResumableRun, check_files, in_order, usable
+
+BUILD = "stepmark.search.run:build"
+"""`build`, as `batching.cluster.Build` names it."""
+
+
+@checked
+def search(
+    problems: Source,
+    policy: PolicyLike,
+    prm: PRMLike = "default",
+    *,
+    method: str | SearchMethod = "beam",
+    settings: Sequence[str] = (),
+    out: str | Path | None = None,
+    trace: str | Path | None = None,
+    report: str | Path | None = None,
+    aggregate: str | None = None,
+    checks: str = "auto",
+    budget: Annotated[int, Field(ge=0)] | None = None,
+    budget_flops: Annotated[float, Field(ge=0)] | None = None,
+    policy_parameters: Annotated[float, Field(gt=0)] | None = None,
+    prm_parameters: Annotated[float, Field(gt=0)] | None = None,
+    verifier: VerifierLike = "math",
+    percent: Literal["distinct", "sign"] = "distinct",
+    isolation: Isolation | None = None,
+    columns: Mapping[str, str] | None = None,
+    keep_going: bool = False,
+    in_flight: Annotated[int, Field(ge=1)] = 16,
+    memory_tokens: Annotated[int, Field(ge=1)] | None = None,
+    policy_memory_tokens: Annotated[int, Field(ge=0)] = 65_536,
+    cluster: Cluster | None = None,
+    progress: bool = True,
+) -> Results[Found]:
+    """Search for solutions with a policy and a PRM, within a budget.
+
+    A row is a problem, {"problem": "…"} or {"question": "…"}, and its reference answer where there is one. A run with `out` that is
+    interrupted continues when the same call is made again, and asks for no reply twice.
+
+    Args:
+        problems: a file (JSON lines, CSV, TSV, Parquet, a JSON list), dicts, records, a data set or a data frame.
+        policy: the policy that writes: a model's folder or hub name, http://HOST/v1#MODEL, or "package.module:factory".
+        prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
+        method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, adaptive, early-rejection, or "package.module:Class".
+        settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
+        out: write what is found to this file, one JSON line a problem, packed if its name ends in .gz.
+        trace: write the trees to this file, one JSON line a problem, packed if its name ends in .gz.
+        report: draw the trees on this HTML page, one file that works without a network.
+        aggregate: how step scores make one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
+        checks: exact checks that refute steps, which are then given up unscored: all, none, names with commas between them (as for
+            `stepmark.grade`), or auto, which is all with the default PRM and none with any other.
+        budget: tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it.
+        budget_flops: floating-point operations that one problem may cost; of models behind a server it needs their parameters.
+        policy_parameters: weights of the policy, to count operations: 1.5e9, without the table of embeddings. Default: counted, of a
+            model in this process.
+        prm_parameters: weights of the PRM, to count operations. Default: counted, of a model in this process.
+        verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
+        percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+            network and your files. Default: bubblewrap.
+        columns: names of columns, where they differ: problem=question,answer=gold.
+        keep_going: leave out problems that cannot be searched, and list them at the end.
+        in_flight: problems that are searched at once: more fill a server better and take more memory.
+        memory_tokens: tokens whose keys and values the PRM keeps at most. Default: 65,536.
+        policy_memory_tokens: tokens whose keys and values a policy in this process keeps at most; 0 keeps none.
+        cluster: spread the work over a Ray cluster.
+        progress: show how far the run is, on standard error.
+
+    Returns:
+        What was found of each problem, in their order. With `out` it is read from that file, without the trees.
+
+    Raises:
+        InputError: a problem that cannot be searched (unless `keep_going`), or no problems.
+        UsageError: a setting that cannot work, an output that is an input, or a part of a run with other settings or another model.
+        BackendError: the policy, the PRM or the verifier failed; what was done is kept beside `out`.
+    """
+    if checks != "auto":
+        check_names(checks)
+    files = {"out": out, "trace": trace, "report": report}
+    check_files(files, problems)
+    searcher, source = load_search(method, settings)
+    given = run_input(problems, again=True, hashed=out is not None)
+    keeps_trees = out is None or trace is not None or report is not None
+    models = _Models(searcher, policy, prm, memory_tokens, policy_memory_tokens, cluster)
+    limits = {"aggregate": aggregate, "checks": checks, "budget": budget, "budget_flops": budget_flops}
+    sizes = {"policy_parameters": policy_parameters, "prm_parameters": prm_parameters}
+    judge = verifier_facts(verifier, percent, isolation)
+    facts = {
+        "method": _method_facts(searcher),
+        **({} if source is None else {"source": dict(source)}),
+        "settings": {**limits, **sizes, **judge, "columns": columns, "trace": keeps_trees},
+    }
+    tally = _Tally()
+    with ExitStack() as stack:
+        checker = stack.enter_context(
+            open_verifier(verifier, percent=percent, isolation=isolation, shown=progress)
+        )
+        job: ResumableRun[Found] = stack.enter_context(ResumableRun("search", given, facts, out=out))
+        models.load(stack, most=in_flight)
+        job.identify(models.identities())
+        if progress and (whole := models.built.facts.get("prm.whole_prefixes")):
+            sys.stderr.write(f"the PRM reads the whole prefix for every step: {whole}\n")
+        fitted = _fitted(
+            searcher, models.built, aggregate, checks, Budget(tokens=budget, flops=budget_flops), sizes
+        )
+        store = stack.enter_context(open_replies(out))
+        for line in job.earlier():
+            tally.add(line)
+        shown = Progress(
+            given.rows,
+            done=job.done,
+            tokens=lambda: models.written + models.read,
+            verb="searched",
+            facts=models.facts,
+            noun="problem",
+            together=in_flight,
+            shown=progress,
+        )
+        answerers = {**models.built.answerers, **of_verifier(checker)}
+        answerers[Write] = answerers[Write].observed(lambda _: shown.tick())
+
+        def results(problems: Iterator[Problem | InputError]) -> Iterator[Found | Refusal]:
+            readable = (one for one in problems if isinstance(one, Problem))
+            return run(readable, fitted, answerers, store=store, in_flight=in_flight)
+
+        with job.working(shown, keep_going=keep_going):
+            rows = usable(
+                problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
+            )
+            left = islice(rows, job.done, None)
+            for problem, result in in_order(left, lambda one: isinstance(one, Problem), results):
+                outcome = problem if result is None else result
+                assert not isinstance(outcome, Problem)
+                line = _line(outcome, keep_going=keep_going, trace=keeps_trees)
+                job.add(line, [outcome] if isinstance(outcome, Found) else [])
+                tally.add(line)
+                shown.advance()
+        if tally.problems == 0:
+            raise job.empty("no problem could be searched", tally.refused)
+
+        def lines() -> Iterator[dict[str, Any]]:
+            if out is not None:
+                return job.lines()
+            return (_line(one, keep_going=False, trace=True) for one in job.records)
+
+        if report is not None:
+            # Before the part is dropped: a run that is killed here has it to resume from.
+            write_page(report, lines(), given.name, models.prm_name, models.threshold, checker)
+        if out is not None:
+            traces = {} if trace is None else {trace: partial(_rows, "trace")}
+            job.finish(asdict(tally), {**traces, out: partial(_rows, "found")})
+        elif trace is not None:
+            with atomic_rows(trace) as write:
+                for line in lines():
+                    for row in _rows("trace", line):
+                        write(row)
+        written = [str(path) for path in (out, trace, report) if path is not None]
+        summary = _summary(tally, models.saved, written, out)
+    return job.results(
+        read_found,
+        tally.problems,
+        refused=tally.refused,
+        summary=summary,
+        facts={"threshold": models.threshold},
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """What the summary counts."""
+
+    problems: int = 0
+    finished: int = 0
+    unfinished: int = 0
+    none: int = 0
+    stopped: dict[str, int] = field(default_factory=dict)
+    decoded: int | None = 0
+    read: int | None = 0
+    refused: list[str] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count the result of a problem."""
+        if row["refused"] is not None:
+            self.refused.append(row["refused"])
+            return
+        found = row["found"]
+        self.problems += 1
+        chosen = None if found["chosen"] is None else found["candidates"][found["chosen"]]
+        self.none += chosen is None
+        self.finished += chosen is not None and chosen["finished"]
+        self.unfinished += chosen is not None and not chosen["finished"]
+        self.stopped[found["stopped"]] = self.stopped.get(found["stopped"], 0) + 1
+        self.decoded = _sum(self.decoded, found["cost"]["decoded"])
+        self.read = _sum(self.read, found["cost"]["prm"])
+
+
+class _Models:
+    """The policy and the PRM of a run, in this process or on the workers of a cluster; checked when this is made, loaded by `load`."""
+
+    def __init__(
+        self,
+        searcher: SearchMethod,
+        policy: PolicyLike,
+        prm: PRMLike,
+        memory_tokens: int | None,
+        policy_memory_tokens: int,
+        cluster: Cluster | None,
+    ) -> None:
+        self._cluster = cluster if cluster is not None and cluster.ray is not None else None
+        self._memory_tokens = memory_tokens
+        self._policy_memory_tokens = policy_memory_tokens
+        self._name = searcher.name
+        self._policy = policy_of(policy)
+        self._prm = (lazy_prm(prm) if isinstance(prm, str) else prm) if searcher.asks_prm else None
+        check_models(cluster, self._policy, self._prm)
+        self.built = Built(answerers={})
+        self.threshold: float | None = None
+        self.prm_name: str | None = None
+
+    def load(self, stack: ExitStack, *, most: int) -> None:
+        """Load both, and what must be known of them."""
+        if self._cluster is None:
+            prm = self._prm.load() if isinstance(self._prm, Lazy) else self._prm
+            policy = self._policy
+            if isinstance(policy, Lazy):
+                policy = policy.with_arguments(counts=True, memory_tokens=self._policy_memory_tokens).load()
+            self.built = built(policy, prm, memory_tokens=self._memory_tokens)
+        else:
+            assert isinstance(self._policy, Lazy)
+            assert self._prm is None or isinstance(self._prm, Lazy)
+            settings = {
+                "policy": self._policy.name,
+                "policy_arguments": json.dumps(arguments_of(self._policy)),
+                "prm": None if self._prm is None else self._prm.name,
+                "prm_arguments": json.dumps(arguments_of(self._prm)),
+                "memory_tokens": self._memory_tokens,
+                "policy_memory_tokens": self._policy_memory_tokens,
+            }
+            # A problem stays with the worker that has read it.
+            workers = stack.enter_context(
+                self._cluster.start(Build(function=BUILD, settings=settings), most=most, homes=True)
+            )
+            self.built = Built(
+                answerers=workers.answerers, facts=workers.facts, counters=lambda: workers.counters
+            )
+        if self._prm is None:
+            self.built = replace(self.built, answerers={**self.built.answerers, Score: _no_prm(self._name)})
+        else:
+            threshold = self.built.facts["prm.threshold"]
+            assert threshold is None or isinstance(threshold, int | float)
+            self.threshold = threshold
+            self.prm_name = str(self.built.facts["prm.name"])
+
+    def identities(self) -> dict[str, str]:
+        """The identities of both, as manifests name them."""
+        asked = (("policy", Write), *((("prm", Score),) if self.prm_name is not None else ()))
+        return {which: self.built.answerers[kind].identity for which, kind in asked}
+
+    @property
+    def written(self) -> int:
+        """Tokens that the policy has written."""
+        return self.built.counters().get("policy.written", 0)
+
+    @property
+    def read(self) -> int:
+        """Tokens that the PRM has computed or written."""
+        return self.built.counters().get("prm.read", 0)
+
+    @property
+    def saved(self) -> str:
+        """What a policy in a process of ours has computed of its prompts, for people; "" for others."""
+        counted = self.built.counters()
+        if not counted.get("policy.given"):
+            return ""
+        forgotten = counted.get("policy.again", 0)
+        again = f", {forgotten:,} of them again: give it more `policy_memory_tokens`" if forgotten else ""
+        return f"the policy computed {counted['policy.computed']:,} of {counted['policy.given']:,} tokens of its prompts{again}"
+
+    def facts(self) -> Sequence[str]:
+        """What progress reports."""
+        return (f"{self.written:,} tokens written", f"{self.read:,} read by the PRM")
+
+
+def _rows(key: str, line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a result has for the file of solutions (`found`) or of trees (`trace`)."""
+    return [] if line[key] is None else [line[key]]
+
+
+def _line(result: Found | Refusal | InputError, *, keep_going: bool, trace: bool) -> dict[str, Any]:
+    """The result of one problem.
+
+    Raises:
+        InputError: a problem that cannot be searched, unless the run keeps going.
+    """
+    if not isinstance(result, Found):
+        error = result.error if isinstance(result, Refusal) else result
+        if not keep_going:
+            raise error
+        return {"found": None, "trace": None, "refused": str(error)}
+    return {"found": found_row(result), "trace": trace_row(result) if trace else None, "refused": None}
+
+
+def _no_prm(name: str) -> Answerer:
+    """What answers a search for a score that declares that it asks for none."""
+
+    def answer(requests: Sequence[Any], ready: Ready) -> NoReturn:
+        raise UsageError(
+            f"the search {name} asked for a score, and its class says asks_prm = False, so that no PRM was loaded. Leave asks_prm out of "
+            "the class, or give its Tree scored=False"
+        )
+
+    return Answerer(identity="no PRM", answer=answer)
+
+
+def _method_facts(searcher: SearchMethod) -> dict[str, Any]:
+    fields_ = asdict(searcher)  # type: ignore[call-overload]
+    return {"name": searcher.name, **{key: value for key, value in fields_.items() if key not in OF_THE_RUN}}
+
+
+def _fitted(
+    searcher: SearchMethod,
+    models: Built,
+    aggregate: str | None,
+    checks: str,
+    budget: Budget,
+    sizes: Mapping[str, float | None],
+) -> SearchMethod:
+    """The search with the aggregate, the kind of scores, the budget and the sizes of this run."""
+    if checks == "auto":
+        checks = str(models.facts.get("prm.checks", "none"))
+    grading = Grading(checks=checks)
+    if "prm.name" in models.facts:
+        kind = cast(ScoreKind, models.facts["prm.score_kind"])
+        grading = Grading(
+            aggregate=resolve_aggregate(aggregate, str(models.facts["prm.aggregate"]), kind),
+            kind=kind,
+            checks=checks,
+        )
+    known = Sizes(
+        policy=_size(models, "policy", sizes["policy_parameters"]),
+        prm=_size(models, "prm", sizes["prm_parameters"]),
+    )
+    return remade(searcher, grading=grading, budget=budget, sizes=known)
+
+
+def _size(models: Built, which: str, parameters: float | None) -> ModelSize | None:
+    if parameters is not None:
+        return ModelSize(parameters=parameters)
+    known, attention = (models.facts.get(f"{which}.{name}") for name in ("parameters", "attention"))
+    if known is None:
+        return None
+    assert isinstance(known, int | float)
+    assert isinstance(attention, int | float)
+    return ModelSize(parameters=known, attention=attention)
+
+
+def _summary(tally: _Tally, saved: str, written: Sequence[str], out: str | Path | None) -> str:
+    """What a run came to, for people."""
+    lines = [
+        f"{tally.problems:,} problems: {tally.finished:,} with a solution, {tally.unfinished:,} with an unfinished one, "
+        f"{tally.none:,} with none; stopped: "
+        + ", ".join(f"{count:,} {why}" for why, count in sorted(tally.stopped.items())),
+        f"{count_of(tally.decoded)} tokens written, {count_of(tally.read)} read by the PRM",
+    ]
+    if saved:
+        lines.append(saved)
+    if tally.refused:
+        lines += [f"left out {len(tally.refused):,} problems:", *(f"  {why}" for why in tally.refused)]
+    if written:
+        *most, last = written
+        files = f"{', '.join(most)} and {last}" if most else last
+        lines.append(
+            f"wrote {files}" + ("" if out is None else f"; replies are kept in {out}.replies.sqlite")
+        )
+    return "\n".join(lines)
+
+
+def count_of(tokens: int | None) -> str:
+    """A number of tokens for people."""
+    return "an unknown number of" if tokens is None else f"{tokens:,}"
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 def run(
@@ -27,8 +443,7 @@ def run(
     Args:
         problems: read as needed.
         search: the method.
-        answerers: what answers its requests: `models.policies.answerers(policy) | models.scorer.answerers(prm) |
-            problems.answers.answerers(verifier)`, as far as the method asks them.
+        answerers: what answers its requests: `built(policy, prm).answerers | problems.answers.answerers(verifier)`, as far as the method asks them.
         store: keeps every reply before it is used; the same run over the same store repeats nothing.
         in_flight: problems that are searched at once.
 
@@ -36,12 +451,12 @@ def run(
         BackendError: the policy, the PRM or the verifier failed; all replies so far are in the store.
         UsageError: the search asks for what nothing here answers, or a budget cannot be kept.
     """
-    methods = (_kept(search, problem, late=number % 2 == 1) for number, problem in enumerate(problems))
+    methods = (_searched(search, problem, late=number % 2 == 1) for number, problem in enumerate(problems))
     for _, result in run_methods(methods, answerers, store=store, in_flight=in_flight):
         yield result
 
 
-def _kept(search: Search, problem: Problem, *, late: bool) -> Method[Found | Refusal]:
+def _searched(search: Search, problem: Problem, *, late: bool) -> Method[Found | Refusal]:
     """One problem's search; that it cannot be searched is a result and costs the others nothing."""
     if late:
         yield ()
@@ -62,3 +477,120 @@ def _kept(search: Search, problem: Problem, *, late: bool) -> Method[Found | Ref
             f"{type(found).__name__}"
         )
     return found
+
+
+def build(
+    *,
+    policy: str,
+    policy_arguments: str,
+    prm: str | None,
+    prm_arguments: str,
+    memory_tokens: int | None = None,
+    policy_memory_tokens: int = 0,
+) -> Built:
+    """A policy and a PRM by their names, on a worker; see `built`.
+
+    Args:
+        policy: as `models.policies.load_policy` takes it.
+        policy_arguments: its other arguments, as JSON.
+        prm: as `models.load.load_prm` takes it; None where the search asks none.
+        prm_arguments: its other arguments, as JSON.
+        memory_tokens: tokens whose keys and values the PRM keeps at most.
+        policy_memory_tokens: the same of the policy.
+
+    Raises:
+        StepmarkError: whatever those two raise.
+    """
+    from stepmark.models.load import load_prm
+    from stepmark.models.policies import load_policy
+
+    judge = None if prm is None else load_prm(prm, **json.loads(prm_arguments))
+    writer = load_policy(
+        policy, **{**json.loads(policy_arguments), "counts": True, "memory_tokens": policy_memory_tokens}
+    )
+    return built(writer, judge, memory_tokens=memory_tokens)
+
+
+def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) -> Built:
+    """What answers the requests of a search.
+
+    Args:
+        policy: writes.
+        prm: scores; None where the search asks none.
+        memory_tokens: tokens whose keys and values the PRM keeps at most.
+
+    Returns:
+        Facts: of the PRM `name`, `score_kind`, `aggregate`, `threshold` and `whole_prefixes` (why it must read them; "" where it need
+        not), of both `parameters` and `attention` (see `models.sizes.Weights`) where they are known. Counters: `policy.written`,
+        `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
+    """
+    from stepmark.models import policies, scorer
+
+    facts: dict[str, Fact] = {}
+    answerers: dict[type, Answerer] = {}
+    if prm is not None:
+        answerers |= scorer.answerers(prm, memory_tokens=memory_tokens)
+        facts |= {
+            "prm.name": prm.name,
+            "prm.score_kind": prm.score_kind,
+            "prm.aggregate": prm.default_aggregate,
+            "prm.threshold": prm.default_threshold,
+            "prm.checks": prm.default_checks if isinstance(prm, Grader) else "none",
+            "prm.whole_prefixes": scorer.why_whole_prefixes(prm),
+            **_size_facts("prm", prm),
+        }
+    answerers |= policies.answerers(policy)
+    facts |= _size_facts("policy", policy)
+
+    def counters() -> dict[str, int]:
+        counts = {"policy.written": policy.tokens_written}
+        if prm is not None:
+            counts["prm.read"] = prm.ledger.tokens_computed + prm.ledger.tokens_written
+        reading = policies.reading_of(policy)
+        if reading is not None:
+            counts |= {
+                "policy.given": reading.given,
+                "policy.computed": reading.computed,
+                "policy.again": reading.again,
+            }
+        return counts
+
+    return Built(answerers=answerers, facts=facts, counters=counters)
+
+
+def _size_facts(which: str, machine: Policy | PRM) -> dict[str, Fact]:
+    from stepmark.models.sizes import weights_of
+
+    weights = weights_of(machine)
+    if weights is None:
+        return {}
+    return {f"{which}.parameters": weights.parameters, f"{which}.attention": weights.attention}
+
+
+@final
+class SearchAPI:
+    """`stepmark.search(problems, policy, prm, …)`, and the methods that it takes."""
+
+    __call__ = staticmethod(search)
+    Greedy = best_of_n.Greedy
+    BestOfN = best_of_n.BestOfN
+    Majority = best_of_n.Majority
+    WeightedVote = best_of_n.WeightedVote
+    BeamSearch = beam.BeamSearch
+    DiverseTrees = beam.DiverseTrees
+    Rebase = rebase.Rebase
+    MCTS = mcts.MCTS
+    Adaptive = best_of_n.Adaptive
+    EarlyRejection = beam.EarlyRejection
+    Steps = base.Steps
+    Found = base.Found
+    # What a search of your own is made of.
+    Searching = base.Searching
+    Choosing = base.Choosing
+    Expanding = base.Expanding
+    Tree = tree.Tree
+    choose = staticmethod(choosing.choose)
+    ranked = staticmethod(tree.ranked)
+    Write = batching.Write
+    Written = batching.Written
+    Score = batching.Score

@@ -16,8 +16,8 @@ from stepmark.errors import InputError
 from stepmark.problems.answers import Verifier, load_verifier
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem, Solution
-from stepmark.search.picking import Picked, pick
-from stepmark.search.searching import Choice
+from stepmark.search.base import Choice
+from stepmark.search.choosing import Picked, pick
 from stepmark.serving.chat_wire import ChatRequest
 from stepmark.serving.conversations import NOTHING_SAID, draw_of, problem_of
 from stepmark.serving.grading import Asked, check_grade, verdicts

@@ -15,7 +15,7 @@ from stepmark.models.named import is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier
-from stepmark.search.searching import Grading, Steps
+from stepmark.search.base import Grading, Steps
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest
 from stepmark.serving.completions import Completer
 from stepmark.serving.refusals import Refused, retry

@@ -10,7 +10,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.problems.answers import isolation_of
 from stepmark.problems.code_sandbox import Isolation
-from stepmark.search.searching import Choice
+from stepmark.search.base import Choice
 from stepmark.serving.chat_wire import MOST_CANDIDATES
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names

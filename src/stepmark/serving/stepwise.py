@@ -24,11 +24,10 @@ from stepmark.models.identity import identity_of
 from stepmark.models.policies import Policy
 from stepmark.problems import answers
 from stepmark.records import Problem, step_number
-from stepmark.search.beam import BeamSearch
-from stepmark.search.dvts import DiverseTrees
+from stepmark.search.base import Found, Grading, Steps
+from stepmark.search.beam import BeamSearch, DiverseTrees
 from stepmark.search.mcts import MCTS
 from stepmark.search.rebase import Rebase
-from stepmark.search.searching import Found, Grading, Steps
 from stepmark.serving.chat_wire import ChatRequest
 from stepmark.serving.conversations import NOTHING_SAID, draw_of, problem_of
 from stepmark.serving.grading import check_grade

@@ -1,25 +1,383 @@
-"""The tree that a search grows: what it asks for, what it may spend, what comes of it.
+"""The tree that a search grows: its steps, what has been spent, what the policy and the PRM are asked.
 
-All searches grow their trees here, so that budgets, costs, and steps that are of no use are treated alike.
+All searches grow their trees here, so that budgets, costs, checks and useless steps are treated alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from stepmark.batching import Graded, Release, Request, Score, Write, Written
-from stepmark.errors import BackendError, InputError
+from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.problems.extraction import find_answer
 from stepmark.records import Problem
-from stepmark.search.nodes import Node, Nodes, added, value_of
-from stepmark.search.searching import Candidate, Found, Searching, Stopped, Trace
-from stepmark.search.spending import Spending
+from stepmark.search.base import (
+    Budget,
+    Candidate,
+    Cost,
+    Found,
+    Searching,
+    Sizes,
+    State,
+    Steps,
+    Stopped,
+    Trace,
+    TraceNode,
+)
+from stepmark.search.meaning import meaning
+from stepmark.solutions.checks import check, check_names
+from stepmark.solutions.segmentation import own_text
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")
 """Beginnings of reasons that follow from another step's."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Node:
+    """One step in the tree, or the problem itself (`parent` None)."""
+
+    number: int
+    parent: Node | None
+    step: str
+    """Its text as it was written, without the line breaks around it; "" for the problem, and for an end without a step."""
+    text: str
+    """What the policy has written up to here, as it stood."""
+    steps: tuple[str, ...]
+    """The steps up to here."""
+    round: int
+    scores: tuple[float | None, ...] = ()
+    """The PRM's, of the steps up to here; shorter than `steps` before it is scored."""
+    aggregate: float | None = None
+    rank: float | None = None
+    """What it is compared by: its aggregate, or that of what was looked ahead from it."""
+    state: State = "kept"
+    why: str = ""
+    ended: bool = False
+    """The policy ended the solution here."""
+    partial: bool = False
+    """The step is not at its end yet."""
+    refuted: bool = False
+    """A check proves that the step is wrong."""
+    policy_tokens: int | None = 0
+    prm_tokens: int | None = 0
+    read: int = 0
+    """Tokens that the PRM reads up to here, as far as they are known."""
+    visits: int | None = None
+    value: float | None = None
+    said: dict[str, int] = field(default_factory=dict)
+    """Meaning of each child: its number."""
+
+    @property
+    def score(self) -> float | None:
+        """Of this step; None for a node without a step, and before it is scored."""
+        return self.scores[-1] if self.step and self.scores and len(self.scores) == len(self.steps) else None
+
+    @property
+    def alive(self) -> bool:
+        """Not given up."""
+        return self.state != "pruned"
+
+    @property
+    def running(self) -> bool:
+        """Neither given up nor at its end."""
+        return self.alive and not self.ended
+
+    @property
+    def path(self) -> list[Node]:
+        """From the first step to this one."""
+        found: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
+
+    def below(self, above: Node) -> list[Node]:
+        """The path from the step after `above` to this one."""
+        return self.path[len(above.path) :]
+
+    def prune(self, why: str) -> None:
+        """Give it up; the first reason stays."""
+        if self.alive:
+            self.state, self.why = "pruned", why
+
+    def record(self) -> TraceNode:
+        """As it stands in a trace."""
+        return TraceNode(
+            number=self.number,
+            parent=None if self.parent is None or self.parent.parent is None else self.parent.number,
+            step=self.step,
+            score=self.score,
+            aggregate=self.aggregate,
+            state=self.state,
+            why=self.why,
+            round=self.round,
+            policy_tokens=self.policy_tokens,
+            prm_tokens=self.prm_tokens,
+            visits=self.visits,
+            value=self.value,
+        )
+
+
+@final
+class Nodes:
+    """All steps of one tree, in the order in which they were written.
+
+    Args:
+        how: where steps end and how long they may be.
+    """
+
+    def __init__(self, how: Steps) -> None:
+        self._how = how
+        self.root = Node(number=-1, parent=None, step="", text="", steps=(), round=-1)
+        self.all: list[Node] = []
+
+    def add(
+        self, parent: Node, written: Written, round_: int, *, cut: bool, partial: bool, dedupe: bool
+    ) -> Node:
+        """A step that was written after a node.
+
+        Args:
+            parent: the node.
+            written: the text.
+            round_: for the trace.
+            cut: `max_tokens` was lowered to what the budget has left.
+            partial: a text that reaches `max_tokens` is a step's beginning.
+            dedupe: give it up if it says what an earlier child says.
+        """
+        node = self._new(parent, own_text(written.text), written.text, round_)
+        node.policy_tokens = written.tokens
+        if written.finish == "length" and partial and not cut and node.step:
+            node.partial = True
+        else:
+            self.settle(node, written, cut=cut)
+        if dedupe:
+            self.unite(node)
+        return node
+
+    def unite(self, node: Node) -> None:
+        """Give up a step that says what an earlier one after the same node says. A beginning says nothing yet."""
+        if not node.alive or node.partial or node.parent is None:
+            return
+        said = f"{node.ended} {meaning(node.step)}"
+        first = node.parent.said.setdefault(said, node.number)
+        if first != node.number:
+            node.prune(f"says the same as step {first}")
+
+    def settle(self, node: Node, written: Written, *, cut: bool) -> None:
+        """Say of a step that is written whether the solution ends with it, and whether it is of use."""
+        parent = node.parent
+        assert parent is not None
+        if written.finish == "length":
+            node.prune(
+                "cut off by the budget" if cut else f"not at its end after {self._how.max_tokens} tokens"
+            )
+        elif not node.step and (parent.parent is None or written.finish == "stop"):
+            node.prune("nothing was written")
+        elif node.step and parent.step and meaning(node.step) == meaning(parent.step):
+            node.prune("repeats the step before it")
+        elif written.finish == "end" or not node.step:
+            node.ended = True
+        elif written.finish == "end or stop" and find_answer(node.step) is not None:
+            node.ended = True  # the server does not say which, and an answer is there
+        elif len(node.steps) >= self._how.max_steps:
+            node.prune(f"not finished after {self._how.max_steps} steps")
+        if node.running:
+            node.text += self._how.stop
+
+    def extend(self, node: Node, written: Written, *, cut: bool) -> None:
+        """Put the rest of a partial step to it."""
+        assert node.parent is not None
+        node.partial = False
+        node.policy_tokens = added(node.policy_tokens, written.tokens)
+        node.text += written.text
+        node.step = own_text(node.text[len(node.parent.text) :])
+        node.steps = (*node.parent.steps, node.step)
+        node.scores = node.parent.scores
+        self.settle(node, written, cut=cut)
+
+    def add_whole(self, parent: Node, written: Written, round_: int, *, cut: bool) -> Node:
+        """A solution that was written in one go, a node a step; its last node, which bears its tokens."""
+        node, rest, mark = parent, written.text, "start"
+        while mark:
+            piece, mark, rest = rest.partition(self._how.stop)
+            if piece.strip():
+                node = self._new(node, own_text(piece), piece + mark, round_)
+        if node is parent:
+            node = self._new(parent, "", "", round_)
+        node.text = parent.text + written.text
+        node.policy_tokens = written.tokens
+        if written.finish == "length":
+            most = self._how.max_solution_tokens
+            why = "cut off by the budget" if cut else f"not at its end after {most} tokens"
+        elif not node.step and parent.parent is None:
+            why = "nothing was written"
+        else:
+            node.ended = True
+            return node
+        for step in node.below(parent):
+            step.prune(why)
+        return node
+
+    def _new(self, parent: Node, step: str, text: str, round_: int) -> Node:
+        node = Node(
+            number=len(self.all),
+            parent=parent,
+            step=step,
+            text=parent.text + text,
+            steps=(*parent.steps, step) if step else parent.steps,
+            round=round_,
+            scores=parent.scores,
+        )
+        self.all.append(node)
+        return node
+
+
+def ranked(nodes: Iterable[Node]) -> list[Node]:
+    """Best first, by what they are compared by; of equals the earlier one."""
+    return sorted(nodes, key=lambda node: (-value_of(node.rank), node.number))
+
+
+def value_of(value: float | None) -> float:
+    """A number to sort by: nothing is below everything."""
+    return float("-inf") if value is None else value
+
+
+def added(a: int | None, b: int | None) -> int | None:
+    """Both counts together; None where one is not known."""
+    return None if a is None or b is None else a + b
+
+
+@final
+class Spending:
+    """The account of one search.
+
+    Args:
+        budget: what may be spent.
+        sizes: of the models, for operations.
+        scored: whether a PRM reads what is written.
+
+    Raises:
+        UsageError: a budget of operations without the sizes that they are counted by.
+    """
+
+    def __init__(self, budget: Budget, sizes: Sizes, *, scored: bool) -> None:
+        self._budget, self._sizes, self._scored = budget, sizes, scored
+        self._prompt: int | None = 0
+        self._new: int | None = None
+        self._decoded: int | None = 0
+        self._told: int | None = 0
+        self._prm_prompt: int | None = 0
+        self._prm: int | None = 0
+        self._flops: dict[str, float | None] = {"policy": 0.0, "prm": 0.0}
+        self._writes = self._samples = self._scores = 0
+        self._context = 0
+        if budget.flops is not None and (sizes.policy is None or (scored and sizes.prm is None)):
+            raise UsageError("a budget of operations needs the sizes of the models that it is counted by")
+
+    def allow(self, samples: int, limit: int, longest: int) -> tuple[int, int]:
+        """How many of some samples may be asked for now, and how many tokens each.
+
+        Where the rest of the budget would not do for all of them at their longest, so many are asked for as it does at the length
+        seen so far (one, where none was seen), and the others afterwards: what is cut off is of no use.
+
+        Args:
+            samples: how many are wanted.
+            limit: the longest that is wanted.
+            longest: the longest one so far; 0 for none.
+
+        Returns:
+            Samples, 0 where nothing more may be written; and `max_tokens` of each.
+        """
+        left = self._left(limit)
+        if left is None or left >= samples * limit:
+            return samples, limit
+        if left < 1:
+            return 0, limit
+        count = min(samples, max(1, left // longest)) if longest else 1
+        return count, min(limit, left // count)
+
+    def wrote(self, write: Write, reply: Sequence[Written]) -> None:
+        """Enter what was written."""
+        self._writes += 1
+        self._samples += len(reply)
+        told = [one.prompt_tokens for one in reply]
+        prompt = told[0] if told else None
+        if prompt is None and self._budget.flops is not None:
+            raise UsageError(
+                "a budget of operations needs a policy that says how many tokens its prompts have; give a budget of tokens"
+            )
+        if self._writes == 1:
+            self._new = prompt
+            self._operations("policy", prompt, 0)
+        self._prompt = added(self._prompt, prompt)
+        self._told = added(self._told, reply[0].cached_tokens if reply else None)
+        for one in reply:
+            if one.tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
+                raise UsageError("this policy does not say how many tokens it writes; leave the budget out")
+            self._decoded = added(self._decoded, one.tokens)
+            self._operations("policy", one.tokens, prompt)
+            self._context = max(self._context, (prompt or 0) + (one.tokens or 0))
+
+    def read(self, tokens: int | None, before: int) -> None:
+        """Enter what the PRM read.
+
+        Args:
+            tokens: how many.
+            before: tokens before them.
+        """
+        self._scores += 1
+        if tokens is None and (self._budget.tokens is not None or self._budget.flops is not None):
+            raise UsageError("this PRM does not say how many tokens it reads; leave the budget out")
+        self._prm = added(self._prm, tokens)
+        self._prm_prompt = added(self._prm_prompt, None if tokens is None else before + tokens)
+        self._operations("prm", tokens, before)
+
+    def cost(self) -> Cost:
+        """The cost so far."""
+        return Cost(
+            prompt=self._prompt,
+            new=self._new if self._writes else 0,
+            told_cached=self._told,
+            decoded=self._decoded,
+            prm_prompt=self._prm_prompt,
+            prm=self._prm,
+            policy_flops=self._flops["policy"],
+            prm_flops=self._flops["prm"],
+            writes=self._writes,
+            samples=self._samples,
+            scores=self._scores,
+        )
+
+    def _left(self, limit: int) -> int | None:
+        """Tokens that may still be written, a PRM's reading of them kept back; None for any number."""
+        lefts = []
+        if self._budget.tokens is not None:
+            assert self._decoded is not None
+            assert self._prm is not None
+            left = self._budget.tokens - self._decoded - self._prm
+            lefts.append(left // 2 if self._scored else left)
+        if self._budget.flops is not None:
+            spent = [flops for flops in self._flops.values() if flops is not None]
+            assert len(spent) == 2  # what they are made of was refused where it was not told
+            assert self._sizes.policy is not None
+            at = self._context + limit  # the dearest token of the request
+            each = self._sizes.policy.flops(1, at)
+            if self._scored and self._sizes.prm is not None:
+                each += self._sizes.prm.flops(1, at)
+            lefts.append(int((self._budget.flops - sum(spent)) // each))
+        return min(lefts) if lefts else None
+
+    def _operations(self, model: str, tokens: int | None, before: int | None) -> None:
+        size = self._sizes.policy if model == "policy" else self._sizes.prm
+        known = self._flops[model]
+        if known is None or size is None or tokens is None or before is None:
+            self._flops[model] = None
+        else:
+            self._flops[model] = known + size.flops(tokens, before)
 
 
 @final
@@ -43,6 +401,7 @@ class Tree:
         self.root = self.nodes.root
         self.spending = Spending(settings.budget, settings.sizes, scored=scored)
         self.stopped: Stopped = "done"
+        self._checks = check_names(self.grading.checks)
         self.note = ""
         self._asked: dict[str, int] = {}
         self._greedy: set[Write] = set()
@@ -177,7 +536,9 @@ class Tree:
             yield from self.score(now)
 
     def score(self, nodes: Sequence[Node]) -> Generator[Any, Any, None]:
-        """Score the last step of nodes that are alive and have no score yet, all of them in one round."""
+        """Check the last step of nodes that are alive and have no score yet, and score those that stand, all of them in one round."""
+        for node in nodes:
+            self._check(node)
         if not self.scored:
             return
         fresh = [node for node in nodes if node.alive and node.step and node.score is None]
@@ -197,6 +558,22 @@ class Tree:
                 node.scores, node.aggregate, node.rank = above.scores, above.aggregate, above.rank
                 if not above.alive:
                     node.prune("a step before it was given up")
+
+    def _check(self, node: Node) -> None:
+        """Give up a step that a check refutes."""
+        if not self._checks or not node.step or node.partial or not node.alive or node.score is not None:
+            return
+        assert node.parent is not None
+        if not node.parent.alive:
+            node.prune("a step before it was given up")
+            return
+        # `answer` compares the last step with the ones before it, which says nothing of a step that another follows.
+        names = self._checks if node.ended else tuple(name for name in self._checks if name != "answer")
+        place = len(node.steps) - 1
+        for finding in check(self.problem.text, node.steps, names=names):
+            if finding.step == place:
+                node.refuted = True
+                node.prune(f"refuted by the check {finding.check}: {finding}")
 
     def stop(self, why: Stopped, note: str = "") -> None:
         """Set why the search ends; the first reason stays."""
@@ -218,6 +595,12 @@ class Tree:
     def finished(self) -> list[Node]:
         """Nodes at which a solution ends that was not given up, in the order in which they were written."""
         return [node for node in self.nodes.all if node.ended and node.alive]
+
+    @property
+    def refuted(self) -> list[Node]:
+        """Nodes at which a solution ends that checks alone gave up, in the order in which they were written."""
+        ends = [node for node in self.nodes.all if node.ended and not node.alive]
+        return [node for node in ends if any(step.refuted for step in node.path)]
 
     def unfinished(self) -> Node | None:
         """The best of the longest way: the best node that is neither at its end nor given up; None where there is none."""

@@ -17,6 +17,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
 from stepmark.settings import settings
+from stepmark.solutions.checks import check_names
 
 State = Literal["kept", "pruned", "finished", "chosen"]
 """`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
@@ -71,15 +72,19 @@ class Grading:
     Raises:
         UnknownNameError: no such aggregate.
         ScoreKindError: it means nothing for scores of this kind.
+        SettingError: `checks` names no check.
     """
 
     aggregate: str = "min"
     """One of `metrics.aggregate.AGGREGATES`, of the steps so far."""
     kind: ScoreKind = "probability"
     """What the PRM's scores are."""
+    checks: str = "none"
+    """Exact checks that refute steps (`stepmark.check`): "all", "none", or names with commas between them."""
 
     def __post_init__(self) -> None:
         check_aggregate(self.aggregate, self.kind)
+        check_names(self.checks)
 
 
 @settings
