@@ -39,8 +39,7 @@ from stepmark.show import colour
 from stepmark.show.compute import Point, compute_plot
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Lines
-from stepmark.show.search import SearchView
-from stepmark.show.search_page import SearchPage, search_html
+from stepmark.show.search import SearchPage, SearchView, search_html
 from stepmark.show.tables import ABSENT, Align, Table
 from stepmark.show.views import CardView, ProblemView, StepView
 from stepmark.store import hold

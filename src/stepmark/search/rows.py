@@ -12,8 +12,7 @@ from stepmark.errors import InputError
 from stepmark.problems.answers import Verifier
 from stepmark.records import read_record
 from stepmark.search.base import Cost, Found
-from stepmark.show.search import CandidateView, NodeView, SearchView
-from stepmark.show.search_page import SearchPage, search_html
+from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, search_html
 from stepmark.show.tables import Table
 from stepmark.store import atomic_write, read_rows
 

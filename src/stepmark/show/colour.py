@@ -188,6 +188,11 @@ def level(place: float) -> int:
     return round(place * LEVELS)
 
 
+def level_class(place: float | None) -> str:
+    """The class in a stylesheet that holds the colours of a position on the scale."""
+    return "l-" if place is None else f"l{level(place)}"
+
+
 def shade(place: float | None, mode: Mode) -> Shade:
     """The colours of a position in [0, 1]; grey for None."""
     if place is None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
-from stepmark.show.card import problem_html
 from stepmark.show.drawing import picture_html
 from stepmark.show.frame import asset, foot, formula_scripts, head, settings_html
 from stepmark.show.html import esc
+from stepmark.show.page import problem_html
 from stepmark.show.plots import Plot, numbers
 from stepmark.show.tables import Table, table_html
 from stepmark.show.text import one_line

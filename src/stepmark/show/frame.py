@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 
 from stepmark.show import colour
-from stepmark.show.card import level_class
-from stepmark.show.html import CODE_NAMES, esc, has_formula
-from stepmark.show.text import one_line
+from stepmark.show.html import CODE_NAMES, has_formula, template
 
 
 def head(title: str, *, style: str, scripts: Sequence[str]) -> str:
@@ -29,21 +27,12 @@ def head(title: str, *, style: str, scripts: Sequence[str]) -> str:
     """
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
     formulas = _katex_css() if asset(_KATEX) in scripts else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        f"script-src {allowed}; style-src 'unsafe-inline'; font-src data:; img-src data:; "
-        "base-uri 'none'; form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{esc(one_line(title))}</title>\n"
-        f"<style>{formulas}{style}{_palette()}</style>\n</head>\n<body>\n"
-    )
+    return template("frame").head(title, allowed, formulas + style + _palette())
 
 
 def foot(scripts: Sequence[str]) -> str:
     """Everything after the content of the body."""
-    return "".join(f"<script>{script}</script>\n" for script in scripts) + "</body>\n</html>\n"
+    return template("frame").foot(scripts)
 
 
 def formula_scripts(body: Iterable[str]) -> tuple[str, ...]:
@@ -53,10 +42,7 @@ def formula_scripts(body: Iterable[str]) -> tuple[str, ...]:
 
 def settings_html(settings: Mapping[str, str]) -> str:
     """Names and values, folded; "" for none."""
-    rows = "".join(
-        f"<dt>{esc(one_line(name))}</dt><dd>{esc(one_line(value))}</dd>" for name, value in settings.items()
-    )
-    return f'<details class="settings"><summary>Settings</summary><dl>{rows}</dl></details>' if rows else ""
+    return template("macros").settings_list(settings)
 
 
 _KATEX = "vendor/katex/katex.min.js"
@@ -93,7 +79,7 @@ def _levels(mode: colour.Mode) -> str:
     for place in places:
         shade = colour.shade(place, mode)
         rules.append(
-            f".{level_class(place)}{{--t:{colour.hexa(shade.tint)};--s:{colour.hexa(shade.strong)}}}"
+            f".{colour.level_class(place)}{{--t:{colour.hexa(shade.tint)};--s:{colour.hexa(shade.strong)}}}"
         )
     return "".join(rules)
 

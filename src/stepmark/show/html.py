@@ -1,4 +1,7 @@
-"""HTML of texts, code and one graded solution. Everything from outside is escaped here, and only here."""
+"""HTML of texts, code and one graded solution, and the templates that all pages are made of.
+
+Everything from outside is escaped here and by the templates, which escape whatever is put into them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import functools
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
+from typing import TYPE_CHECKING, Any
 
 from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import Piece, pieces
 from stepmark.show.text import (
+    ABSENT,
     INVISIBLE,
     check_solution,
     code_point,
@@ -24,10 +28,55 @@ from stepmark.show.text import (
 )
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from pygments.lexer import Lexer
 
 _LONGEST_CODE = 20_000
 """Longer blocks are shown without colours: a lexer is a set of regular expressions and the text is hostile."""
+
+
+class Macros:
+    """The macros of a template, as functions that give HTML."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable[..., str]:
+        macro = getattr(self._module, name)
+        return lambda *args: str(macro(*args))
+
+
+@functools.cache
+def template(name: str) -> Macros:
+    """A file of `templates/`, whose macros are called with plain values."""
+    return Macros(_environment().get_template(f"{name}.html.j2").module)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=PackageLoader("stepmark.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # Before escaping: control characters are written out in whatever a template shows.
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    classes = {"negative": "l0", "neutral": "l-", "positive": f"l{colour.LEVELS}"}
+    made.globals |= {"levels": colour.LEVELS, "class_level": lambda name: classes.get(name, "l-")}
+    filters: dict[str, Callable[..., Any]] = {
+        "line": one_line,
+        "number": lambda value: ABSENT if value is None else number(value),
+        "exact": repr,
+        "level": colour.level_class,
+        "marked": lambda text, language=None: Markup(text_html(text, language=language)),  # noqa: S704
+        "inline": lambda text: Markup(_plain(text)),  # noqa: S704
+    }
+    made.filters |= filters
+    return made
 
 
 def esc(text: str) -> str:
@@ -121,25 +170,18 @@ def solution_fragment(
     """
     check_solution(steps, scores, first_error)
     rows = [
-        _fragment_step(
-            at,
-            step,
-            score,
-            colour.position(score, kind, threshold),
-            colour.extent(score, kind, threshold),
-            is_error=at == first_error,
-            findings=(findings or {}).get(at, ()),
-        )
+        {
+            "step": step,
+            "score": score,
+            "rgb": colour.shade(colour.position(score, kind, threshold), "light").strong,
+            "percent": round((colour.extent(score, kind, threshold) or 0) * 100),
+            "is_error": at == first_error,
+            "findings": (findings or {}).get(at, ()),
+        }
         for at, (step, score) in enumerate(zip(steps, scores, strict=True))
     ]
-    facts = " · ".join(esc(fact) for fact in (headline, first_error_words(first_error), outcome) if fact)
-    return (
-        '<div class="stepmark-solution tex2jax_ignore mathjax_ignore" style="max-width:60rem;margin:.5em 0;'
-        'line-height:1.5;font-family:system-ui,sans-serif">'
-        f'<div style="white-space:pre-wrap;overflow-wrap:anywhere;margin-bottom:.4em" dir="auto">{_plain(problem)}</div>'
-        f'<div style="font-weight:600;margin-bottom:.4em">{facts}</div>'
-        f"{''.join(rows)}</div>"
-    )
+    facts = [fact for fact in (headline, first_error_words(first_error), outcome) if fact]
+    return template("fragment").graded(problem, facts, rows, FRAGMENT_ALPHA)
 
 
 def steps_fragment(
@@ -158,58 +200,7 @@ def steps_fragment(
     """
     if notes and len(notes) != len(steps):
         raise InputError(f"{len(steps)} steps and {len(notes)} notes", field="notes")
-    rows = [
-        '<div style="display:flex;gap:.8em;padding:.3em .7em;margin:3px 0;border-left:4px solid rgba(128,128,128,.5)">'
-        f'<span style="min-width:1.5em;text-align:right">{at}</span>'
-        + (f'<span style="min-width:4.2em"><b>{esc(notes[at - 1])}</b></span>' if notes else "")
-        + f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{_plain(step)}</span></div>'
-        for at, step in enumerate(steps, start=1)
-    ]
-    shown = (
-        ""
-        if problem is None
-        else f'<div style="white-space:pre-wrap;margin-bottom:.4em" dir="auto">{_plain(problem)}</div>'
-    )
-    return (
-        '<div class="stepmark-solution tex2jax_ignore mathjax_ignore" style="max-width:60rem;margin:.5em 0;line-height:1.5;'
-        f'font-family:system-ui,sans-serif">{shown}<div style="font-weight:600;margin-bottom:.4em">{esc(headline)}</div>'
-        f"{''.join(rows)}</div>"
-    )
-
-
-def _fragment_step(
-    at: int,
-    step: str,
-    score: float | None,
-    place: float | None,
-    extent: float | None,
-    *,
-    is_error: bool,
-    findings: Sequence[str],
-) -> str:
-    red, green, blue = colour.shade(place, "light").strong
-    shown = "not read" if score is None else number(score)
-    width = 0 if extent is None else round(extent * 100)
-    flag = (
-        '<span style="font-weight:700;font-size:.85em;display:block">✗ first error</span>' if is_error else ""
-    )
-    proofs = "".join(
-        f'<span style="font-weight:700;font-size:.85em;display:block">✗ {esc(one_line(finding))}</span>'
-        for finding in findings
-    )
-    outline = f"outline:2px solid rgb({red},{green},{blue});" if is_error else ""
-    exact = "" if score is None else f' title="{score!r}"'
-    return (
-        f'<div style="display:flex;gap:.8em;align-items:flex-start;padding:.3em .7em;margin:3px 0;border-radius:5px;'
-        f'{outline}border-left:4px solid rgb({red},{green},{blue});background:rgba({red},{green},{blue},{FRAGMENT_ALPHA})">'
-        f'<span style="min-width:1.5em;text-align:right;font-variant-numeric:tabular-nums">{at + 1}</span>'
-        f'<span style="min-width:4.2em;font-variant-numeric:tabular-nums"{exact}><b>{shown}</b>'
-        f'<span style="display:block;height:4px;margin-top:2px;border-radius:2px;background:rgba(128,128,128,.3)">'
-        f'<span style="display:block;height:4px;border-radius:2px;width:{width}%;background:rgb({red},{green},{blue})">'
-        "</span></span></span>"
-        f'<span style="flex:1;min-width:0;white-space:pre-wrap;overflow-wrap:anywhere" dir="auto">{flag}{_plain(step)}{proofs}</span>'
-        "</div>"
-    )
+    return template("fragment").plain(problem, headline, list(zip_longest(steps, notes)))
 
 
 FRAGMENT_ALPHA = 0.18

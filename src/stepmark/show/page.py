@@ -1,4 +1,4 @@
-"""The report page: one HTML file with everything inside it, drawn from plain strings and numbers.
+"""The report page: one HTML file with everything inside it, drawn from plain strings and numbers by `templates/`.
 
 The page loads nothing and runs nothing but two scripts of ours (KaTeX and the one that calls it), each allowed by its
 hash in a content security policy; a page without formulas holds no script at all. Filters are CSS. The order of
@@ -8,12 +8,12 @@ the chunks from `page_html` is the order of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from stepmark.show import colour
-from stepmark.show.card import level_class, problem_html, sorts
-from stepmark.show.frame import asset, foot, formula_scripts, head, settings_html
-from stepmark.show.html import esc
-from stepmark.show.text import first_error_words, number, one_line
+from stepmark.show.frame import asset, foot, formula_scripts, head
+from stepmark.show.html import template
+from stepmark.show.text import ABSENT, check_solution, first_error_words, number
 from stepmark.show.views import CardView, ProblemView, Summary
 
 
@@ -26,11 +26,15 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
     """
     body = [problem_html(problem) for problem in problems]
     scripts = formula_scripts(body)
+    report = template("report")
+    cards = [card for problem in problems for card in problem.cards]
     yield head(summary.title, style=asset("page.css"), scripts=scripts)
-    yield _header(summary)
-    anchored = any(card.threshold is not None for problem in problems for card in problem.cards)
-    yield _toolbar(summary, anchored=anchored)
-    yield _map(problems)
+    yield report.top(summary, _tiles(summary), _bars(summary.positions))
+    yield report.toolbar(summary, any(card.threshold is not None for card in cards))
+    if len(cards) > 1:
+        yield report.solution_map(
+            [(problem, [_cell(card) for card in problem.cards]) for problem in problems]
+        )
     yield '<main class="wrap">\n'
     yield from body
     if not summary.solutions:
@@ -39,7 +43,50 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
     yield foot(scripts)
 
 
-def _header(summary: Summary) -> str:
+def problem_html(problem: ProblemView) -> str:
+    """A problem and its solutions, side by side where the window is wide enough.
+
+    Raises:
+        InputError: a card without one score a step, or with a score out of the range of its kind.
+        ScoreKindError: no such kind.
+    """
+    sorts = {sort for card in problem.cards for sort in _sorts(card).split()}
+    return template("macros").problem_section(
+        problem, [_card(card) for card in problem.cards], "".join(f" {sort}" for sort in sorted(sorts))
+    )
+
+
+def _sorts(card: CardView) -> str:
+    """The classes that the filters look for, each after a space."""
+    error = " err" if card.first_error is not None and card.first_error >= 0 else ""
+    return error + (" dis" if card.disagreement else "")
+
+
+def _card(card: CardView) -> dict[str, Any]:
+    """A solution with what follows from its scores."""
+    check_solution([step.text for step in card.steps], [step.score for step in card.steps], card.first_error)
+    verdict = first_error_words(card.first_error)
+    rows = [
+        {
+            "n": at + 1,
+            "step": step,
+            "place": colour.position(step.score, card.kind, card.threshold),
+            "width": colour.extent(step.score, card.kind, card.threshold),
+            "is_error": at == card.first_error,
+        }
+        for at, step in enumerate(card.steps)
+    ]
+    return {
+        "card": card,
+        "rows": rows,
+        "sorts": _sorts(card),
+        "verdict": verdict[0].upper() + verdict[1:],
+        "sort": "" if card.first_error is None else (" bad" if card.first_error >= 0 else " good"),
+        "tick": None if card.threshold is None else colour.extent(card.threshold, card.kind, card.threshold),
+    }
+
+
+def _tiles(summary: Summary) -> list[tuple[str, int, str]]:
     tiles = [
         ("solutions", summary.solutions, ""),
         ("problems", summary.problems, ""),
@@ -50,90 +97,34 @@ def _header(summary: Summary) -> str:
         tiles.append(("not known", summary.unknown, ""))
     if summary.disagreements is not None:
         tiles.append(("disagreements", summary.disagreements, "odd"))
-    figures = "".join(
-        f'<div class="tile {sort}"><b>{count:,}</b><span>{name}</span></div>' for name, count, sort in tiles
-    )
-    facts = "".join(f"<p>{esc(fact)}</p>" for fact in summary.facts)
-    return (
-        f'<header class="wrap top"><div class="about"><h1>{esc(one_line(summary.title))}</h1>{facts}{settings_html(summary.settings)}</div>'
-        f'<div class="figures"><div class="tiles">{figures}</div>{_histogram(summary.positions)}</div></header>\n'
-    )
+    return tiles
 
 
-def _histogram(positions: Mapping[int, int]) -> str:
-    """First-error positions as bars; what lies beyond the last bar is counted in it."""
+def _bars(positions: Mapping[int, int]) -> list[dict[str, Any]]:
+    """First-error positions as bars, at most 56 high; what lies beyond the last bar is counted in it."""
     if not positions:
-        return ""
+        return []
     last = min(max(positions), 11)
     counts = [positions.get(at, 0) for at in range(last + 1)]
     counts[last] += sum(count for at, count in positions.items() if at > last)
-    names = [str(at + 1) for at in range(last + 1)]
-    names[last] += "+" if max(positions) > last else ""
-    top = max(counts)
-    width, height, slot = 24, 56, 30
-    bars = []
-    for at, (count, name) in enumerate(zip(counts, names, strict=True)):
-        tall = round(count / top * height, 1)
-        left = at * slot + (slot - width) / 2
-        bars.append(
-            f'<g><title>{count:,} with the first error at step {name}</title><rect x="{left:g}" '
-            f'y="{16 + height - tall:g}" width="{width}" height="{tall:g}" rx="2"/>'
-            f'<text x="{left + width / 2:g}" y="{12 + height - tall:g}">{count or ""}</text>'
-            f'<text class="axis" x="{left + width / 2:g}" y="{height + 30}">{name}</text></g>'
-        )
-    across = slot * (last + 1)
-    words = ", ".join(f"step {name}: {count}" for name, count in zip(names, counts, strict=True))
-    return (
-        f'<figure class="histogram"><figcaption>First error at step</figcaption><svg role="img" aria-label="{words}" '
-        f'viewBox="0 0 {across} {height + 34}" width="{across}" height="{height + 34}">'
-        f'<line x1="0" x2="{across}" y1="{16.5 + height:g}" y2="{16.5 + height:g}"/>{"".join(bars)}</svg></figure>'
-    )
+    more = "+" if max(positions) > last else ""
+    return [
+        {
+            "name": f"{at + 1}{more if at == last else ''}",
+            "count": count,
+            "height": round(count / max(counts) * 56, 1),
+        }
+        for at, count in enumerate(counts)
+    ]
 
 
-def _toolbar(summary: Summary, *, anchored: bool) -> str:
-    choices = {"all": "All", "err": "With an error"}
-    if summary.disagreements is not None:
-        choices["dis"] = "Disagreement"
-    controls = "".join(
-        f'<label><input type="radio" name="filter" id="f-{key}"{" checked" if key == "all" else ""}>{name}</label>'
-        for key, name in choices.items()
-    )
-    low, high = ("low", "high")
-    if summary.kinds in (("probability",), ("margin",)):
-        low, high = ("0" if summary.kinds == ("probability",) else "−1"), "1"
-    swatches = "".join(f'<i class="l{at}"></i>' for at in range(colour.LEVELS + 1))
-    return (
-        f'<nav class="bar"><div class="wrap"><fieldset class="filter"><legend>Show</legend>{controls}</fieldset>'
-        f'<div class="legend"><span>Step score{", amber at the threshold" if anchored else ""}</span><span>{low}</span><span class="scale">{swatches}</span>'
-        f'<span>{high}</span><span class="grey"><i class="l-"></i>not read</span></div></div></nav>\n'
-    )
-
-
-def _map(problems: Sequence[ProblemView]) -> str:
-    """Every solution as a small cell: its colour is its score, its sign the step of its first error."""
-    if sum(len(problem.cards) for problem in problems) < 2:
-        return ""
-    groups = []
-    for problem in problems:
-        cells = "".join(
-            f'<a href="#s{card.number}" class="{level_class(card.place)}{sorts(card)}" title="{esc(_cell_words(card))}">'
-            f"{_sign(card.first_error)}</a>"
-            for card in problem.cards
-        )
-        groups.append(f'<li><a class="to" href="#p{problem.number}">{problem.number}</a>{cells}</li>')
-    is_open = " open" if len(problems) <= 40 else ""
-    return (
-        f'<details class="map wrap"{is_open}><summary>Map: every solution by its score, with the step of its first '
-        f"error</summary><ol>{''.join(groups)}</ol></details>\n"
-    )
-
-
-def _cell_words(card: CardView) -> str:
-    score = "–" if card.score is None else number(card.score)
-    return f"{card.title}: {card.aggregate} {score}, {first_error_words(card.first_error)}"
-
-
-def _sign(first_error: int | None) -> str:
-    if first_error is None:
-        return "?"
-    return "✓" if first_error < 0 else str(first_error + 1)
+def _cell(card: CardView) -> dict[str, Any]:
+    """A solution as a small cell of the map: its colour is its score, its sign the step of its first error."""
+    score = ABSENT if card.score is None else number(card.score)
+    sign = "?" if card.first_error is None else "✓" if card.first_error < 0 else str(card.first_error + 1)
+    return {
+        "card": card,
+        "sorts": _sorts(card),
+        "words": f"{card.title}: {card.aggregate} {score}, {first_error_words(card.first_error)}",
+        "sign": sign,
+    }

@@ -1,18 +1,26 @@
-"""What a search is shown from: its tree, its candidates and its cost, as plain strings and numbers.
+"""The page of a search: one HTML file in which the tree of each problem is drawn, walked and read, with no network.
 
-`stepmark.show.search_page` draws it as an HTML page, `stepmark.show.search_terminal` in the terminal.
+It is built like the report page (`stepmark.show.page`): nothing is loaded, and the scripts in it are ours, each allowed
+by its hash. Each problem's tree is a block of JSON, which nothing runs, and which is parsed when that problem is shown.
+Texts in it are marked up here, by `stepmark.show.html`. Without a script the page is a list: of each problem the chosen
+solution and the candidates.
 """
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from stepmark.errors import InputError
 from stepmark.show import colour
+from stepmark.show.frame import asset, foot, formula_scripts, head
+from stepmark.show.html import esc, template, text_html
 from stepmark.show.tables import Table
+from stepmark.show.text import number, one_line, spelled
+
+_SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
 
 State = Literal["kept", "pruned", "finished", "chosen"]
 """`kept`: the search went on from it, or still could. `pruned`: given up. `finished`: a solution ends here. `chosen`: a
@@ -71,14 +79,7 @@ class CandidateView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchView:
-    """One search on one problem.
-
-    Raises:
-        InputError: two nodes of one number, a parent that does not come before its child, a round before its parent's, a
-            score out of the range of its kind, a number that is none (NaN), a candidate without its node, or a choice that
-            does not fit the candidates and the states.
-        ScoreKindError: no such kind.
-    """
+    """One search on one problem. Scores out of the range of their kind are refused when they are drawn."""
 
     name: str
     """What the problem is called in a list: its id, its place in the file."""
@@ -107,54 +108,6 @@ class SearchView:
     """All tokens that were computed, the policy's and the PRM's; None where they were not counted."""
     note: str = ""
     """Where the problem comes from; "" for nothing to say."""
-
-    def __post_init__(self) -> None:
-        where = f"search {self.name!r}"
-        seen: dict[int, NodeView] = {}
-        for node in self.nodes:
-            _check_node(node, seen, self, f"{where}, node {node.number}")
-            seen[node.number] = node
-        for candidate in self.candidates:
-            if candidate.node not in seen:
-                raise InputError(
-                    f"expected the number of a node, found {candidate.node}",
-                    where=f"{where}, candidates",
-                    field="node",
-                )
-            for name, value in (("aggregate", candidate.aggregate), ("votes", candidate.votes)):
-                _check_number(value, f"{where}, candidate {candidate.node}", name)
-        if len({candidate.node for candidate in self.candidates}) != len(self.candidates):
-            raise InputError(
-                "expected one candidate a node, found two of one node", where=where, field="candidates"
-            )
-        self._check_choice(seen, where)
-
-    def _check_choice(self, seen: Mapping[int, NodeView], where: str) -> None:
-        marked = {node.number for node in self.nodes if node.state == "chosen"}
-        if self.chosen is None:
-            if marked:
-                raise InputError(
-                    f"nothing is chosen, yet node {min(marked)} has the state 'chosen'",
-                    where=where,
-                    field="chosen",
-                )
-            return
-        if self.chosen not in {candidate.node for candidate in self.candidates}:
-            raise InputError(
-                f"expected the node of a candidate, found {self.chosen}", where=where, field="chosen"
-            )
-        if self.chosen not in marked:
-            raise InputError(
-                f"expected node {self.chosen}, which is chosen, to have the state 'chosen', found {seen[self.chosen].state!r}",
-                where=where,
-                field="chosen",
-            )
-        if strays := marked - {node.number for node in self.path(self.chosen)}:
-            raise InputError(
-                f"node {min(strays)} has the state 'chosen' and is not on the way to node {self.chosen}",
-                where=where,
-                field="chosen",
-            )
 
     def path(self, number: int) -> tuple[NodeView, ...]:
         """The nodes from a first step to this node.
@@ -193,85 +146,115 @@ class SearchView:
         return colour.position(value, self.kind, None if self.aggregate == "product" else self.threshold)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
-    """What one round, or several that follow each other, came to."""
-
-    first: int
-    last: int
-    states: Mapping[State, int]
-    """How many of its nodes have each state at the end of the search."""
-    best: float | None
-    """The highest score of a node of it; None where none was scored."""
-    chosen: tuple[NodeView, ...] = ()
-    """The steps of the chosen solution that were written in it, in order."""
-
-    @property
-    def written(self) -> int:
-        """Its nodes."""
-        return sum(self.states.values())
-
-    @property
-    def counts(self) -> str:
-        """Its nodes in words: "16 written: 4 kept, 12 pruned"."""
-        parts = [f"{self.states[state]:,} {state}" for state in STATES if self.states[state]]
-        return f"{self.written:,} written: {', '.join(parts)}"
-
-
-def rounds(view: SearchView) -> Iterator[Round]:
-    """The rounds in order, without those in which nothing was written."""
-    path = () if view.chosen is None else view.path(view.chosen)
+def rounds(view: SearchView) -> dict[int, str]:
+    """What became of the nodes of each round, in words: {1: "16 written: 4 kept, 12 pruned"}."""
+    found = {}
     for at in sorted({node.round for node in view.nodes}):
-        inside = [node for node in view.nodes if node.round == at]
-        yield Round(
-            first=at,
-            last=at,
-            states={state: sum(node.state == state for node in inside) for state in STATES},
-            best=max((node.score for node in inside if node.score is not None), default=None),
-            chosen=tuple(node for node in path if node.round == at),
-        )
+        states = [node.state for node in view.nodes if node.round == at]
+        counts = [f"{states.count(state):,} {state}" for state in STATES if state in states]
+        found[at] = f"{len(states):,} written: {', '.join(counts)}"
+    return found
 
 
-def _check_node(node: NodeView, seen: Mapping[int, NodeView], view: SearchView, where: str) -> None:
-    for name, count in (
-        ("number", node.number),
-        ("round", node.round),
-        ("policy_tokens", node.policy_tokens),
-        ("prm_tokens", node.prm_tokens),
-        ("visits", node.visits),
-    ):
-        if count is not None and count < 0:
-            raise InputError(f"expected 0 or more, found {count}", where=where, field=name)
-    if node.number in seen:
-        raise InputError(
-            "expected a number of its own, found that of another node", where=where, field="number"
-        )
-    if node.parent is not None and node.parent not in seen:
-        raise InputError(
-            f"expected the number of a node that stands before it, found {node.parent}",
-            where=where,
-            field="parent",
-        )
-    if node.parent is not None and node.round < (before := seen[node.parent].round):
-        raise InputError(
-            f"expected round {before}, its parent's, or a later one, found {node.round}",
-            where=where,
-            field="round",
-        )
-    if node.state not in STATES:
-        raise InputError(
-            f"expected a state ({', '.join(STATES)}), found {node.state!r}", where=where, field="state"
-        )
-    try:
-        place = view.place(node.score)
-    except InputError as error:
-        raise InputError(error.message, where=where, field="score") from error
-    if place is not None and node.score is not None and math.isinf(node.score):
-        raise InputError(f"expected a finite number, found {node.score!r}", where=where, field="score")
-    _check_number(node.aggregate, where, "aggregate")
-    _check_number(node.value, where, "value")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchPage:
+    """All that the page shows."""
+
+    title: str
+    searches: tuple[SearchView, ...]
+    facts: tuple[str, ...] = ()
+    """Sentences under the title: by what was searched, what is left out."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Name to value, shown on demand: what all searches have in common."""
 
 
-def _check_number(value: float | None, where: str, field: str) -> None:
-    if value is not None and math.isnan(value):
-        raise InputError("expected a number, found NaN; what is not known is None", where=where, field=field)
+def search_html(page: SearchPage) -> Iterator[str]:
+    """The page in chunks; equal pages give equal files. One problem is in memory at a time."""
+    texts = (text for view in page.searches for text in (view.problem, *(node.text for node in view.nodes)))
+    # The first formula settles it, so this does not mark up everything twice.
+    scripts = (*formula_scripts(map(text_html, texts)), *map(asset, _SCRIPTS)) if page.searches else ()
+    yield head(page.title, style=asset("page.css") + asset("search.css"), scripts=scripts)
+    search = template("search")
+    yield search.top(page, _tiles(page))
+    several = len(page.searches) > 1
+    yield f'<main class="wrap work{" several" if several else ""}">\n'
+    if several:
+        yield search.problem_list(page.searches)
+    if page.searches:
+        yield search.stage(sorted({view.kind for view in page.searches}))
+        yield "<noscript>\n"
+        for at, view in enumerate(page.searches, start=1):
+            yield search.plain(at, view)
+        yield "</noscript>\n"
+    else:
+        yield '<p class="nothing">There is no search on this page.</p>\n'
+    yield "</main>\n"
+    for at, view in enumerate(page.searches, start=1):
+        yield f'<script type="application/json" id="d{at}">{_json(_data(at, view))}</script>\n'
+    yield foot(scripts)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """JSON that can stand in a `<script>`: no sign in it ends the element, opens a comment or ends a line."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _data(at: int, view: SearchView) -> dict[str, Any]:
+    """What the script draws a problem from: absent keys are absent facts."""
+    search = template("search")
+    places = {node.number: index for index, node in enumerate(view.nodes)}
+    found: dict[str, Any] = {
+        "name": one_line(view.name),
+        "about": search.about(at, view),
+        "after": search.after(at, view, True),
+        "aggregate": one_line(view.aggregate),
+        "nodes": [_node(node, places, view) for node in view.nodes],
+        "rounds": rounds(view),
+    }
+    if view.chosen is not None:
+        found["chosen"] = places[view.chosen]
+    return found
+
+
+def _node(node: NodeView, places: Mapping[int, int], view: SearchView) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": node.number,
+        "text": spelled(node.text).strip(),
+        "level": colour.level_class(view.place(node.score)),
+        "state": node.state,
+        "round": node.round,
+    }
+    marked = text_html(node.text)
+    if marked != esc(node.text):
+        found["html"] = marked
+    if node.parent is not None:
+        found["up"] = places[node.parent]
+    if node.score is not None and (width := view.width(node.score)) is not None:
+        found.update(score=node.score, said=number(node.score), at=round(width, 4))
+    if node.aggregate is not None:
+        found.update(sumSaid=number(node.aggregate), sumLevel=colour.level_class(view.aggregate_place(node.aggregate)))  # fmt: skip
+    if node.why:
+        found["why"] = one_line(node.why)
+    if node.value is not None:
+        found["value"] = number(node.value)
+    for name, count in (("policy", node.policy_tokens), ("prm", node.prm_tokens), ("visits", node.visits)):
+        if count is not None:
+            found[name] = count
+    return found
+
+
+def _tiles(page: SearchPage) -> list[tuple[str, str, str]]:
+    right = [view.choice.right for view in page.searches if view.choice is not None]
+    tiles = [("problems", f"{len(page.searches):,}", "")]
+    if any(one is not None for one in right):
+        tiles += [("right", f"{right.count(True):,}", "good"), ("wrong", f"{right.count(False):,}", "bad")]
+        if unknown := len(page.searches) - right.count(True) - right.count(False):
+            tiles.append(("not known", f"{unknown:,}", ""))
+    tiles.append(("nodes", f"{sum(len(view.nodes) for view in page.searches):,}", ""))
+    tokens = [view.tokens for view in page.searches]
+    if tokens and None not in tokens:
+        tiles.append(("tokens", f"{sum(one for one in tokens if one is not None):,}", ""))
+    return tiles

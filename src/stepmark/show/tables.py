@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from stepmark.errors import InputError
-from stepmark.show.html import esc
+from stepmark.show import text as texts
+from stepmark.show.html import template
 from stepmark.show.text import one_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Align = Literal["left", "right"]
 
-ABSENT = "–"
+ABSENT = texts.ABSENT
 """What stands where there is no number."""
 
 _FOLDED = 20
@@ -116,26 +117,12 @@ def table_html(table: Table) -> str:
 
     The button acts by the page's script and is hidden without it; the Markdown itself unfolds with no script.
     """
-    sides = table.alignment
-    head = "".join(
-        f'<th scope="col" class="{side}">{_cell(name)}</th>'
-        for name, side in zip(table.columns, sides, strict=True)
-    )
-    rows = "".join(f"<tr>{_row(row, sides)}</tr>" for row in table.rows)
-    title = f"<figcaption>{_cell(table.title)}</figcaption>" if table.title.strip() else ""
-    note = f'<p class="remark">{_cell(table.note)}</p>' if table.note.strip() else ""
-    return (
-        f'<figure class="table">{title}<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>{note}{markdown_html(table)}</figure>\n"
-    )
+    return template("macros").table_figure(table, markdown(table))
 
 
 def markdown_html(table: Table) -> str:
     """The Markdown of a table, folded, and the button that copies it."""
-    return (
-        '<div class="copying"><button type="button" class="copy" hidden>Copy as Markdown</button>'
-        f'<details><summary>Markdown</summary><pre class="code">{esc(markdown(table))}</pre></details></div>'
-    )
+    return template("macros").copying(markdown(table))
 
 
 def interval_text(
@@ -213,17 +200,6 @@ def _fixed(value: float, digits: int) -> str:
         raise InputError(f"expected a finite number, found {value!r}; what is not known is None")
     shown = f"{value:.{digits}f}"
     return shown.removeprefix("-") if not shown.strip("-0.") else shown  # no "-0.0"
-
-
-def _row(row: tuple[str, ...], sides: tuple[Align, ...]) -> str:
-    first = f'<th scope="row" class="{sides[0]}">{_cell(row[0])}</th>'
-    return first + "".join(
-        f'<td class="{side}">{_cell(cell)}</td>' for cell, side in zip(row[1:], sides[1:], strict=True)
-    )
-
-
-def _cell(text: str) -> str:
-    return esc(one_line(text))
 
 
 # A sign is escaped where Markdown could act on it: an underscore inside a word and the brackets of an interval cannot.

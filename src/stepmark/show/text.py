@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from stepmark.errors import InputError
 
+ABSENT = "–"
+"""What stands where there is no number."""
+
 # Control characters (a terminal obeys them), line separators, the bidirectional overrides, embeddings and
 # isolates (they reorder what surrounds them), and lone surrogates (they cannot be encoded). Left alone: newline,
 # tab, and the joiners and direction marks that Persian, Hindi and emoji need.
