@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stepmark import Finding, check
@@ -216,6 +216,17 @@ def test_products_against_their_coefficients(a, b, off):
     right = f"$(x {a:+d})(x {b:+d}) = x^2 {a + b:+d}x {a * b + off:+d}$"
     found = check("", [f"Expand: {right}"], names=["algebra"])
     assert bool(found) == (off != 0), right
+
+
+@given(st.integers(-9, 9).filter(bool), st.integers(-9, 9).filter(bool), st.integers(-3, 3))
+@settings(max_examples=200, deadline=None)
+def test_factors_against_their_product(a, b, off):
+    assume(b + off)
+    text = f"We factor: $x^2 {a + b:+d}x {a * b:+d} = (x {a:+d})(x {b + off:+d})$"
+    found = check("", [text], names=["algebra"])
+    assert bool(found) == (off != 0), text
+    # Without the word it may be a condition.
+    assert not check("", [text.replace("We factor", "So")], names=["algebra"])
 
 
 @given(st.integers(-12, 12).filter(bool), st.integers(-30, 30), st.integers(-30, 30), st.integers(-30, 30))

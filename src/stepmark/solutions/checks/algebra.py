@@ -374,6 +374,10 @@ def _is_rewritten(
         named = head is None or _is_identity(head) or _is_name(head.tokens[0], equation)
         return named and (3 * same >= len(monomials) or _has_quotient(equation))
     a, b = equation.tokens
+    if announced and _is_composite(b) and not _is_composite(a) and not _has_quotient(equation):
+        return len(monomials) > 1 and _leading(above) == _leading(
+            other
+        )  # "we factor x² - 5x + 6 = (x - 1)(x - 6)"
     if len(monomials) < 2 or not _is_composite(a) or _is_composite(b) or _has_quotient(equation):
         return False
     if len(monomials) == 2:
@@ -411,6 +415,9 @@ def _squeezed(text: str) -> str:
 
 
 def _right_form(equation: Equation) -> str:
+    a, b = equation.tokens
+    if _is_composite(b) and not _is_composite(a) and (product := _polynomial(equation.right)):
+        return f"the product is {product}"
     form = _polynomial(equation.left)
     return f"it is {form}" if form else "the two sides are not equal"
 
