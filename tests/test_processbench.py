@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stepmark
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.evaluation import Run
@@ -620,3 +621,31 @@ def test_published_scores_give_the_same_figures_in_plain_loops(model, threshold)
             figure = found.figures[name]
             assert figure.low < full < figure.high
             assert figure.value == pytest.approx(full, abs=0.02)
+
+
+def test_exact_checks_name_the_earlier_error_and_leave_the_scores_alone(tmp_path):
+    steps = ["6 * 7 = 42", "42 + 1 = 44", "The answer is 44."]
+    rows = [
+        {
+            "id": f"gsm8k-{label + 1}",
+            "generator": "policy",
+            "problem": "How many?",
+            "steps": steps[:1] if label < 0 else steps,
+            "final_answer_correct": label < 0,
+            "label": label,
+        }
+        for label in (1, 0, -1)
+    ]
+    data, prm = tmp_path / "gsm8k.jsonl", stepmark.ScriptedPRM(lambda problem, steps: 0.9)
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def measured(checks):
+        method = stepmark.evaluate.ProcessBench(checks=checks, threshold="0.5")
+        figures = stepmark.evaluate(method, prm, data=data, progress=False).figures
+        return {name.rpartition("/")[2]: figure.value for name, figure in figures.items()}
+
+    assert measured("none") == measured("words") == {"error": 0.0, "correct": 1.0, "f1": 0.0}
+    # The error of the second stands before the one that is proven.
+    assert measured("all") == {"error": 0.5, "correct": 1.0, "f1": pytest.approx(2 / 3)}
+    with pytest.raises(UsageError, match="names of checks"):
+        measured("no such")

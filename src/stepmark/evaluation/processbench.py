@@ -31,27 +31,34 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.plots import Bars, Heat, Series
 from stepmark.show.tables import Table
+from stepmark.solutions.checks import check, check_names
 
 
-def items_of(sheet: Sheet, chosen: Mapping[str, Policy]) -> list[Item]:
-    """One item a case: its true first error and the one that the PRM names.
+def items_of(sheet: Sheet, chosen: Mapping[str, Policy], checks: str = "none") -> list[Item]:
+    """One item a case: its true first error, and the earlier of those that the PRM and the exact checks name.
 
     Raises:
         InputError: a case whose first error is not known.
     """
     items = []
+    names = check_names(checks)
     for row in sheet.rows:
         case = row.case
         truth = first_error(case.labelled)
         if truth is None:
             raise InputError("the first error of this solution is not known", where=case.where, field="label")
+        found = chosen[case.group].found(row)
+        steps = [step.text for step in case.solution.steps]
+        proven = [finding.step for finding in check(case.problem, steps, names=names)] if names else []
+        if proven and found is not None and (found < 0 or proven[0] < found):
+            found = proven[0]
         items.append(
             {
                 "id": case.id,
                 "problem": case.problem,
                 "group": case.group,
                 "label": truth,
-                "found": chosen[case.group].found(row),
+                "found": found,
                 "steps": len(case.solution.steps),
                 "policy": case.policy,
                 "outcome": case.outcome,
@@ -101,8 +108,12 @@ class ProcessBench(Evaluation):
     threshold: str | None = None
     """A step whose score is under it is an error: a number, argmax, tuned:SUBSET (the best on that subset, used on all), or oracle (the best of each subset on itself: a bound, not a result). Default: the PRM's own."""
 
+    checks: str = "none"
+    """Exact checks beside the PRM (`stepmark.check`): all, none, or names with commas between them. The first error is then the earlier of the two; a tuned threshold is tuned without them."""
+
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""
+        check_names(self.checks)
         check_neutral(self.threshold, run)
 
     def read(self, run: Run) -> Sequence[Case]:
@@ -125,13 +136,14 @@ class ProcessBench(Evaluation):
         groups = sheet.groups
         truth = {row.case.id: first_error(row.case.labelled) for row in sheet.rows}
         chosen = policies(self.threshold, sheet, groups, truth)
-        items = items_of(sheet, chosen)
+        items = items_of(sheet, chosen, self.checks)
         words = {name: policy.words for name, policy in chosen.items()}
         words["average"] = "; ".join(dict.fromkeys(words.values()))
         figures = run.figures(items, statistic(items), words)
         names = [*groups, *(["average"] if len(groups) > 1 else [])]
+        beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
-            title=f"ProcessBench: {sheet.prm}",
+            title=f"ProcessBench: {sheet.prm}{beside}",
             facts=(
                 f"{len(items):,} solutions of {len({item['problem'] for item in items}):,} problems. A step under the threshold is an "
                 "error; the first one is compared with the one that people found. F1 is the harmonic mean of the two accuracies.",
