@@ -154,7 +154,7 @@ def tokens(solutions: list[Solution], base: str) -> dict[str, float]:
     from stepmark.models.backbone import load_tokenizer
     from stepmark.models.encoding import Encoder
     from stepmark.models.places import find_checkpoint
-    from stepmark.training.layouts import layout_for
+    from stepmark.training.net import layout_for
 
     tokenizer = load_tokenizer(find_checkpoint(base))
     encoder = Encoder(

@@ -44,14 +44,13 @@ from stepmark.models.prm import PRM
 from stepmark.models.spec import TextLayout
 from stepmark.models.tree import Ints, pack
 from stepmark.records import StepScores
+from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import Example
 from stepmark.training.items import Item
-from stepmark.training.layouts import layout_for
-from stepmark.training.net import Net
+from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import CrossEntropy
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Progress, Trainer, schedule
-from stepmark.training.write import write_trained
 
 MICRO = 8
 """Rows of one forward pass of TRL: its default. More rows make more padding."""

@@ -347,7 +347,7 @@ def _tokens_of(base: str) -> Callable[[Sequence[LabelledSolution]], int]:
     from stepmark.models.places import find_checkpoint
     from stepmark.training.examples import Dropped, by_problem, examples
     from stepmark.training.items import items_of
-    from stepmark.training.layouts import layout_for
+    from stepmark.training.net import layout_for
 
     tokenizer = load_tokenizer(find_checkpoint(base))
     encoder = Encoder(

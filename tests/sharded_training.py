@@ -14,13 +14,12 @@ import torch
 
 from parallel_training import shares, single
 from stepmark.errors import UsageError
+from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.objectives.steps import SoftLabels
-from stepmark.training.parallel import Workers
+from stepmark.training.parallel import Workers, gathered
 from stepmark.training.settings import Training
-from stepmark.training.sharding import gathered
 from stepmark.training.trainer import Trainer
-from stepmark.training.write import write_trained
 from tiny_base import branching, net_for
 
 PASSES = {"token_budget": 80, "rows_per_step": 8, "evaluations": 3, "learning_rate": 3e-3}

@@ -18,7 +18,7 @@ from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.solutions.interchange import Losses, read_labelled
 from stepmark.training.examples import LabelRules, examples
-from stepmark.training.sources import training_rows
+from stepmark.training.run import training_rows
 
 FIRST = Project(name="algebra")
 EACH = Project(mode="per_step", allow_neutral=True)

@@ -16,7 +16,7 @@ from stepmark.annotation.items import Suggestion, Turn
 from stepmark.annotation.project import Help, Project
 from stepmark.annotation.reading import read_items
 from stepmark.training.examples import Example, LabelRules, examples
-from stepmark.training.sources import training_rows
+from stepmark.training.run import training_rows
 
 STEPS = (
     "Let $x$ be the number of apples, so $3x + 5 = 20$.",

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from stepmark import load_prm
 from stepmark.evaluation.prmbench import CATEGORIES
 from stepmark.models.backbone import load_tokenizer
-from stepmark.training.layouts import layout_for
-from stepmark.training.net import Net
+from stepmark.training.checkpoint import write_trained
+from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import HardLabels
 from stepmark.training.settings import Weights
-from stepmark.training.write import write_trained
 from tiny_base import write_base
 
 ROOT = Path(__file__).resolve().parents[1]

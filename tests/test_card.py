@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, DialogueLayout, LinearHead, PieceLayout, Readout, VocabHead
-from stepmark.training.card import Card, Data, Figure, card, write_card
-from stepmark.training.card_use import serve_command, snippet
-from stepmark.training.written import Written
+from stepmark.training.card import Card, Data, Figure, card, serve_command, snippet, write_card
+from stepmark.training.checkpoint import Written
 
 SPEC = replace(
     FAMILIES["qwen-prm"],

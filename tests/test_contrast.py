@@ -257,7 +257,7 @@ def test_real_problems():
 
 
 def test_the_recipe_writes_rows_that_training_reads(tmp_path):
-    from stepmark.training.sources import training_rows
+    from stepmark.training.run import training_rows
 
     file = Path(__file__).resolve().parents[1] / "recipes" / "default_prm_data.py"
     spec = importlib.util.spec_from_file_location("default_prm_data", file)

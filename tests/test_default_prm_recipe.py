@@ -15,7 +15,7 @@ from stepmark.cli import main
 from stepmark.labels.contrast import contrasts
 from stepmark.problems.gsm8k import Worked
 from stepmark.records import Problem
-from stepmark.training.sources import training_rows
+from stepmark.training.run import training_rows
 from tiny_base import write_base
 
 ROOT = Path(__file__).resolve().parents[1]

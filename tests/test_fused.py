@@ -15,8 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 from stepmark.models import attention
 from stepmark.models.tree import pack
 from stepmark.training import fused
-from stepmark.training.decoder import fits, hidden_rows
-from stepmark.training.fused import Weight, add_norm, linears, rotary, swiglu
+from stepmark.training.fused import Weight, add_norm, fits, hidden_rows, linears, rotary, swiglu
 
 torch.set_num_threads(1)
 

@@ -19,7 +19,7 @@ from stepmark.integrations import hub as module
 from stepmark.integrations.hub import plan, publish, refusal, upload
 from stepmark.models.detect import spec_of
 from stepmark.training.card import Card, Data, Figure, card
-from stepmark.training.written import Written
+from stepmark.training.checkpoint import Written
 
 torch.set_num_threads(1)
 REPO = "someone/my-prm"

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from stepmark.errors import UsageError
 from stepmark.training.examples import Dropped
 from stepmark.training.items import items_of
-from stepmark.training.objectives.language import right_tokens
-from stepmark.training.objectives.outcome import Outcome
-from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.objectives.base import right_tokens
+from stepmark.training.objectives.steps import HardLabels, Outcome
 from tiny_base import example, net_for, write_base
 
 torch.set_num_threads(1)

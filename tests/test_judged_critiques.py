@@ -16,9 +16,8 @@ from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training.examples import Dropped, Example, coarsen, examples
-from stepmark.training.objectives.generative import Generative
-from stepmark.training.objectives.judged import AFTER, UNREAD, WHOLE
-from stepmark.training.sources import training_rows
+from stepmark.training.objectives.generative import AFTER, UNREAD, WHOLE, Generative
+from stepmark.training.run import training_rows
 from tiny_base import example, tokenizer, write_base
 
 torch.set_num_threads(1)

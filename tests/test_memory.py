@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from stepmark.training.memory import keep_freed_memory
+from stepmark.training.trainer import keep_freed_memory
 
 FAULTS = """
 import resource, sys
-from stepmark.training.memory import keep_freed_memory
+from stepmark.training.trainer import keep_freed_memory
 
 if sys.argv[1] == "keep" and not keep_freed_memory():
     raise SystemExit("not glibc")

@@ -15,11 +15,11 @@ from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.training.examples import Dropped, Target, by_problem
 from stepmark.training.items import items_of
 from stepmark.training.objectives import OBJECTIVES
-from stepmark.training.objectives.outcome import Outcome
 from stepmark.training.objectives.steps import (
     BetaBinomial,
     CrossEntropy,
     HardLabels,
+    Outcome,
     SoftLabels,
     SquaredError,
     TargetTokens,

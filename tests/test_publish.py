@@ -48,10 +48,8 @@ from stepmark.models.spec import (
 )
 from stepmark.records import Solution
 from stepmark.training import checkpoint as module
-from stepmark.training.adapter import write_adapter
-from stepmark.training.card_use import snippet
-from stepmark.training.checkpoint import check_base, write_merged
-from stepmark.training.head_layout import process_reward_head
+from stepmark.training.card import snippet
+from stepmark.training.checkpoint import check_base, process_reward_head, write_adapter, write_merged
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

@@ -23,13 +23,14 @@ from stepmark.models.detect import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, to_row
 from stepmark.training import recipe
-from stepmark.training.calibrate import calibrate
+from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
-from stepmark.training.objectives.outcome import Outcome
+from stepmark.training.measure import calibrate
 from stepmark.training.objectives.steps import (
     BetaBinomial,
     CrossEntropy,
     HardLabels,
+    Outcome,
     SoftLabels,
     SquaredError,
     TargetTokens,
@@ -38,7 +39,6 @@ from stepmark.training.objectives.steps import (
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
-from stepmark.training.write import write_trained
 from tiny_base import branching, counted, net_for, rated, write_base
 
 torch.set_num_threads(1)

@@ -25,10 +25,10 @@ from stepmark.rl.settings import Refitting, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer, Update  # noqa: E402
 from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.solutions.interchange import LabelledRow  # noqa: E402
+from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, TargetTokens  # noqa: E402
 from stepmark.training.recipe import run_recipe  # noqa: E402
-from stepmark.training.write import write_trained  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 

@@ -31,8 +31,8 @@ from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import Implicit, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer  # noqa: E402
 from stepmark.solutions.segmentation import split  # noqa: E402
+from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
-from stepmark.training.write import write_trained  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 

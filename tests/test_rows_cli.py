@@ -13,7 +13,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import read_labelled
 from stepmark.store import parse_columns
-from stepmark.training.sources import training_rows
+from stepmark.training.run import training_rows
 
 GRADE = ["--prm", "scripted_prms:arithmetic"]
 SOLUTIONS = [

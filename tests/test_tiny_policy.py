@@ -35,7 +35,7 @@ from stepmark.labels.measured import measured_values  # noqa: E402
 from stepmark.models.backbone import load_tokenizer  # noqa: E402
 from stepmark.models.encoding import Encoder  # noqa: E402
 from stepmark.models.places import ARITHMETIC, find_checkpoint  # noqa: E402
-from stepmark.training.layouts import layout_for  # noqa: E402
+from stepmark.training.net import layout_for  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))
 pytest.importorskip("tiny_policy_training", reason="recipes are not here (an installed package)")

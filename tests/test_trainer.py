@@ -16,8 +16,7 @@ from stepmark.errors import CheckpointError, UsageError
 from stepmark.records import Problem
 from stepmark.training.examples import Dropped, by_problem
 from stepmark.training.net import Net
-from stepmark.training.objectives.outcome import Outcome
-from stepmark.training.objectives.steps import BetaBinomial, HardLabels, SoftLabels, SquaredError
+from stepmark.training.objectives.steps import BetaBinomial, HardLabels, Outcome, SoftLabels, SquaredError
 from stepmark.training.settings import Training, Weights
 from stepmark.training.trainer import Trainer, schedule
 from tiny_base import branching, counted, example, net_for, tokenizer, write_base

@@ -14,12 +14,11 @@ from safetensors.torch import load_file, save_file
 from stepmark.cli import main
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.training import trainer as trainers
+from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels
-from stepmark.training.pace import Pace, few_steps, rate_groups, schedule
 from stepmark.training.settings import Training
-from stepmark.training.trainer import Trainer
-from stepmark.training.write import write_trained
+from stepmark.training.trainer import Pace, Trainer, few_steps, rate_groups, schedule
 from tiny_base import branching, example, net_for, write_base
 
 torch.set_num_threads(1)

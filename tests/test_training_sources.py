@@ -12,11 +12,17 @@ import pytest
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.training.examples import Dropped
-from stepmark.training.measure import Measure
-from stepmark.training.monitor import History, Lines, TensorBoard, WandB, read_history, scalars
-from stepmark.training.report import training_html
-from stepmark.training.sources import training_rows
-from stepmark.training.trained import Trained
+from stepmark.training.measure import Measure, Trained
+from stepmark.training.monitor import (
+    History,
+    ProgressLines,
+    TensorBoard,
+    WandB,
+    read_history,
+    scalars,
+    training_html,
+)
+from stepmark.training.run import training_rows
 from stepmark.training.trainer import Progress
 
 ROW = {"prompt": "1 + 1?", "completions": ["1 + 1 = 2"], "labels": [True]}
@@ -212,7 +218,7 @@ def test_the_page_of_a_run(tmp_path):
 def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
     """Where standard error is no terminal; the first steps are slow, so that their rate says nothing of the others."""
     now = [0.0]
-    lines = Lines(sys.stderr, clock=lambda: now[0])
+    lines = ProgressLines(sys.stderr, clock=lambda: now[0])
     for step in range(1, 401):
         now[0] += 60.0
         found = MEASURED if step % 100 == 0 else None
@@ -224,7 +230,7 @@ def test_a_long_run_shows_a_line_a_tenth_and_its_measurements(capsys):
 
 
 def test_no_time_left_before_a_twentieth_of_the_steps(capsys):
-    lines = Lines(sys.stderr, clock=lambda: 0.0)
+    lines = ProgressLines(sys.stderr, clock=lambda: 0.0)
     for step in range(1, 41):
         lines.record(replace(progress(step), steps=400, seconds_left=1.0, held_out=MEASURED))
     shown = capsys.readouterr().err.splitlines()

@@ -18,7 +18,7 @@ What stays: a judgement of the kind `correctness` for each step that the decisio
 none after it. Its `confidence` is the share of votes that say so of this step (of a right one: those that name a later step
 or none), its `note` has all votes. Where a tie or too little agreement left the decision open, each step that was named carries a
 judgement without a rating, with the votes in its note. `Labelling.critiques` has the replies that are votes, word for word: evidence, and what
-a generative PRM is trained on (`training/objectives/judged.py`).
+a generative PRM is trained on (`training/objectives/generative.py`).
 
 Deviations from ProcessBench's critics:
 

@@ -19,8 +19,8 @@ from stepmark.models.generative import critic_spec_of
 from stepmark.models.heads import check_head
 from stepmark.models.places import NAMES, find_checkpoint
 from stepmark.models.spec import Layout, LinearHead, MlpHead, ScoringSpec
-from stepmark.training.calibrate import takes_a_map
 from stepmark.training.examples import Target
+from stepmark.training.measure import takes_a_map
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import StepObjective
 from stepmark.training.recipe import Recipe

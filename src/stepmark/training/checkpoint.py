@@ -14,9 +14,14 @@ In each, `stepmark.json` says how the checkpoint is read.
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,13 +31,320 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models.backbone import load_config, load_tokenizer, quiet_loading, read_config
 from stepmark.models.checkpoint import Tensors
+from stepmark.models.encoding import Encoder
 from stepmark.models.heads import build_head, output_rows
-from stepmark.models.spec import SPEC_FILE, LinearHead, LogRatioHead, MlpHead, ScoringSpec, VocabHead
-from stepmark.training.adapter import write_adapter
-from stepmark.training.head_layout import WholeLayout, in_layout, layout_of
-from stepmark.training.written import TRAIN_FILE, Written, new_folder, refuse_infinite, step_tag, write_json
+from stepmark.models.spec import (
+    SPEC_FILE,
+    ChatLayout,
+    DialogueLayout,
+    LinearHead,
+    LogRatioHead,
+    MlpHead,
+    PieceLayout,
+    Readout,
+    ScoringSpec,
+    VocabHead,
+)
+from stepmark.store import naming
+from stepmark.training.net import Net
 
-__all__ = ["TRAIN_FILE", "Written", "check_base", "write_adapter", "write_merged"]
+TRAIN_FILE = "train.json"
+"""Beside the weights: the settings of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A checkpoint on disk, and what a reader must know of it."""
+
+    folder: Path
+    layout: Literal["token-classification", "qwen2-prm", "causal-lm", "adapter"]
+    architecture: str | None
+    """As `config.json` names it; None for an adapter."""
+    spec: ScoringSpec | None
+    """As it stands in the folder. The head may be another than was given: the same function in the layout's form."""
+    tag: int | None
+    """The token id that step ends carry and nothing else in a graded text, which servers want to know; None where there is no such
+    token, and for an adapter."""
+
+
+def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
+    """The token at every step end, where it stands nowhere else in a text that is graded; None where there is no such token.
+
+    Raises:
+        CheckpointError: the tokenizer does not serve the spec's layout.
+    """
+    Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
+    layout = spec.layout
+    if (
+        isinstance(layout, DialogueLayout)
+        or layout.mark_is_text
+        or not layout.mark.strip()
+        or spec.outcome_only
+    ):
+        return None
+    if isinstance(layout, PieceLayout) and layout.read_back:
+        return None
+    if isinstance(layout, ChatLayout) and layout.ending == "turn":
+        return None
+    tag = int(tokenizer(layout.mark.strip(), add_special_tokens=False)["input_ids"][0])
+    # Of other words a tokenizer makes one token alone and another one after a space.
+    return tag if tag in tokenizer.added_tokens_decoder else None
+
+
+def refuse_infinite(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse weights that are no numbers.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or an infinity.
+    """
+    for name, tensor in tensors:
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{name} holds NaN or an infinity: training diverged; nothing was written")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that gets its name when it is whole; after an error there is none.
+
+    Raises:
+        UsageError: it exists.
+        StorageError: the disk is full or broken.
+    """
+    _refuse_existing(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with naming(folder):
+            yield work
+        # mkdtemp lets nobody else in; a checkpoint is as open as any folder.
+        mask = os.umask(0)
+        os.umask(mask)
+        work.chmod(0o777 & ~mask)
+        _refuse_existing(folder)
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        raise UsageError(f"{folder} exists; delete it or choose another")
+
+
+def write_json(file: Path, data: object) -> None:
+    """One JSON file of a new folder."""
+    file.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+WholeLayout = Literal["token-classification", "qwen2-prm", "causal-lm"]
+
+
+def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -> dict[str, Tensor]:
+    """A linear head of one or two labels as the head of `Qwen2ForProcessRewardModel`, the same function to the last bit.
+
+    Each logit z goes through two middle units, relu(z) and relu(-z), of which one is zero; the other middle units are zero.
+    One logit becomes the second of two whose first is 0: the softmax's share of it is the sigmoid.
+
+    Args:
+        weight: [1 or 2, hidden].
+        bias: [1 or 2], or none.
+        good: which of two means right; it becomes the second, as readers of this layout expect.
+
+    Returns:
+        `score.0.weight` [hidden, hidden], `score.0.bias` [hidden], `score.2.weight` [2, hidden], `score.2.bias` [2].
+
+    Raises:
+        UsageError: another number of labels, or fewer hidden units than the middle ones that are needed.
+    """
+    labels, hidden = weight.shape
+    if labels not in (1, 2) or hidden < 2 * labels:
+        raise UsageError(
+            f"the qwen2-prm layout holds one or two labels over a hidden size of at least two units a label, found {labels} "
+            f"over {hidden}; take the layout token-classification"
+        )
+    if labels == 2 and good == 0:
+        weight, bias = weight.flip(0), None if bias is None else bias.flip(0)
+    made = {
+        "score.0.weight": torch.zeros(hidden, hidden),
+        "score.0.bias": torch.zeros(hidden),
+        "score.2.weight": torch.zeros(2, hidden),
+        "score.2.bias": torch.zeros(2),
+    }
+    for label in range(labels):
+        for unit, sign in ((2 * label, 1.0), (2 * label + 1, -1.0)):
+            made["score.0.weight"][unit] = sign * weight[label].detach().float().cpu()
+            if bias is not None:
+                made["score.0.bias"][unit] = sign * bias[label].detach().float().cpu()
+            # A lone logit is the second one: its share of the softmax beside 0 is its sigmoid.
+            made["score.2.weight"][label + 2 - labels, unit] = sign
+    return made
+
+
+def layout_of(
+    asked: Literal["auto"] | WholeLayout, spec: ScoringSpec | None, head: Mapping[str, Tensor], kind: Any
+) -> WholeLayout:
+    """The layout to write, known to hold the head."""
+    form = None if spec is None else spec.readout.head
+    if form is None or isinstance(form, VocabHead | LogRatioHead):
+        if asked not in ("auto", "causal-lm"):
+            raise UsageError(
+                f"this PRM is read from a language model's output; its layout is causal-lm, not {asked}"
+            )
+        return "causal-lm"
+    assert spec is not None
+    if isinstance(form, LinearHead):
+        labels = _tensor(head, form.weight).shape[0]
+        # Its class on vLLM gives two logits through a softmax, at every mark.
+        fits = (
+            labels <= 2
+            and spec.readout.activation in ("sigmoid", "softmax", "margin")
+            and not spec.outcome_only
+        )
+        possible: tuple[WholeLayout, ...] = ("token-classification",)
+        if kind == "qwen2" and fits:
+            possible = ("qwen2-prm", "token-classification")
+    elif isinstance(form, MlpHead) and kind == "qwen2":
+        possible = ("qwen2-prm",)
+    else:
+        raise UsageError(
+            f"a head of the kind {form.kind!r} over a {kind} base has no layout that transformers or vLLM read; train a linear "
+            "head, or write an adapter, which stepmark reads"
+        )
+    if asked == "auto":
+        return possible[0]
+    if asked not in possible:
+        raise UsageError(
+            f"the layout {asked} cannot hold this head ({form.kind}, {spec.readout.activation}) over a {kind} base; "
+            f"possible: {', '.join(possible)}"
+        )
+    return asked
+
+
+def in_layout(
+    readout: Readout, head: Mapping[str, Tensor], where: WholeLayout
+) -> tuple[Readout, Mapping[str, Tensor]]:
+    """The readout and the head's tensors under the names, and in the form, of the layout."""
+    form = readout.head
+    if isinstance(form, MlpHead):
+        names = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
+        made = {f"score.{name}": _tensor(head, f"{form.prefix}.{name}") for name in names}
+        middle, hidden = made["score.0.weight"].shape
+        if middle != hidden:
+            raise UsageError(
+                f"Qwen2ForProcessRewardModel has as many middle units as its hidden size, {hidden}; this head has {middle}"
+            )
+        return replace(readout, head=MlpHead()), made
+    assert isinstance(form, LinearHead)
+    weight = _tensor(head, form.weight)
+    bias = head.get(form.bias) if form.bias is not None else None
+    if where == "qwen2-prm":
+        made = process_reward_head(weight, bias, good=readout.good)
+        activation = "softmax" if readout.activation == "sigmoid" else readout.activation
+        return replace(readout, head=MlpHead(), activation=activation, good=1), made
+    bias = torch.zeros(weight.shape[0]) if bias is None else bias
+    return replace(readout, head=LinearHead()), {"score.weight": weight, "score.bias": bias}
+
+
+def _tensor(head: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in head:
+        raise UsageError(f"the spec reads the head's tensor {name!r}, found {sorted(head)}")
+    return head[name]
+
+
+def write_adapter(
+    folder: Path,
+    *,
+    adapter: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+    output: Tensor | None = None,
+    spec: ScoringSpec | None,
+    base_name: str,
+    rank: int,
+    alpha: float,
+    dtype: torch.dtype | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> Written:
+    """A LoRA adapter with its head in a new folder, in PEFT's layout.
+
+    `peft` loads it over transformers' own class of the base: for a linear head `AutoModelForTokenClassification` (the head
+    comes with it), for the language-model head `AutoModelForCausalLM`, for others `AutoModel` (the head is not taken).
+
+    Args:
+        folder: must not exist yet.
+        adapter: `lora_A` and `lora_B` weights, named as `peft` has them in the network (`…layers.0.self_attn.q_proj.lora_A.default.weight`)
+            with or without its prefixes.
+        head: tensors by the names that the spec's head gives them.
+        output: the language-model head [vocabulary, hidden] where it was trained too.
+        spec: how it is read; None for a generative PRM.
+        base_name: what the adapter names as its base: a hub name, a folder, or the built-in one.
+        rank: of the adapter.
+        alpha: its scale is alpha / rank.
+        dtype: of the adapter on disk; None keeps it as it is. Heads are float32.
+        notes: goes to `train.json`.
+
+    Raises:
+        UsageError: the folder exists; `adapter` holds something else than pairs of LoRA weights of this rank.
+        CheckpointError: weights that are not finite.
+    """
+    lora = _bare(adapter, rank)
+    linear = spec is not None and isinstance(spec.readout.head, LinearHead)
+    mlp = spec is not None and isinstance(spec.readout.head, MlpHead)
+    # Where the decoder stands in the class that peft loads the base with.
+    inside = "" if mlp else "model."
+    tensors = {
+        f"base_model.model.{inside}{name}": t.detach().to("cpu", dtype or t.dtype).contiguous()
+        for name, t in lora.items()
+    }
+    beside = dict(head) if output is None else {**head, "lm_head.weight": output}
+    tensors |= {
+        f"base_model.model.{n}": t.detach().to("cpu", torch.float32).contiguous() for n, t in beside.items()
+    }
+    refuse_infinite(tensors.items())
+    numbers = {int(m[1]) for name in lora if (m := re.search(r"(?:^|\.)layers\.(\d+)\.", name))}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "TOKEN_CLS" if linear else "FEATURE_EXTRACTION" if mlp else "CAUSAL_LM",
+        "base_model_name_or_path": base_name,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+        "target_modules": sorted({name.split(".lora_")[0].rsplit(".", 1)[-1] for name in lora}),
+        # Without them peft would put fresh adapters into the layers that have none here.
+        **({"layers_to_transform": sorted(numbers), "layers_pattern": "layers"} if numbers else {}),
+        "modules_to_save": ["score"] if linear else ["lm_head"] if output is not None else None,
+    }
+    with new_folder(folder) as work:
+        from safetensors.torch import save_file
+
+        save_file(tensors, work / "adapter_model.safetensors", metadata={"format": "pt"})
+        write_json(work / "adapter_config.json", config)
+        if spec is not None:
+            write_json(work / SPEC_FILE, asdict(spec))
+        write_json(work / TRAIN_FILE, dict(notes or {}))
+    return Written(folder=folder, layout="adapter", architecture=None, spec=spec, tag=None)
+
+
+def _bare(adapter: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """LoRA weights by their names inside the decoder."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in adapter.items():
+        found = re.fullmatch(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+)?\.weight", name)
+        if found is None:
+            raise UsageError(
+                f"expected LoRA weights, named ….lora_A.weight and ….lora_B.weight; found {name!r}"
+            )
+        if tensor.shape[0 if found[1].endswith("A") else -1] != rank:
+            raise UsageError(f"{name}: expected rank {rank}, found the shape {tuple(tensor.shape)}")
+        named[f"{found[1]}.weight"] = tensor
+    targets = {name.rsplit(".lora_", 1)[0] for name in named}
+    if not targets or len(named) != 2 * len(targets):
+        raise UsageError(
+            f"expected pairs of lora_A and lora_B, found {len(named)} tensors of {len(targets)} layers"
+        )
+    return named
+
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -281,3 +593,85 @@ def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int |
     if not isinstance(spec.readout.head, LogRatioHead):
         build_head(spec.readout.head, Tensors(work), {}, backbone, tokens, "cpu")
     return tag
+
+
+def head_tensors(net: Net) -> dict[str, Tensor]:
+    """The head's weights by the names that the spec reads them by; none for heads that are rows of the language model."""
+    head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
+    state = {name: t.detach().float().cpu().contiguous() for name, t in net.head.state_dict().items()}
+    if isinstance(head, LinearHead):
+        named = {head.weight: state["weight"]}
+        return named | ({head.bias: state["bias"]} if head.bias is not None else {})
+    if isinstance(head, MlpHead):
+        return {f"{head.prefix}.{name}": tensor for name, tensor in state.items()}
+    return {}
+
+
+def adapter_tensors(net: Net) -> dict[str, Tensor]:
+    """The adapter's matrices in PEFT's names, in the precision that was computed in."""
+    return {
+        f"base_model.model.{name.removeprefix('base_model.model.').replace('.default', '')}": tensor.detach()
+        .to(net.dtype)
+        .cpu()
+        .contiguous()
+        for name, tensor in net.model.state_dict().items()
+        if "lora_" in name
+    }
+
+
+def merged_backbone(net: Net) -> torch.nn.Module:
+    """The backbone as a plain one, the adapter added to its weights in float32. The network is spent by it."""
+    if net.weights.full:
+        plain: torch.nn.Module = net.backbone
+        return plain
+    merged: torch.nn.Module = net.model.float().merge_and_unload()
+    return merged.to(net.dtype)
+
+
+def write_trained(
+    folder: Path, net: Net, *, adapter: bool, base_name: str, notes: Mapping[str, Any]
+) -> Written:
+    """Write what was trained into a new folder.
+
+    Args:
+        folder: must not exist.
+        net: after training; without `adapter` it cannot be trained on afterwards.
+        adapter: only the adapter and the head.
+        base_name: what the adapter names as its base.
+        notes: settings, counts and figures, for train.json and the card.
+
+    Raises:
+        UsageError: an adapter of all weights, or of a generative PRM.
+    """
+    spec = net.spec if isinstance(net.spec, ScoringSpec) else None
+    if adapter and net.weights.full:
+        raise UsageError("`adapter`: all weights were trained, there is no adapter; leave it out")
+    if adapter and spec is None:
+        raise UsageError(
+            "`adapter`: a generative PRM is written whole, so that any server runs it; leave it out"
+        )
+    if adapter:
+        return write_adapter(
+            folder,
+            adapter=adapter_tensors(net),
+            head=head_tensors(net),
+            spec=spec,
+            base_name=base_name,
+            rank=net.weights.lora_rank,
+            alpha=net.weights.alpha,
+            dtype=net.dtype,
+            notes=notes,
+        )
+    written = write_merged(
+        folder,
+        backbone=merged_backbone(net),
+        head=head_tensors(net),
+        output=None if net.tied else net.output().detach(),
+        spec=spec,
+        base=net.base,
+        dtype=net.dtype,
+        notes=notes,
+    )
+    if not isinstance(net.spec, ScoringSpec):
+        write_json(folder / SPEC_FILE, net.spec.data())
+    return written

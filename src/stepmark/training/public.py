@@ -6,10 +6,10 @@ import inspect
 from typing import TYPE_CHECKING, Any, final
 
 from stepmark.training.examples import LabelRules as _LabelRules
+from stepmark.training.measure import Trained as _Trained
 from stepmark.training.objectives import OBJECTIVES
 from stepmark.training.run import train as _train
 from stepmark.training.settings import Training as _Training
-from stepmark.training.trained import Trained as _Trained
 
 __all__ = ["TrainAPI", "train"]
 
@@ -33,11 +33,11 @@ class TrainAPI:
         from stepmark.training.objectives.base import StepObjective
         from stepmark.training.objectives.generative import Generative
         from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO
-        from stepmark.training.objectives.outcome import Outcome
         from stepmark.training.objectives.steps import (
             BetaBinomial,
             CrossEntropy,
             HardLabels,
+            Outcome,
             SoftLabels,
             SquaredError,
             TargetTokens,

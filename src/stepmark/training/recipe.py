@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +26,39 @@ from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
-from stepmark.training.calibrate import calibrate, can_calibrate, pairs_of, takes_a_map
-from stepmark.training.card import write_card
-from stepmark.training.checkpoint import check_base
-from stepmark.training.describe import card_of, notes_of, record_of, rows_record
+from stepmark.training.card import Card, Data, Figure, write_card
+from stepmark.training.checkpoint import Written, check_base, write_trained
 from stepmark.training.examples import Dropped, Example, LabelRules, examples, split_problems
-from stepmark.training.folders import (
+from stepmark.training.measure import (
+    Graded,
+    Measure,
+    Trained,
+    calibrate,
+    can_calibrate,
+    pairs_of,
+    solutions_of,
+    takes_a_map,
+)
+from stepmark.training.monitor import History
+from stepmark.training.net import Net, layout_for
+from stepmark.training.objectives.base import Objective, StepObjective
+from stepmark.training.objectives.families import family_layout
+from stepmark.training.objectives.steps import HardLabels, keeps_neutral
+from stepmark.training.parallel import Workers, check_processes
+from stepmark.training.settings import Training
+from stepmark.training.state import (
     CHECKPOINT,
+    HISTORY_FILE,
     WRITTEN,
+    check_run,
     drop,
     drop_leftover,
     finished_notes,
     refuse_another,
+    run_of,
     workplace,
 )
-from stepmark.training.layouts import layout_for
-from stepmark.training.measure import Graded, Measure, solutions_of
-from stepmark.training.monitor import HISTORY_FILE, History
-from stepmark.training.net import Net
-from stepmark.training.objectives.base import Objective, StepObjective
-from stepmark.training.objectives.families import family_layout
-from stepmark.training.objectives.steps import HardLabels, keeps_neutral
-from stepmark.training.parallel import Workers
-from stepmark.training.settings import Training
-from stepmark.training.sharding import check_processes
-from stepmark.training.state import check_run, run_of
-from stepmark.training.trained import Trained
 from stepmark.training.trainer import Progress, Trainer
-from stepmark.training.write import write_trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,3 +353,132 @@ def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
                     f"{folder}: the written checkpoint scores a step {theirs:.4f} where the network in training gave {ours:.4f}; "
                     "it is kept there and not published. Please report this"
                 )
+
+
+def record_of(recipe: Recipe, base_name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything but the rows that decides a checkpoint, as plain data: what tells a run from others.
+
+    Args:
+        recipe: what is run.
+        base_name: the base's name.
+        run: see `state.run_of`.
+    """
+    return {
+        "base": base_name,
+        "base_fingerprint": run["base_fingerprint"],
+        "warm_start_fingerprint": run["warm_start_fingerprint"],
+        "objective": {"name": recipe.objective.name, "settings": repr(recipe.objective)},
+        **({} if recipe.source is None else {"source": dict(recipe.source)}),
+        "family": recipe.family,
+        "rules": asdict(recipe.rules),
+        "settings": asdict(recipe.training),
+    }
+
+
+def digest_of(groups: Sequence[Sequence[Example]]) -> str:
+    """What tells examples from others, wherever they were read."""
+    digest = hashlib.sha256()
+    for one in (one for group in groups for one in group):
+        digest.update(repr((one.solution, one.targets, one.outcome, one.critiques, one.asked)).encode())
+    return digest.hexdigest()
+
+
+def rows_record(
+    training: Sequence[Sequence[Example]], measured_on: Sequence[Sequence[Example]]
+) -> dict[str, str]:
+    """The rows of a run, as plain data."""
+    return {"rows": digest_of(training), "held_out_rows": digest_of(measured_on)}
+
+
+def notes_of(
+    record: Mapping[str, Any],
+    data: Sequence[str],
+    training: Sequence[Sequence[Example]],
+    measured_on: Sequence[Sequence[Example]],
+    dropped: Dropped,
+    measured: Measure | None,
+) -> dict[str, Any]:
+    """Everything that a reader of the checkpoint may ask for, as plain data: `train.json`."""
+    return {
+        **record,
+        "data": list(data),
+        **rows_record(training, measured_on),
+        "problems": len(training),
+        "examples": sum(map(len, training)),
+        "held_out_problems": len(measured_on),
+        "dropped": dict(dropped.counts),
+        "held_out": None if measured is None else asdict(measured),
+    }
+
+
+def card_of(
+    recipe: Recipe,
+    written: Written,
+    *,
+    name: str,
+    base: str,
+    base_fingerprint: str,
+    data: Sequence[str],
+    rows: int,
+    training: Sequence[Sequence[Example]],
+    measured_on: Sequence[Sequence[Example]],
+    dropped: Dropped,
+    measured: Measure | None,
+    first: FirstErrors | None,
+) -> Card:
+    """The model card of a run: what was done and measured, and nothing else.
+
+    Args:
+        recipe: what was run.
+        written: the checkpoint.
+        name: its title.
+        base: the base's name.
+        base_fingerprint: of its files.
+        data: names of the sources.
+        rows: how many rows were read.
+        training: what was trained on.
+        measured_on: what was held out.
+        dropped: what was left out.
+        measured: figures on it, before calibration.
+        first: first errors there, calibrated.
+    """
+    settings = asdict(recipe.training)
+    seed = settings.pop("seed")
+    count = sum(map(len, training)) + sum(map(len, measured_on))
+    figures = []
+    if measured is not None:
+        labels = f"{measured.labels:,} labels on {len(measured_on):,} held-out problems"
+        threshold = 0.5 if written.spec is None else written.spec.threshold
+        scores = "last scores against outcomes" if recipe.objective.outcomes else "step scores"
+        named = (
+            ("loss a label", measured.loss),
+            (f"accuracy of {scores} at {threshold:g}, not calibrated", measured.accuracy),
+            (f"AUC of {scores}", measured.auc),
+        )
+        figures = [Figure(what=what, on=labels, value=value) for what, value in named if value is not None]
+        if first is not None:
+            figures.append(
+                Figure(
+                    what=f"first-error F1 at {first.threshold:g}, calibrated{' and the threshold chosen' if recipe.training.tune_threshold else ''} "
+                    "on the same problems",
+                    on=f"{measured.solutions:,} solutions of those problems",
+                    value=first.f1,
+                )
+            )
+    return Card(
+        title=name,
+        base=base,
+        base_fingerprint=base_fingerprint,
+        written=written,
+        objective=f"{recipe.objective.name} (`{recipe.objective!r}`)",
+        data=(
+            Data(name=", ".join(data) or "not named", rows=rows, kept=count, dropped=dict(dropped.counts)),
+        ),
+        split=f"{len(measured_on):,} of {len(training) + len(measured_on):,} problems were held out, each with all of its solutions"
+        if measured_on
+        else "",
+        settings={**settings, **asdict(recipe.rules)},
+        seeds={"held-out problems, order, borders, first weights": seed},
+        measured=tuple(figures),
+        made_with={package: version(package) for package in ("stepmark", "torch", "transformers")},
+    )

@@ -2,31 +2,42 @@
 
 The loss of a step is the sum over its labels divided by their true number, over all forward passes and processes of the step: neither
 how the rows are cut into passes nor how many processes there are moves it.
+
+Memory that a training step frees is kept for the next one.
+
+A step on a CPU takes and frees gigabytes of activations in large pieces. glibc gives such pieces back to the system at once, which then
+hands out zeroed pages again, a page fault for every four kilobytes: 5 to 10% of a step of a small model.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import random
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
+from stepmark.models.checkpoint import Tensors, adapter_config
+from stepmark.models.default import default_folder
+from stepmark.models.detect import read_spec
+from stepmark.models.files import local_folder, present
+from stepmark.models.places import BUILT_IN, find_checkpoint
+from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
 from stepmark.training.items import Item, batches
 from stepmark.training.measure import Graded, Measure, measure
-from stepmark.training.memory import keep_freed_memory
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
-from stepmark.training.pace import ENOUGH, Pace, rate_groups, schedule
-from stepmark.training.parallel import Workers
-from stepmark.training.settings import Training
-from stepmark.training.sharding import (
+from stepmark.training.parallel import (
+    Workers,
     check_processes,
     gathered,
     norm_of,
@@ -35,10 +46,208 @@ from stepmark.training.sharding import (
     shard,
     whole_net,
 )
+from stepmark.training.settings import Training
 from stepmark.training.state import load, rows_of, run_of, save
-from stepmark.training.warm_start import warm_start
 
-__all__ = ["Progress", "Trainer", "Training", "schedule"]
+if TYPE_CHECKING:
+    from stepmark.training.net import Net
+
+ENOUGH = 30
+"""Optimizer steps an epoch, at least: with fewer, the warm-up and the decay leave hardly one at the peak rate."""
+
+
+class Pace:
+    """The learning rate over a run, and the time that is left.
+
+    Args:
+        settings: of the run.
+        workers: with a time limit all go by the clock of the first, or they would stop at different steps.
+    """
+
+    def __init__(self, settings: Training, workers: Workers) -> None:
+        self.settings, self._workers = settings, workers
+        self.seconds = 0.0
+        """Spent on optimizer steps, before an interruption too; measurements are not counted."""
+
+    def spend(self, seconds: float) -> None:
+        """Count the time of one step."""
+        if self.settings.minutes is not None:
+            (seconds,) = self._workers.sum(seconds if self._workers.first else 0.0)
+        self.seconds += seconds
+
+    @property
+    def share(self) -> float:
+        """How much of the time limit is spent; 0 without one."""
+        return 0.0 if self.settings.minutes is None else self.seconds / (60 * self.settings.minutes)
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return self.settings.peak * schedule(step, steps, self.settings.warmup, least=self.share)
+
+    def left(self, by_steps: float) -> float:
+        """Seconds left, where the steps that are left would take `by_steps`."""
+        minutes = self.settings.minutes
+        return by_steps if minutes is None else max(0.0, min(by_steps, 60 * minutes - self.seconds))
+
+
+def rate_groups(names: Iterable[str], masters: Sequence[Tensor], head_rate: float) -> list[dict[str, Any]]:
+    """What is trained in groups for the optimizer, each with its `share` of the learning rate: the head, and the rest.
+
+    Args:
+        names: of `masters`; the head's begin with "head.".
+        masters: in their order.
+        head_rate: the head's share.
+    """
+    groups: dict[float, list[Tensor]] = {}
+    for name, master in zip(names, masters, strict=True):
+        groups.setdefault(head_rate if name.startswith("head.") else 1.0, []).append(master)
+    return [{"params": group, "share": share} for share, group in groups.items()]
+
+
+def schedule(step: int, steps: int, warmup: float, *, least: float = 0.0) -> float:
+    """Share of the peak rate at a step, counted from 1: linear warm-up, cosine decay to a tenth.
+
+    Args:
+        step: from 1.
+        steps: how many there are.
+        warmup: share of the steps.
+        least: the decay is at least this far, in [0, 1]: a share of time, where that ends sooner than the steps.
+    """
+    warm = max(1, round(steps * warmup))
+    if step <= warm:
+        return step / warm
+    far = min(1.0, max((step - warm) / max(1, steps - warm), least))
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * far))
+
+
+def few_steps(steps: int, settings: Training) -> str | None:
+    """A warning for a run with too few optimizer steps, with the setting to change; None for a run with enough.
+
+    Args:
+        steps: of the whole run.
+        settings: of the run.
+    """
+    each = steps / settings.epochs
+    if each >= ENOUGH:
+        return None
+    lower = ""
+    for name, value in (("rows_per_step", settings.rows_per_step), ("token_budget", settings.token_budget)):
+        fewer = 1 if value is None else max(1, int(value * each / ENOUGH))
+        if value is not None and fewer < value:
+            lower = f"lower `{name}` from {value:,} to about {fewer:,} for {ENOUGH}, "
+            break
+    return f"{each:.3g} optimizer steps an epoch are few to learn from: {lower}raise `epochs`, or label more rows"
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep what it frees, for as long as it runs. Its memory then stays at its peak.
+
+    Returns:
+        Whether the C library could be told; False where it is not glibc (macOS, Windows, Alpine).
+    """
+    try:
+        tell = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    # Older versions take no more than 32 MB for the second.
+    kept = bool(tell(_MMAP_THRESHOLD, 2**30)) or bool(tell(_MMAP_THRESHOLD, 2**25))
+    return bool(tell(_TRIM_THRESHOLD, 2**31 - 1)) and kept
+
+
+_NAME = re.compile(r"(?:base_model\.model\.)?(?:model\.)?(.+\.lora_[AB])(?:\.\w+)?\.weight")
+
+
+def warm_start(name: str, masters: Mapping[str, Tensor], net: Net) -> None:
+    """Put an adapter's matrices and its head where training begins, in place.
+
+    Of a lower rank, its matrices fill the first rows of A and columns of B; the rest of A stays as drawn and of B zero. A scale of its own
+    (alpha / rank) goes into B.
+
+    Args:
+        name: "default" for the PRM that ships, a folder, or a hub name.
+        masters: what is trained, by name (`Net.named_parameters`), as it was drawn.
+        net: with the new head.
+
+    Raises:
+        CheckpointError: no LoRA adapter, one over another base, or its weights do not fit: a higher rank, layers that are frozen here,
+            another head.
+        UsageError: it reads solutions in another layout or with another mark than this run.
+    """
+    folder = default_folder() if name == "default" else find_checkpoint(name)
+    config = adapter_config(folder)
+    _same_base(folder, config.get("base_model_name_or_path"), net)
+    if present(folder / SPEC_FILE) and isinstance(net.spec, ScoringSpec):
+        spec = read_spec(folder / SPEC_FILE)
+        if spec.layout != net.spec.layout:
+            raise UsageError(
+                f"`warm_start` {name}: it reads solutions otherwise than this run would ({spec.layout!r} and {net.spec.layout!r}); "
+                "take the same `mark` and `layout`"
+            )
+    rank = int(config["r"])
+    theirs = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+    ours = net.weights.alpha / net.weights.lora_rank
+    places = {found[1]: tensor for key, tensor in masters.items() if (found := _NAME.fullmatch(key))}
+    tensors = Tensors(folder)
+    filled = 0
+    with torch.no_grad():
+        for key in sorted(tensors.names):
+            named = _NAME.fullmatch(key)
+            if named is None:
+                continue
+            place, given = places.get(named[1]), tensors.get(key)
+            up = named[1].endswith("B")
+            if place is None:
+                raise CheckpointError(
+                    f"{folder}: the adapter changes {named[1]}, which is not trained here; lower `frozen_layers`"
+                )
+            if given.dim() != 2 or given.shape[1 if up else 0] != rank:
+                raise CheckpointError(
+                    f"{folder}: {key} has the shape {tuple(given.shape)}, and adapter_config.json says r = {rank}"
+                )
+            wide = rank if up else given.shape[1]
+            if wide > place.shape[1] or given.shape[0] > place.shape[0]:
+                raise CheckpointError(
+                    f"{folder}: {named[1]} has the shape {tuple(given.shape)}, which {tuple(place.shape)} cannot hold; `lora_rank` "
+                    f"must be at least {rank}, and the base the same"
+                )
+            if up:
+                place.zero_()[:, :rank] = given.to(place) * (theirs / ours)
+            else:
+                place[: len(given)] = given.to(place)
+            filled += 1
+        if not filled:
+            raise CheckpointError(f"{folder} holds no LoRA weights")
+        for inner, outer in _head_names(net).items():
+            if (key := f"base_model.model.{outer}") not in tensors.names:
+                continue
+            given, place = tensors.get(key), masters[f"head.{inner}"]
+            if given.shape != place.shape:
+                raise CheckpointError(
+                    f"{folder}: its head's {outer} has the shape {tuple(given.shape)}, and this objective's {tuple(place.shape)}; "
+                    "train with the objective that it was trained with"
+                )
+            place.copy_(given)
+
+
+def _same_base(folder: Path, named: object, net: Net) -> None:
+    if not isinstance(named, str) or not (named in BUILT_IN or local_folder(named)):
+        return  # a hub name, or a folder of another machine: shapes are all that can be compared
+    if find_checkpoint(named).resolve() != net.base.resolve():
+        raise CheckpointError(f"{folder} is an adapter over {named}, and the base here is {net.base}")
+
+
+def _head_names(net: Net) -> dict[str, str]:
+    """The head's parameters, and what they are called in a checkpoint."""
+    head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
+    if isinstance(head, LinearHead):
+        return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
+    if isinstance(head, MlpHead):
+        return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ OBJECTIVES = Catalog(
         "beta-binomial": "stepmark.training.objectives.steps:BetaBinomial",
         "three-class": "stepmark.training.objectives.steps:ThreeClass",
         "target-tokens": "stepmark.training.objectives.steps:TargetTokens",
-        "outcome": "stepmark.training.objectives.outcome:Outcome",
+        "outcome": "stepmark.training.objectives.steps:Outcome",
         "implicit-ce": "stepmark.training.objectives.implicit:ImplicitCrossEntropy",
         "implicit-dpo": "stepmark.training.objectives.implicit:ImplicitDPO",
         "generative": "stepmark.training.objectives.generative:Generative",

@@ -20,8 +20,7 @@ from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.generative import Generative
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO
-from stepmark.training.objectives.outcome import Outcome
-from stepmark.training.objectives.steps import HardLabels, ThreeClass, VocabRows, mlp_head
+from stepmark.training.objectives.steps import HardLabels, Outcome, ThreeClass, VocabRows, mlp_head
 
 
 def trainable(family: str) -> bool:
