@@ -25,7 +25,7 @@ from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.session import session_of
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
 from stepmark.search.base import Grading
 from stepmark.search.beam import BeamSearch

@@ -22,7 +22,7 @@ from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.session import session_of
 from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.search.base import Budget, Grading, Steps
 from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection

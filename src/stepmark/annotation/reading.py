@@ -40,7 +40,7 @@ from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato_items import STEPS_KEYS, Keys, Shown, shown
+from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
 from stepmark.solutions.interchange.rows import origin, outcome_told
 from stepmark.store import Row, read_rows
 

@@ -28,8 +28,7 @@ from stepmark.annotation.stored import items_of, store_items
 from stepmark.annotation.wire import change_data
 from stepmark.errors import InputError, UsageError
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.potato import AI, read_with
-from stepmark.solutions.interchange.potato_items import Shown
+from stepmark.solutions.interchange.potato import AI, Shown, read_with
 from stepmark.store import read_rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from stepmark.solutions.interchange import (
     math_shepherd,
     openr,
     potato,
-    potato_writing,
     prm800k_flat,
     prm800k_raw,
     prm800k_records,
@@ -104,7 +103,7 @@ FORMATS: Mapping[str, Format] = {
         about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
         keys=(potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS),
         read=potato.read,
-        write=each(potato_writing.write),
+        write=each(potato.write),
     ),
     "chat": Format(
         about="OpenAI chat messages; an assistant's turn is a step",
