@@ -8,10 +8,19 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
-from stepmark.models.pool import KeyValuePool
-from stepmark.models.session import CachedSession, Extended, WholePrefixSession, session_of
-from stepmark.records import Problem, Step
+from stepmark.batching import Score
+from stepmark.errors import (
+    BackendError,
+    CheckpointError,
+    InputError,
+    MarkerInTextError,
+    TooLongError,
+    UsageError,
+)
+from stepmark.models.engine import KeyValuePool
+from stepmark.models.grading import Grader
+from stepmark.models.session import CachedSession, Extended, root_of
+from stepmark.records import Problem, Step, StepScores
 
 torch.set_num_threads(1)
 
@@ -67,7 +76,7 @@ def step(rng, number):
 def grow(session, seed, *, rounds=5, width=6, keep=3, problems=2):
     """A search at random: extend, keep some, drop the others; every (problem, steps, score) that it was told."""
     rng = random.Random(seed)
-    beams = [[session.open(Problem(text=f"How many pens are left of {p}?"))] for p in range(problems)]
+    beams = [[root_of(Problem(text=f"How many pens are left of {p}?"))] for p in range(problems)]
     told = []
     for number in range(rounds):
         asked = [
@@ -96,8 +105,8 @@ def grow(session, seed, *, rounds=5, width=6, keep=3, problems=2):
 @pytest.mark.parametrize("name", [*HEADS, *LOG_RATIOS])
 def test_a_session_scores_as_whole_prefixes_do(zoo, name):
     prm = load(zoo, name)
-    session = session_of(prm)
-    assert (session.incremental, session.reason) == (True, "")
+    session = prm.open_session()
+    assert session.reason == ""
     told = grow(session, seed=1)
     assert len(told) == 5 * 2 * 6
     fresh = load(zoo, name)
@@ -118,25 +127,21 @@ def test_every_family_is_incremental_or_says_why_it_is_not(zoo):
     tested = {load(zoo, name).spec.family for name in [*HEADS, *LOG_RATIOS]}
     assert tested == set(FAMILIES) - {"orm"}
     for name in GENERATIVE:
-        session = session_of(generative_prm(name, ScriptedPolicy([])))
-        assert (session.incremental, session.reason) == (
-            False,
-            "a generative PRM writes about the whole solution each time",
-        )
-    assert session_of(Counting()).reason.startswith("its keys and values are out of reach")
+        session = generative_prm(name, ScriptedPolicy([])).open_session()
+        assert session.reason == "a generative PRM writes about the whole solution each time"
+    assert Counting().open_session().reason.startswith("its keys and values are out of reach")
     for outcome in (
         load_prm(str(zoo["orm"].folder), dtype="float32", device="cpu"),
         load_prm(str(zoo["qwen-prm"].folder), outcome=True, dtype="float32", device="cpu"),
     ):
-        assert not session_of(outcome).incremental
-        assert session_of(outcome).reason == "an outcome model gives a whole solution one score"
+        assert outcome.open_session().reason == "an outcome model gives a whole solution one score"
 
 
 @pytest.mark.parametrize("name", LOG_RATIOS)
 def test_a_small_memory_changes_no_log_ratio(zoo, name):
     roomy, tight = load(zoo, name), load(zoo, name)
-    expected = grow(session_of(roomy), seed=3, rounds=4)
-    session = session_of(tight, memory_tokens=max(len(_ids(roomy, *told[:2])) for told in expected) + 10)
+    expected = grow(roomy.open_session(), seed=3, rounds=4)
+    session = tight.open_session(memory_tokens=max(len(_ids(roomy, *told[:2])) for told in expected) + 10)
     tight.policy[0].token_budget = 7
     found = grow(session, seed=3, rounds=4)
     assert tight.ledger.tokens_again > 0
@@ -146,7 +151,7 @@ def test_a_small_memory_changes_no_log_ratio(zoo, name):
 @pytest.mark.parametrize("name", ["qwen-prm", "math-shepherd"])
 def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
     prm = load(zoo, name)
-    session = session_of(prm)
+    session = prm.open_session()
     told = grow(session, seed=2)
     prefixes = set()
     whole = 0
@@ -165,10 +170,9 @@ def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
 
 def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
     roomy, tight = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
-    expected = grow(session_of(roomy), seed=3, rounds=6, problems=3)
-    session = session_of(
-        tight, memory_tokens=roomy.encoder.encode(_solution(*expected[-1][:2])).ids.size + 40
-    )
+    expected = grow(roomy.open_session(), seed=3, rounds=6, problems=3)
+    room = roomy.encoder.encode(_solution(*expected[-1][:2])).ids.size + 40
+    session = tight.open_session(memory_tokens=room)
     found = grow(session, seed=3, rounds=6, problems=3)
     assert [f[:2] for f in found] == [e[:2] for e in expected]
     assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-4)
@@ -184,10 +188,10 @@ def test_a_text_that_was_forgotten_and_is_read_again_from_its_parent_counts_as_a
     root = Problem(text="p"), Problem(text="How many are left of the pens that were bought in the morning?")
     steps = [Step(text="x = 6"), Step(text="the train needs 4 hours (2)")]
     lengths = [len(_ids(prm, problem.text, (step.text,))) for problem, step in zip(root, steps, strict=True)]
-    session = session_of(prm, memory_tokens=max(lengths) + 1)
+    session = prm.open_session(memory_tokens=max(lengths) + 1)
     for _ in range(3):  # each forgets the other
         for problem, step in zip(root, steps, strict=True):
-            (found,) = session.extend([(session.open(problem), step)])
+            (found,) = session.extend([(root_of(problem), step)])
             assert isinstance(found, Extended)
     both = {tuple(_ids(prm, p.text, (s.text,))[:n]) for p, s, count in zip(root, steps, lengths, strict=True) for n in range(1, count + 1)}  # fmt: skip
     ledger = prm.ledger
@@ -197,14 +201,14 @@ def test_a_text_that_was_forgotten_and_is_read_again_from_its_parent_counts_as_a
 
 
 def test_what_was_forgotten_is_itself_forgotten_in_the_end(zoo, monkeypatch):
-    monkeypatch.setattr("stepmark.models.prefixes._FEWEST_GHOSTS", 0)
+    monkeypatch.setattr("stepmark.models.engine._FEWEST_GHOSTS", 0)
     prm = load(zoo, "qwen-prm")
     asked = [(f"{i} pens are in box {i}. How many are there?", f"There are {i} pens.") for i in range(10, 30)]
     room = max(len(_ids(prm, problem, (step,))) for problem, step in asked)
-    session = session_of(prm, memory_tokens=room)
+    session = prm.open_session(memory_tokens=room)
     counts = []
     for problem, step in asked:
-        (found,) = session.extend([(session.open(Problem(text=problem)), Step(text=step))])
+        (found,) = session.extend([(root_of(Problem(text=problem)), Step(text=step))])
         assert isinstance(found, Extended)
         counts.append(len(session.cache._ghosts))
     assert session.cache.evicted > 4 * room
@@ -213,18 +217,17 @@ def test_what_was_forgotten_is_itself_forgotten_in_the_end(zoo, monkeypatch):
 
 def test_a_text_that_is_the_beginning_of_another_is_read_there(zoo):
     """No token is computed for it, and nothing that hangs on it is forgotten."""
-    from stepmark.models.prefixes import Known, PrefixCache
-    from stepmark.models.session import EngineBackbone
+    from stepmark.models.engine import Known, PrefixCache
 
     prm = load(zoo, "qwen-prm")
-    cache = PrefixCache([EngineBackbone(prm.engine)], capacity=100, states=True)
+    cache = PrefixCache([prm.engine], capacity=100, states=True)
     ids = _ids(prm, "p", ("x = 6", "so x = 6"))
     whole = cache.hold([Known(ids=ids)])
     assert (whole.computed, whole.again) == (len(ids), 0)
     short = cache.hold([Known(ids=ids[:-4])])
     assert short.computed == 0
     assert short.slots[0].tolist() == whole.slots[0][:-4].tolist()
-    alone = PrefixCache([EngineBackbone(prm.engine)], capacity=100, states=True)
+    alone = PrefixCache([prm.engine], capacity=100, states=True)
     [slots] = alone.hold([Known(ids=ids[:-4])]).slots
     torch.testing.assert_close(cache.states(short.slots[0][-1:]), alone.states(slots[-1:]))
 
@@ -232,15 +235,15 @@ def test_a_text_that_is_the_beginning_of_another_is_read_there(zoo):
 def test_chunks_of_the_engine_change_nothing(zoo):
     whole, cut = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
     cut.engine.token_budget = 7
-    expected, found = (grow(session_of(prm), seed=4) for prm in (whole, cut))
+    expected, found = (grow(prm.open_session(), seed=4) for prm in (whole, cut))
     assert [f[2] for f in found] == pytest.approx([e[2] for e in expected], abs=1e-5)
     assert cut.ledger.tokens_computed == whole.ledger.tokens_computed
 
 
 def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
     prm = load(zoo, "qwen-prm")
-    session = session_of(prm)
-    root = session.open(Problem(text="p"))
+    session = prm.open_session()
+    root = root_of(Problem(text="p"))
     one, other = session.extend([(root, Step(text="x = 6")), (root, Step(text="x = 6"))])
     assert one.score == other.score
     computed = prm.ledger.tokens_computed
@@ -259,8 +262,8 @@ def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
 
 def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
     prm = load(zoo, "qwen-prm")
-    session = session_of(prm)
-    root = session.open(Problem(text="p"))
+    session = prm.open_session()
+    root = root_of(Problem(text="p"))
     found = session.extend(
         [
             (root, Step(text="x = 6")),
@@ -281,8 +284,8 @@ def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
 
 def test_what_a_tool_answered_is_read_before_the_next_step(zoo):
     prm = load(zoo, "qwen-prm")
-    session = session_of(prm)
-    (first,) = session.extend([(session.open(Problem(text="p")), Step(text="look", observation="it is 5"))])
+    session = prm.open_session()
+    (first,) = session.extend([(root_of(Problem(text="p")), Step(text="look", observation="it is 5"))])
     (second,) = session.extend([(first.place, Step(text="so 5"))])
     (whole,) = load(zoo, "qwen-prm").score_many([second.place.solution])
     assert [first.score, second.score] == pytest.approx(list(whole.scores), abs=1e-4)
@@ -290,8 +293,8 @@ def test_what_a_tool_answered_is_read_before_the_next_step(zoo):
 
 def test_three_classes_come_along(zoo):
     prm = load(zoo, "reasoneval")
-    session = session_of(prm)
-    (found,) = session.extend([(session.open(Problem(text="p")), Step(text="x = 6"))])
+    session = prm.open_session()
+    (found,) = session.extend([(root_of(Problem(text="p")), Step(text="x = 6"))])
     (whole,) = load(zoo, "reasoneval").score_many([found.place.solution])
     assert found.classes == pytest.approx(whole.classes[0], abs=1e-5)
 
@@ -302,12 +305,12 @@ def test_a_model_that_gives_nan_is_an_error(zoo, name):
     backbone = prm.engine.backbone if name not in LOG_RATIOS else prm.reference[0].backbone
     with torch.no_grad():
         backbone.norm.weight.fill_(float("nan"))
-    session = session_of(prm)
+    session = prm.open_session()
     with pytest.raises(CheckpointError, match="NaN or an infinity"):
-        session.extend([(session.open(Problem(text="p")), Step(text="x = 6"))])
+        session.extend([(root_of(Problem(text="p")), Step(text="x = 6"))])
 
 
-class Counting:
+class Counting(Grader):
     """A PRM that scores a step by its length, or gives too few scores."""
 
     name, score_kind, default_aggregate, default_threshold = "counting", "unbounded", "min", None
@@ -316,8 +319,6 @@ class Counting:
         self.read, self.short = 0, short
 
     def score_many(self, solutions, *, keep_going=False):
-        from stepmark.records import StepScores
-
         for solution in solutions:
             self.read += len(solution.steps)
             scores = tuple(float(len(t)) for t in solution.texts)
@@ -326,18 +327,12 @@ class Counting:
 
 def test_others_read_whole_prefixes_and_say_so():
     prm = Counting()
-    session = session_of(prm)
-    assert isinstance(session, WholePrefixSession)
-    assert not session.incremental
-    (first,) = session.extend([(session.open(Problem(text="p")), Step(text="abc"))])
-    (second,) = session.extend([(first.place, Step(text="de"))])
-    assert (first.score, second.score) == (3.0, 2.0)
+    asked = [Score(problem="p", steps=("abc",)), Score(problem="p", steps=("abc", "de"))]
+    found = prm.open_session().score(asked, lambda index, reply: None)
+    assert [reply.score for reply in found] == [3.0, 2.0]
     assert prm.read == 3
-    session.drop([first.place, second.place])
-    broken = session_of(Counting(short=True))
-    (found,) = broken.extend([(broken.open(Problem(text="p")), Step(text="abc"))])
-    assert isinstance(found, InputError)
-    assert "0 scores for 1 steps" in str(found)
+    with pytest.raises(BackendError, match="0 scores for 1 steps"):
+        Counting(short=True).open_session().score(asked[:1], lambda index, reply: None)
 
 
 def test_the_pool_keeps_what_is_written_while_it_grows():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.engine import KeyValuePool
 from stepmark.models.marks import mark_token, marked
-from stepmark.models.pool import KeyValuePool
 from stepmark.models.session import CachedSession, Extended, NextStep, TokenRows, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 
@@ -54,6 +54,18 @@ def solutions(seed, count, *, problems=3, most=4):
     ]
 
 
+def every(session, prm, asked):
+    """Whole solutions from a session; refusals in their places."""
+    requests = []
+    for one in asked:
+        try:
+            encoded = prm.encoder.encode(one) if isinstance(one, Solution) else one
+            requests.append(WholeSolution(encoded=encoded))
+        except InputError as error:
+            requests.append(error)
+    return session.answer(requests)
+
+
 def same(found, expected, unit=1.0):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -87,7 +99,7 @@ def test_whole_solutions_score_as_the_prm_does_and_cost_what_is_new(zoo, name):
     found = {}
     for start in range(0, 24, 5):
         part = order[start : start + 5]
-        found |= dict(zip(part, session.score_many([asked[i] for i in part]), strict=True))
+        found |= dict(zip(part, every(session, prm, [asked[i] for i in part]), strict=True))
     # Log-ratios are in thousandths here (beta is 0.001), and parity is asked of the ratio itself.
     same([found[i] for i in range(24)], expected, 0.001 if name.startswith("implicit") else 1.0)
     assert (
@@ -99,7 +111,7 @@ def test_whole_solutions_score_as_the_prm_does_and_cost_what_is_new(zoo, name):
     assert ledger.tokens_again == 0
     assert (ledger.solutions, ledger.steps) == (24, sum(len(one.steps) for one in asked))
     before = ledger.tokens_computed
-    same(session.score_many(asked), expected, 0.001 if name.startswith("implicit") else 1.0)
+    same(every(session, prm, asked), expected, 0.001 if name.startswith("implicit") else 1.0)
     assert ledger.tokens_computed == before  # nothing was pinned, and all of it is still there
 
 
@@ -117,7 +129,7 @@ def test_steps_past_the_limit_have_no_score(zoo, name):
     assert [sum(s is None for s in one.scores) for one in expected][1:] == [0, 2]
     assert 0 < sum(s is None for s in expected[0].scores) < 13
     session = CachedSession(prm, memory_tokens=1000)
-    found = session.score_many(asked)
+    found = every(session, prm, asked)
     same(found[:2], expected[:2], 0.001 if name.startswith("implicit") else 1.0)
     assert found[2].scores == (None, None)
     (step,) = session.extend([(root_of(Problem(text="p")), Step(text="x = 6 " * 60))])
@@ -130,10 +142,10 @@ def test_small_memory_forgets_and_changes_nothing(zoo):
     asked = solutions(3, 30)
     longest = max(len(prm.encoder.encode(one).ids) for one in asked)
     session = CachedSession(prm, memory_tokens=longest + 20)
-    same(session.score_many(asked), list(fresh.score_many(asked)))
+    same(every(session, prm, asked), list(fresh.score_many(asked)))
     assert session.pool.peak <= session.pool.capacity == longest + 20
     assert prm.ledger.tokens_again > 0
-    (small,) = CachedSession(prm, memory_tokens=3).score_many(asked[:1])
+    (small,) = every(CachedSession(prm, memory_tokens=3), prm, asked[:1])
     assert isinstance(small, TooLongError)
     assert "the session keeps 3" in str(small)
 
@@ -143,7 +155,7 @@ def test_what_cannot_be_read_costs_the_others_nothing(zoo):
     session = CachedSession(prm, memory_tokens=1000)
     good = Solution.of("p", ["so x = 6"])
     bad = [Solution.of("p", ["<extra_0>"]), Solution.of(" ", ["x"]), Solution.of("p", ["word " * 5000])]
-    found = session.score_many([bad[0], good, *bad[1:], prm.encoder.encode(good)])
+    found = every(session, prm, [bad[0], good, *bad[1:], prm.encoder.encode(good)])
     assert [type(f) for f in found] == [
         MarkerInTextError,
         StepScores,
@@ -153,7 +165,7 @@ def test_what_cannot_be_read_costs_the_others_nothing(zoo):
     ]
     assert found[1] == found[4]
     assert prm.ledger.solutions == 2
-    assert session.score_many([]) == []
+    assert every(session, prm, []) == []
 
 
 @settings(max_examples=20, deadline=None)
@@ -212,19 +224,19 @@ def test_rows_are_the_heads_logits(zoo, name):
     (solution,) = solutions(5, 1)
     encoded = prm.encoder.encode(solution)
     reads = np.asarray(encoded.reads)
-    every = np.arange(len(encoded.ids))
-    at_steps, at_all, none = session.rows(
+    places = np.arange(len(encoded.ids))
+    at_steps, at_all, none = session.answer(
         [
             TokenRows(ids=encoded.ids, positions=reads),
-            TokenRows(ids=encoded.ids, positions=every),
-            TokenRows(ids=encoded.ids, positions=every[:0]),
+            TokenRows(ids=encoded.ids, positions=places),
+            TokenRows(ids=encoded.ids, positions=places[:0]),
         ]
     )
     states = prm.engine.backbone(
         input_ids=torch.from_numpy(encoded.ids)[None],
-        position_ids=torch.from_numpy(every)[None],
+        position_ids=torch.from_numpy(places)[None],
         use_cache=False,
-        stepmark_plan=plan_of(len(every)),
+        stepmark_plan=plan_of(len(places)),
     ).last_hidden_state[0]
     expected = prm.head(states.detach().float())
     torch.testing.assert_close(at_all, expected, atol=1e-5, rtol=1e-4)
@@ -243,11 +255,11 @@ def test_rows_of_what_is_no_token_or_has_no_head(zoo):
     prm = load(zoo, "qwen-prm")
     session = CachedSession(prm, memory_tokens=1000)
     one = np.zeros(1, dtype=np.int64)
-    found = session.rows([TokenRows(ids=np.asarray([token]), positions=one) for token in (-1, 10**7, 5)])
+    found = session.answer([TokenRows(ids=np.asarray([token]), positions=one) for token in (-1, 10**7, 5)])
     assert [type(f) for f in found] == [InputError, InputError, torch.Tensor]
     assert "10000000 is none of the model's" in str(found[1])
     with pytest.raises(UsageError, match="it has no head"):
-        CachedSession(load(zoo, "implicit"), memory_tokens=9).rows([TokenRows(ids=one, positions=one)])
+        CachedSession(load(zoo, "implicit"), memory_tokens=9).answer([TokenRows(ids=one, positions=one)])
 
 
 def test_a_failure_holds_nothing(zoo):
@@ -276,7 +288,7 @@ def test_a_tokenizer_of_another_checkpoint(zoo):
     session = CachedSession(prm, memory_tokens=100)
     session._vocabulary = 3
     with pytest.raises(CheckpointError, match="not of one checkpoint"):
-        session.score_many([Solution.of("p", ["x"])])
+        every(session, prm, [Solution.of("p", ["x"])])
 
 
 def test_marks_are_found_where_steps_are_read_or_not_at_all(zoo):
@@ -304,9 +316,9 @@ def test_a_failure_half_way_leaves_nothing_that_could_be_read(zoo, monkeypatch):
     write = KeyValuePool.write
     monkeypatch.setattr(KeyValuePool, "write", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        session.score_many(asked)
+        every(session, prm, asked)
     monkeypatch.setattr(KeyValuePool, "write", write)
-    same(session.score_many(asked), list(alone.score_many(asked)))
+    same(every(session, prm, asked), list(alone.score_many(asked)))
     # A place from before is read anew, and giving it back takes nothing from others.
     held = session.pool.held
     (later,) = session.extend([(early.place, Step(text="so x = 6"))])

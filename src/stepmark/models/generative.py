@@ -27,11 +27,12 @@ from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
 from stepmark.models.files import present, read_object
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.prm import Ledger, Session, repr_of
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 
@@ -263,6 +264,11 @@ class GenerativePRM(Grader):
     def causal(self) -> bool:
         """Whether the score of step t depends on the steps up to t only."""
         return self.critic.causal
+
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`."""
+        del memory_tokens
+        return WholePrefixSession(self, "a generative PRM writes about the whole solution each time")
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

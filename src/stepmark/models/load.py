@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
+from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
 from stepmark.models.files import local_folder, present
+from stepmark.models.grading import Grader
 from stepmark.models.identity import CheckpointFiles, identity_of, named
-from stepmark.models.lazy import Lazy
-from stepmark.models.named import (
-    check_device,
-    idle_settings,
-    is_factory,
-    is_server,
-    prm_of,
-    refuse_idle,
-    writes_critiques,
-)
+from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
 from stepmark.models.published import find_published, full_name
@@ -34,6 +27,14 @@ if TYPE_CHECKING:
     from stepmark.models.policies import Dtype
     from stepmark.models.spec import ScoringSpec
 
+
+COMPUTING = ("dtype", "device", "token_budget")
+"""Those about a model in this process."""
+
+SHARED = (*COMPUTING, "truncate")
+"""Those that a command takes once for the PRM and the outcome model beside it."""
+
+_READING = ("family", "reference", "samples", "neutral", "truncate")
 
 PRMLike: TypeAlias = PRM | str | Lazy[PRM]
 """A PRM, or the name that `load_prm` takes."""
@@ -143,6 +144,108 @@ def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
         StepmarkError: whatever `load_prm` raises.
     """
     return _found(_Settings(name=name_or_path, **settings)).identity()
+
+
+def is_factory(name: str) -> bool:
+    """Whether a PRM's name is "package.module:factory"."""
+    return ":" in name and not is_server(name) and "/" not in name
+
+
+def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
+    """Whether a PRM named so is read as one that writes critiques.
+
+    Args:
+        name: no factory's.
+        family: as given.
+        tokenizer: as given; of a server, the checkpoint that lies here.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    from stepmark.models.generative import GENERATIVE, critic_spec_of
+
+    if family is not None:
+        return family in GENERATIVE
+    place = name if tokenizer is None else tokenizer
+    published = find_published(place)
+    if published is not None:
+        return published.family in GENERATIVE
+    # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
+    folder = local_folder(place)
+    return folder is not None and critic_spec_of(folder) is not None
+
+
+def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:
+    """The settings that mean nothing for a PRM, as far as its name tells; each with what the PRM is instead, and what to do.
+
+    Args:
+        name: as `load_prm` takes it.
+        family: as given.
+        tokenizer: as given.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    if is_factory(name):
+        return dict.fromkeys(MEANT, f"{name} makes its PRM itself: say it in that function")
+    idle: dict[str, str] = {}
+    served = is_server(name)
+    if served:
+        idle |= dict.fromkeys(
+            COMPUTING, f"{name} is a server, which computes by itself: leave it out here, and say it there"
+        )
+    else:
+        idle |= dict.fromkeys(("model", "tokenizer"), f"{name} is not the address of one: leave it out")
+    if writes_critiques(name, family=family, tokenizer=tokenizer):
+        read = f"{name} is read as one that writes critiques: leave it out"
+        return dict.fromkeys(("reference", "neutral", "token_budget", "truncate"), read) | idle
+    if served and tokenizer is None:
+        # What only other servers are asked for is said in the words for the server that is asked.
+        reads = (
+            f"{name} without `tokenizer` is taken for a stepmark server, which decides how its PRM is read"
+        )
+        return idle | {
+            key: f"{reads}: give {key} to `stepmark serve`, or, of any other server, name its `tokenizer`"
+            for key in (*_READING, "seed")
+        }
+    read = f"{name} is read as one that writes none: leave it out, or name its `family` (stepmark families)"
+    idle |= dict.fromkeys(("samples", "seed"), read)
+    if served:
+        idle["reference"] = f"{name} computes one model only: leave it out"
+    return idle
+
+
+def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings that are given for several models at once, those that this one reads.
+
+    Args:
+        name: as `load_prm` takes it, without family and tokenizer.
+        settings: some of `SHARED`.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    idle = idle_settings(name)
+    return {key: value for key, value in settings.items() if key not in idle}
+
+
+def prm_of(name: str, names: Catalog) -> PRM:
+    """The PRM that a function or class of one's own makes.
+
+    Args:
+        name: "package.module:factory".
+        names: the catalog that imports it.
+
+    Raises:
+        UsageError: there is none, it is nothing to call, it raised what is no error of stepmark's, it gave no PRM, or one without an identity.
+    """
+    made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
+    identity_of(made)
+    if not isinstance(made, Grader):
+        raise UsageError(
+            f"{name}: expected a PRM derived from stepmark.Grader, found a {type(made).__name__}"
+        )
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | 
     """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here.
 
     Args:
-        name: as `load_prm` takes it, of a PRM for which `models.named.idle_settings` has no `neutral`.
+        name: as `load_prm` takes it, of a PRM for which `models.load.idle_settings` has no `neutral`.
         family: as given.
         tokenizer: as given.
 

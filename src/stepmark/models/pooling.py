@@ -26,7 +26,8 @@ from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
 from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, key_header
-from stepmark.models.prm import Ledger
+from stepmark.models.prm import Ledger, Session
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
@@ -100,6 +101,11 @@ class PoolingPRM(WindowedPRM):
         ]
         return named(super().identity, self._model, reported)
 
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`."""
+        del memory_tokens
+        return WholePrefixSession(self, "a server keeps no state for us")
+
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
         self._finalizer()
@@ -157,7 +163,7 @@ class PoolingPRM(WindowedPRM):
     def _read(self, e: Encoded, rows: Any) -> StepScores:
         reads = [r for r in e.reads if r is not None]
         if not reads:
-            return StepScores(scores=(None,) * len(e.reads), kind=self.spec.score_kind)
+            return self.scores_of(e, [], None)
         try:
             logits = torch.tensor(rows, dtype=torch.float32)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -175,16 +181,7 @@ class PoolingPRM(WindowedPRM):
             scores, classes = step_scores(self.spec.readout, logits, self._neutral)
         except CheckpointError as error:  # here it is the server that gave what the family cannot have
             raise BackendError(f"{self._name}/pooling: {error}") from error
-        rank = {read: i for i, read in enumerate(reads)}
-        picked = [None if r is None else rank[r] for r in e.reads]
-        return StepScores(
-            scores=tuple(None if i is None else scores[i] for i in picked),
-            kind=self.spec.score_kind,
-            classes=None if classes is None else tuple(None if i is None else classes[i] for i in picked),
-            class_names=self.spec.readout.class_names,
-            problem_tokens=e.problem_tokens,
-            solution_tokens=e.solution_tokens,
-        )
+        return self.scores_of(e, scores, classes)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         last, url, since = "", f"{self._name}{path}", time.monotonic()

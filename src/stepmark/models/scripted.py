@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from stepmark.errors import InputError, UsageError
-from stepmark.models.grader import Grader
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.grading import Grader
+from stepmark.models.prm import Ledger, Session, repr_of
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 Script = Callable[[str, tuple[str, ...]], float | None]
@@ -72,6 +73,12 @@ class ScriptedPRM(Grader):
                     raise
                 yield Refusal(solution=solution, error=error)
         self._forget()
+
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`: every prefix is read whole, and each is computed once."""
+        del memory_tokens
+        reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
+        return WholePrefixSession(self, reason, counts_words=True)
 
     def _forget(self) -> None:
         self._problem, self._known = None, {}

@@ -8,7 +8,7 @@ from typing import final
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Difference
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger, repr_of
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores

@@ -21,8 +21,7 @@ from stepmark.models.grading import Grade, from_row, to_row
 from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import SHARED, idle_settings, read_by
+from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, ScoredSolution, Solution
 from stepmark.settings import checked

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast, final, get_args
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM, Ledger, repr_of
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
@@ -45,8 +45,7 @@ def build(
     Raises:
         StepmarkError: whatever `load_prm` raises.
     """
-    from stepmark.models.load import load_prm
-    from stepmark.models.named import idle_settings, read_by
+    from stepmark.models.load import idle_settings, load_prm, read_by
 
     shared: dict[str, Any] = {
         "dtype": dtype,

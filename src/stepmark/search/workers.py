@@ -7,7 +7,7 @@ import json
 from stepmark.batching import Answerer
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.models.policies import Policy
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Weights
 
 BUILD = "stepmark.search.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
@@ -55,7 +55,7 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
 
     Returns:
         Facts: of the PRM `name`, `score_kind`, `aggregate`, `threshold` and `whole_prefixes` (why it must read them; "" where it need
-        not), of both `parameters` and `attention` (see `models.sizes.Weights`) where they are known. Counters: `policy.written`,
+        not), of both `parameters` and `attention` (see `models.prm.Weights`) where they are known. Counters: `policy.written`,
         `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
     """
     from stepmark.models import policies, scorer
@@ -70,10 +70,10 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
             "prm.aggregate": prm.default_aggregate,
             "prm.threshold": prm.default_threshold,
             "prm.whole_prefixes": scorer.why_whole_prefixes(prm),
-            **_size_facts("prm", prm),
+            **_size_facts("prm", prm.size),
         }
     answerers |= policies.answerers(policy)
-    facts |= _size_facts("policy", policy)
+    facts |= _size_facts("policy", policies.size_of(policy))
 
     def counters() -> dict[str, int]:
         counts = {"policy.written": policy.tokens_written}
@@ -91,10 +91,7 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
     return Built(answerers=answerers, facts=facts, counters=counters)
 
 
-def _size_facts(which: str, machine: Policy | PRM) -> dict[str, Fact]:
-    from stepmark.models.sizes import weights_of
-
-    weights = weights_of(machine)
+def _size_facts(which: str, weights: Weights | None) -> dict[str, Fact]:
     if weights is None:
         return {}
     return {f"{which}.parameters": weights.parameters, f"{which}.attention": weights.attention}
