@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stepmark import load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.encoding import mark_token, marked
 from stepmark.models.engine import KeyValuePool
-from stepmark.models.marks import mark_token, marked
 from stepmark.models.session import CachedSession, Extended, NextStep, TokenRows, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 

@@ -1,15 +1,17 @@
-"""The PRM families: how each published PRM is read, one spec each.
+"""The PRM families: how each published PRM is read, one spec each, and the published checkpoints of each.
 
-Formats were read from the authors' code and cards; where two of them disagree, `source` says whose is used.
-`docs/families.md` tells the traps of each.
+The one place for formats and hub names: `load_prm`, `stepmark families` and the tables in `docs/families.md` read it. Formats were read
+from the authors' code and cards; where two of them disagree, `source` says whose is used. Sizes are counted from the architecture of the
+base model. A licence or figure that we have not seen at its source is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from stepmark.models.published import hub_names
 from stepmark.models.spec import (
     ChatLayout,
     DialogueLayout,
@@ -23,6 +25,265 @@ from stepmark.models.spec import (
     TextLayout,
     VocabHead,
 )
+from stepmark.show.tables import ABSENT, Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The architecture of a base model."""
+
+    backbone: int
+    """Parameters without the output layer."""
+    output: int
+    """Parameters of the output layer; 0 where it is the table of embeddings again."""
+
+
+QWEN_1_5B = Base(backbone=1_543_714_304, output=0)
+QWEN_1_5B_UNTIED = Base(backbone=1_543_714_304, output=233_373_696)
+QWEN_7B = Base(backbone=7_070_619_136, output=544_997_376)
+QWEN_14B = Base(backbone=13_991_465_984, output=778_567_680)
+QWEN_32B = Base(backbone=31_985_308_672, output=778_567_680)
+QWEN_72B = Base(backbone=71_460_495_360, output=1_245_708_288)
+MISTRAL_7B = Base(backbone=7_110_660_096, output=131_072_000)
+LLAMA_8B = Base(backbone=7_504_924_672, output=525_336_576)
+LLEMMA_34B = Base(backbone=33_481_826_304, output=262_144_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A published PRM checkpoint."""
+
+    name: str
+    """Short name, for `load_prm` and `--prm`."""
+    hub: str
+    """Name on the Hugging Face hub."""
+    family: str
+    """How it is read: a name in `FAMILIES` or `GENERATIVE`."""
+    base: Base
+    """The architecture that its parameters are counted from."""
+    language_models: int = 0
+    """Whole language models, with their output layers, that stepmark loads for it; 0: one backbone without its output layer."""
+    licence: str | None = None
+    """As its model card names it."""
+    processbench: float | None = None
+    """Published F1 on ProcessBench in percent: the mean over its four subsets."""
+    source: str | None = None
+    """Where that figure was published."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the checkpoint, its small scoring head left out."""
+        return self.base.backbone + self.base.output
+
+    @property
+    def memory(self) -> float:
+        """Gigabytes (10^9 bytes) that the weights take in bfloat16; computing takes more."""
+        loaded = self.language_models * self.parameters if self.language_models else self.base.backbone
+        return 2 * loaded / 1e9
+
+
+_LESSONS = "Zhang et al. 2025, arXiv:2501.07301, table 7"
+_ACTPRM = "Duan et al. 2025, arXiv:2504.10559, table 1"
+_PURE = "Cheng et al. 2025, README of CJReinforce/PURE"
+_RPRM = "She et al. 2025, README of NJUNLP/R-PRM, 10 critiques a step"
+_GENPRM = "Zhao et al. 2025, arXiv:2504.00891, table 1, one critique a step, its generated code run"
+_GENPRM_8 = "Zhao et al. 2025, arXiv:2504.00891, table 1, 8 critiques a step, their generated code run"
+_APACHE = "apache-2.0"
+_SKYWORK = "Skywork community"
+
+
+def _hub(
+    name: str,
+    hub: str,
+    family: str,
+    base: Base,
+    *,
+    f1: float | None = None,
+    source: str | None = None,
+    models: int = 0,
+    licence: str | None = None,
+) -> Published:
+    return Published(
+        name=name,
+        hub=hub,
+        family=family,
+        base=base,
+        language_models=models,
+        licence=licence,
+        processbench=f1,
+        source=source,
+    )
+
+
+_PUBLISHED = (
+    _hub(
+        "qwen-7b", "Qwen/Qwen2.5-Math-PRM-7B", "qwen-prm", QWEN_7B, f1=73.5, source=_LESSONS, licence="qwen"
+    ),
+    _hub(
+        "qwen-72b",
+        "Qwen/Qwen2.5-Math-PRM-72B",
+        "qwen-prm",
+        QWEN_72B,
+        f1=78.3,
+        source=_LESSONS,
+        licence="qwen",
+    ),
+    _hub(
+        "qwen-7b-prm800k",
+        "Qwen/Qwen2.5-Math-7B-PRM800K",
+        "qwen-prm",
+        QWEN_7B,
+        f1=56.5,
+        source=_LESSONS,
+        licence="qwen",
+    ),
+    _hub("reasonflux-7b", "Gen-Verse/ReasonFlux-PRM-7B", "reasonflux-prm", QWEN_7B),
+    _hub(
+        "skywork-1.5b",
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
+        "skywork",
+        QWEN_1_5B,
+        f1=36.4,
+        source=_LESSONS,
+        licence=_SKYWORK,
+    ),
+    _hub(
+        "skywork-7b",
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
+        "skywork",
+        QWEN_7B,
+        f1=42.1,
+        source=_LESSONS,
+        licence=_SKYWORK,
+    ),
+    _hub(
+        "math-shepherd",
+        "peiyi9979/math-shepherd-mistral-7b-prm",
+        "math-shepherd",
+        MISTRAL_7B,
+        f1=31.5,
+        source=_LESSONS,
+    ),
+    _hub(
+        "rlhflow-mistral",
+        "RLHFlow/Llama3.1-8B-PRM-Mistral-Data",
+        "rlhflow",
+        LLAMA_8B,
+        f1=28.4,
+        source=_LESSONS,
+    ),
+    _hub(
+        "rlhflow-deepseek",
+        "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data",
+        "rlhflow",
+        LLAMA_8B,
+        f1=26.6,
+        source=_LESSONS,
+    ),
+    _hub(
+        "eurus-stage1",
+        "PRIME-RL/EurusPRM-Stage1",
+        "implicit",
+        QWEN_7B,
+        f1=31.2,
+        source=_LESSONS,
+        models=2,
+        licence=_APACHE,
+    ),
+    _hub(
+        "eurus",
+        "PRIME-RL/EurusPRM-Stage2",
+        "implicit",
+        QWEN_7B,
+        f1=31.3,
+        source=_LESSONS,
+        models=2,
+        licence=_APACHE,
+    ),
+    _hub("pure", "jinachris/PURE-PRM-7B", "pure", QWEN_7B, f1=57.5, source=_PURE),
+    _hub("versa", "UW-Madison-Lee-Lab/VersaPRM", "versaprm", LLAMA_8B),
+    _hub("llama-prm800k", "UW-Madison-Lee-Lab/Llama-PRM800K", "versaprm", LLAMA_8B),
+    _hub("versa-qwen-prm800k", "UW-Madison-Lee-Lab/Qwen-PRM800K", "versaprm", QWEN_7B),
+    _hub("reasoneval-7b", "GAIR/ReasonEval-7B", "reasoneval", MISTRAL_7B),
+    _hub("reasoneval-34b", "GAIR/ReasonEval-34B", "reasoneval-34b", LLEMMA_34B, licence="llama2"),
+    _hub("actprm", "sail/ActPRM", "actprm", QWEN_7B, f1=75.0, source=_ACTPRM),
+    _hub("actprm-x", "sail/ActPRM-X", "actprm", QWEN_7B, f1=76.0, source=_ACTPRM, licence=_APACHE),
+    _hub("thinkprm-1.5b", "launch/ThinkPRM-1.5B", "thinkprm", QWEN_1_5B_UNTIED, models=1, licence=_APACHE),
+    _hub("thinkprm-7b", "launch/ThinkPRM-7B", "thinkprm", QWEN_7B, models=1),
+    _hub("thinkprm-14b", "launch/ThinkPRM-14B", "thinkprm", QWEN_14B, models=1, licence=_APACHE),
+    _hub(
+        "genprm-1.5b", "GenPRM/GenPRM-1.5B", "genprm", QWEN_1_5B_UNTIED, f1=63.4, source=_GENPRM_8, models=1
+    ),
+    _hub("genprm-7b", "GenPRM/GenPRM-7B", "genprm", QWEN_7B, f1=75.2, source=_GENPRM, models=1),
+    _hub("genprm-32b", "GenPRM/GenPRM-32B", "genprm", QWEN_32B, f1=77.6, source=_GENPRM, models=1),
+    _hub("r-prm-sft", "kevinpro/R-PRM-7B-SFT", "r-prm", QWEN_7B, f1=65.2, source=_RPRM, models=1),
+    _hub(
+        "r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, f1=70.4, source=_RPRM, models=1, licence=_APACHE
+    ),
+)
+
+PUBLISHED: Mapping[str, Published] = {checkpoint.name: checkpoint for checkpoint in _PUBLISHED}
+"""Published checkpoints by short name."""
+
+_BY_HUB_NAME = {checkpoint.hub: checkpoint for checkpoint in _PUBLISHED}
+
+
+def hub_names(family: str) -> tuple[str, ...]:
+    """Hub names of the published checkpoints of a family."""
+    return tuple(checkpoint.hub for checkpoint in _PUBLISHED if checkpoint.family == family)
+
+
+def find_published(name: str) -> Published | None:
+    """The published checkpoint of a short name or hub name; None for any other name and for a folder of that name."""
+    checkpoint = PUBLISHED.get(name) or _BY_HUB_NAME.get(name)
+    return None if checkpoint is None or Path(name).is_dir() else checkpoint
+
+
+def full_name(name: str) -> str:
+    """The hub name that a short name stands for; any other name, and a folder of that name, as it is."""
+    checkpoint = find_published(name)
+    return name if checkpoint is None else checkpoint.hub
+
+
+def nearest_names(name: str, others: Iterable[str] = ()) -> list[str]:
+    """Known names near one that could not be loaded, the nearest first, at most three; none for a name that is known.
+
+    Args:
+        name: what was asked for.
+        others: known names beside the short names and hub names here.
+    """
+    if find_published(name) is not None:
+        return []
+    folded = {known.lower(): known for known in [*others, *PUBLISHED]}
+    folded |= {checkpoint.hub.lower(): checkpoint.hub for checkpoint in _PUBLISHED}
+    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.7)
+    return [folded[known] for known in near]
+
+
+def table() -> Table:
+    """The published checkpoints, highest ProcessBench F1 first; the note lists the sources of the figures by number."""
+    ranked = sorted(_PUBLISHED, key=lambda checkpoint: -(checkpoint.processbench or 0))
+    sources = dict.fromkeys(checkpoint.source for checkpoint in ranked if checkpoint.source)
+    numbers = {source: str(number) for number, source in enumerate(sources, 1)}
+    return Table(
+        title="Published PRMs",
+        columns=("name", "on the hub", "parameters", "bfloat16", "licence", "ProcessBench F1", "source"),
+        rows=tuple(
+            (
+                checkpoint.name,
+                checkpoint.hub,
+                f"{checkpoint.parameters / 1e9:.1f}B",
+                f"{checkpoint.memory:.1f} GB",
+                checkpoint.licence or ABSENT,
+                ABSENT if checkpoint.processbench is None else f"{checkpoint.processbench:.1f}",
+                numbers.get(checkpoint.source or "", ABSENT),
+            )
+            for checkpoint in ranked
+        ),
+        align=("left", "left", "right", "right", "left", "right", "right"),
+        note="Sources: " + "; ".join(f"({number}) {source}" for source, number in numbers.items()) + ".",
+    )
+
 
 _BOXED = r"within \boxed{}."
 _QWEN_SYSTEM = "Please reason step by step, and put your final answer " + _BOXED

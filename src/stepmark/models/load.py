@@ -11,13 +11,13 @@ from pydantic import Field
 
 from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.grading import Grader
 from stepmark.models.identity import CheckpointFiles, identity_of, named
 from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
-from stepmark.models.published import find_published, full_name
 from stepmark.models.spec import spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked

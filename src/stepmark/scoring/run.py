@@ -367,10 +367,7 @@ def _load(
 ) -> tuple[PRM, PRM | None]:
     """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
     if cluster is None or cluster.ray is None:
-        return (
-            prm.load() if isinstance(prm, Lazy) else prm,
-            None if orm is None else orm.load(),
-        )
+        return (prm.load() if isinstance(prm, Lazy) else prm, None if orm is None else orm.load())
     from stepmark.batching.cluster import Build
     from stepmark.scoring.workers import BUILD, SpreadPRM
 

@@ -171,8 +171,8 @@ class CachedBackend:
     incremental = True
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
+        from stepmark.models.encoding import mark_token
         from stepmark.models.local import HeadPRM, ImplicitPRM
-        from stepmark.models.marks import mark_token
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
@@ -249,8 +249,7 @@ class CachedBackend:
         """Token ids, with their marks where steps would be read."""
         import numpy as np
 
-        from stepmark.models.encoding import Encoded
-        from stepmark.models.marks import marked
+        from stepmark.models.encoding import Encoded, marked
 
         if self._head is None:
             raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")

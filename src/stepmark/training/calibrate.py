@@ -11,8 +11,7 @@ from pathlib import Path
 
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
-from stepmark.models.calibration import store_calibration
-from stepmark.models.spec import Readout, ScoringSpec
+from stepmark.models.spec import Readout, ScoringSpec, store_calibration
 from stepmark.training.measure import Graded, solutions_of
 
 

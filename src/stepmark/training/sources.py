@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepmark.errors import UsageError
-from stepmark.models.fetching import fetch
+from stepmark.models.files import fetch
 from stepmark.records import Refusal
 from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading

@@ -18,6 +18,7 @@ try:
     import torch
 
     from stepmark.models.backbone import (
+        bound_kernels,
         checked_config,
         compute_device,
         load_network,
@@ -25,7 +26,6 @@ try:
     )
     from stepmark.models.checkpoint import merge_adapter
     from stepmark.models.files import present, read_object
-    from stepmark.models.kernels import bound_kernels
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
     from stepmark.models.policies.prompt_cache import Begun, PromptCache, spread, why_not
 except ModuleNotFoundError:
