@@ -22,6 +22,7 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
+from stepmark.models.backbone import token_limit
 from stepmark.models.prm import Ledger
 from stepmark.models.tree import Chunk, Ints, PackedTree, chunks, common_prefix, pack
 
@@ -77,6 +78,11 @@ class Engine:
     def vocabulary(self) -> int:
         """Tokens that the network has."""
         return int(self.backbone.config.vocab_size)
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens that the network reads at most; see `backbone.token_limit`."""
+        return token_limit(self.backbone.config)
 
     def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
         """See `Backbone.forward`."""

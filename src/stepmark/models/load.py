@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -18,13 +18,12 @@ from stepmark.models.identity import CheckpointFiles, identity_of, named
 from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
-from stepmark.models.spec import spec_key
+from stepmark.models.spec import LogRatioHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
 if TYPE_CHECKING:
-    from stepmark.models.generative import Settings
-    from stepmark.models.policies import Dtype
+    from stepmark.models.encoding import Encoder
     from stepmark.models.spec import ScoringSpec
 
 
@@ -87,23 +86,8 @@ def load_prm(
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
-    return _found(
-        _Settings(
-            name=name_or_path,
-            family=family,
-            neutral=neutral,
-            dtype=dtype,
-            device=device,
-            truncate=truncate,
-            token_budget=token_budget,
-            reference=reference,
-            model=model,
-            tokenizer=tokenizer,
-            outcome=outcome,
-            samples=samples,
-            seed=seed,
-        )
-    ).load()
+    arguments: dict[str, Any] = dict(locals())
+    return _find(_Settings(name=arguments.pop("name_or_path"), **arguments)).load()
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
@@ -143,7 +127,7 @@ def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
     Raises:
         StepmarkError: whatever `load_prm` raises.
     """
-    return _found(_Settings(name=name_or_path, **settings)).identity()
+    return _find(_Settings(name=name_or_path, **settings)).identity()
 
 
 def is_factory(name: str) -> bool:
@@ -267,52 +251,37 @@ class _Settings:
     seed: int = 0
 
 
-class _Found(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
     """A PRM that is found and not loaded yet."""
 
-    def identity(self) -> str:
-        """What `PRM.identity` will be."""
-
-    def load(self) -> PRM:
-        """The PRM."""
+    identity: Callable[[], str]
+    """Gives what `PRM.identity` will be."""
+    load: Callable[[], PRM]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Made:
+def _made(prm: PRM) -> _Found:
     """A PRM that costs nothing to load: on a server, or made by a user's function."""
-
-    prm: PRM
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        return identity_of(self.prm)
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        return self.prm
+    return _Found(identity=lambda: identity_of(prm), load=lambda: prm)
 
 
-def _found(given: _Settings) -> _Found:
+def _find(given: _Settings) -> _Found:
     """The PRM that the settings name; see `load_prm`, also for what it raises."""
     if not given.name.strip():
         raise UsageError(
             "expected a PRM (default, a short name, a folder, a hub name, an address or package.module:factory), found an empty text"
         )
     # The hub's full name stands in outputs and manifests.
-    given = replace(
-        given,
-        name=full_name(given.name),
-        tokenizer=None if given.tokenizer is None else full_name(given.tokenizer),
-    )
+    tokenizer = None if given.tokenizer is None else full_name(given.tokenizer)
+    given = replace(given, name=full_name(given.name), tokenizer=tokenizer)
     about = {key: value for key, value in asdict(given).items() if key not in ("name", "outcome")}
-    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=given.tokenizer))
+    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=tokenizer))
     if is_factory(given.name):
-        return _Made(prm=prm_of(given.name, NAMES))
-    served = is_server(given.name)
-    if writes_critiques(given.name, family=given.family, tokenizer=given.tokenizer):
+        return _made(prm_of(given.name, NAMES))
+    if writes_critiques(given.name, family=given.family, tokenizer=tokenizer):
         return _critic(given)
-    if served and given.tokenizer is None:
-        return _Made(prm=_remote(given.name, given.model, outcome=given.outcome))
+    if is_server(given.name) and tokenizer is None:
+        return _made(_remote(given.name, given.model, outcome=given.outcome))
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -321,67 +290,45 @@ def _found(given: _Settings) -> _Found:
         raise MissingExtraError(
             f"reading a checkpoint needs torch and transformers: pip install 'stepmark[{extra}]'"
         ) from error
-    return _Made(prm=_served(given, given.tokenizer)) if given.tokenizer is not None else _local(given)
-
-
-def _critic_of(name: str, seed: int) -> Settings | str:
-    """The family of a published generative PRM, or the critic that a checkpoint of our own says it is."""
-    from stepmark.models.generative import critic_spec_of
-
-    published = find_published(name)
-    if published is not None:
-        return published.family
-    folder = local_folder(name)
-    found = None if folder is None else critic_spec_of(folder)
-    assert found is not None
-    return replace(found.settings, seed=seed)
+    return _checkpoint(given) if tokenizer is None else _made(_served(given, tokenizer))
 
 
 def _critic(given: _Settings) -> _Found:
     """A generative PRM, on a server or of a checkpoint."""
-    from stepmark.models.generative import critic_settings, generative_prm
+    from stepmark.models.generative import Settings, critic_identity, critic_settings, critic_spec_of
+    from stepmark.models.generative import generative_prm as prm
+    from stepmark.models.policies import policy_identity
 
-    family = (
-        _critic_of(given.name if given.tokenizer is None else given.tokenizer, given.seed)
-        if given.family is None
-        else given.family
-    )
+    family: str | Settings | None = given.family
+    if family is None:
+        place = given.name if given.tokenizer is None else given.tokenizer
+        published = find_published(place)
+        if published is not None:
+            family = published.family
+        else:  # a critic that stepmark trained says which it is
+            folder = local_folder(place)
+            spec = None if folder is None else critic_spec_of(folder)
+            assert spec is not None
+            family = replace(spec.settings, seed=given.seed)
     settings = critic_settings(family, samples=given.samples, seed=given.seed)
-    if not is_server(given.name):
-        return _Critic(name=given.name, settings=settings, dtype=given.dtype, device=given.device)
-    from stepmark.models.policies.openai import OpenAIPolicy
-    from stepmark.models.policies.transport import key_variable
+    if is_server(given.name):
+        from stepmark.models.policies.openai import OpenAIPolicy
+        from stepmark.models.policies.transport import key_variable
 
-    served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key_variable())
-    return _Made(prm=generative_prm(settings, served))
+        key = key_variable()
+        served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key)
+        return _made(prm(settings, served))
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Critic:
-    """A generative PRM of a checkpoint."""
-
-    name: str
-    settings: Settings
-    dtype: Dtype
-    device: str
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        from stepmark.models.generative import critic_identity
-        from stepmark.models.policies import policy_identity
-
-        return critic_identity(
-            policy_identity(self.name, dtype=self.dtype, device=self.device), self.settings
-        )
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        from stepmark.models.generative import generative_prm
+    def load() -> PRM:
         from stepmark.models.policies.local import LocalPolicy
 
-        return generative_prm(
-            self.settings, LocalPolicy.load(self.name, dtype=self.dtype, device=self.device)
-        )
+        return prm(settings, LocalPolicy.load(given.name, dtype=given.dtype, device=given.device))
+
+    def identity() -> str:
+        policy = policy_identity(given.name, dtype=given.dtype, device=given.device)
+        return critic_identity(policy, settings)
+
+    return _Found(identity=identity, load=load)
 
 
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
@@ -391,14 +338,14 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     from stepmark.models.remote.client import Client
     from stepmark.models.remote.prm import RemotePRM
 
-    # Another server than stepmark's is not asked for long; a server that says that it is loading is waited for.
+    # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
     with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
         try:
             listing = asking.listing()
         except UnreachableError:
             raise
         except BackendError as error:
-            found = str(error)
+            reason = str(error)
         else:
             if listing.prms and outcome:
                 raise UsageError(
@@ -406,36 +353,24 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
                 )
             if listing.prms:
                 return RemotePRM(Client(address, model=model))
-            found = (
-                f"it serves {', '.join(map(repr, listing.others)) or 'no model'}, and no PRM of stepmark's"
-            )
+            others = ", ".join(map(repr, listing.others)) or "no model"
+            reason = f"it serves {others}, and no PRM of stepmark's"
     raise UsageError(
-        f"{address} does not answer as a stepmark server ({found}); token ids are sent to any other server, so its tokenizer is "
+        f"{address} does not answer as a stepmark server ({reason}); token ids are sent to any other server, so its tokenizer is "
         "needed here: name the checkpoint's folder or hub name with `tokenizer`"
     )
 
 
 def _served(given: _Settings, tokenizer: str) -> PRM:
+    """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.detect import spec_of
-    from stepmark.models.encoding import Encoder
     from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     folder = find_checkpoint(tokenizer)
     files = CheckpointFiles(folder, weights=False)
-    spec = spec_of(folder, tokenizer, given.family)
-    _refuse_neutral(spec, given.name, given.neutral)
-    if given.outcome:
-        spec = replace(spec, outcome_only=True, aggregate="last")
-    encoder = Encoder(
-        load_tokenizer(folder),
-        spec.layout,
-        max_tokens=spec.max_tokens or token_limit(load_config(folder)),
-        truncate=given.truncate,
-        outcome_only=spec.outcome_only,
-    )
-    encoder.check()
+    spec = _spec(given, folder, tokenizer)
+    encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))
     return PoolingPRM(
         given.name,
         spec,
@@ -449,27 +384,48 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     )
 
 
-def _local(given: _Settings) -> _Checkpoint:
-    """How a checkpoint is read; nothing of its weights is read here."""
-    from stepmark.models.backbone import compute_device
+def _spec(given: _Settings, folder: Path, name: str) -> ScoringSpec:
+    """How a checkpoint is read, by its own spec or family and by the settings."""
     from stepmark.models.detect import spec_of
-    from stepmark.models.spec import LogRatioHead
 
-    place = compute_device(given.device)
-    name, folder = given.name, folder_of(given.name)
-    # Noted before anything is read: what was loaded is then known by these files.
-    files = [CheckpointFiles(folder)]
     spec = spec_of(folder, name, given.family)
-    _refuse_neutral(spec, name, given.neutral)
-    head = spec.readout.head
-    if given.outcome:
-        if isinstance(head, LogRatioHead) and head.per_step:
-            raise UsageError(
-                f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
-                "whole; read the outcome with `family` implicit, whose last score is the sum of them all"
-            )
-        spec = replace(spec, outcome_only=True, aggregate="last")
-    reference = None
+    if spec.readout.neutral is None:
+        why = f"{given.name} is read as {spec.family}, which has no neutral class: leave it out"
+        refuse_idle({"neutral": given.neutral}, {"neutral": why})
+    if not given.outcome:
+        return spec
+    if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:
+        raise UsageError(
+            f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
+            "whole; read the outcome with `family` implicit, whose last score is the sum of them all"
+        )
+    return replace(spec, outcome_only=True, aggregate="last")
+
+
+def _encoder(given: _Settings, spec: ScoringSpec, tokenizer: Any, limit: int | None) -> Encoder:
+    from stepmark.models.encoding import Encoder
+
+    encoder = Encoder(
+        tokenizer,
+        spec.layout,
+        max_tokens=spec.max_tokens or limit,
+        truncate=given.truncate,
+        outcome_only=spec.outcome_only,
+    )
+    encoder.check()
+    return encoder
+
+
+def _checkpoint(given: _Settings) -> _Found:
+    """A PRM of a checkpoint. Nothing of its weights is read before `load`."""
+    from stepmark.models.backbone import compute_device
+
+    device = compute_device(given.device)
+    name, folder = given.name, folder_of(given.name)
+    # Noted before anything is read: these files identify what is loaded.
+    files = [CheckpointFiles(folder)]
+    spec = _spec(given, folder, name)
+    head, reference = spec.readout.head, None
     if isinstance(head, LogRatioHead):
         other = given.reference or head.reference
         if other is None:
@@ -478,105 +434,59 @@ def _local(given: _Settings) -> _Checkpoint:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"`reference` is for implicit PRMs; {name} is read as {spec.family}")
-    return _Checkpoint(
-        given=given,
-        folder=folder,
-        reference=reference,
-        files=tuple(files),
-        spec=spec,
-        device=place,
-        dtype=_dtype(given.dtype, place, _base(folder)[1]),
-    )
+    dtype = _dtype(given.dtype, device, _base(folder)[1])
 
+    def identity() -> str:
+        prints = [some.fingerprint() for some in files]
+        return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype))
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Checkpoint:
-    """A PRM of a checkpoint, and how it is read."""
-
-    given: _Settings
-    folder: Path
-    reference: Path | None
-    """The folder of an implicit PRM's reference model."""
-    files: tuple[CheckpointFiles, ...]
-    """The checkpoint's, then the reference's."""
-    spec: ScoringSpec
-    device: str
-    dtype: Any
-    """A torch dtype."""
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        return named(
-            self.given.name,
-            [files.fingerprint() for files in self.files],
-            spec_key(self.spec),
-            self.given.neutral,
-            self.given.truncate,
-            str(self.dtype),
-        )
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        from stepmark.models.backbone import token_limit
-        from stepmark.models.encoding import Encoder
+    def load() -> PRM:
         from stepmark.models.engine import Engine
         from stepmark.models.heads import build_head, output_rows
         from stepmark.models.local import HeadPRM, ImplicitPRM
         from stepmark.models.prm import Ledger
 
-        name, spec, place = self.given.name, self.spec, self.device
-        budget = self.given.token_budget or (2048 if place == "cpu" else 16384)
-        backbone, tokens, source, extra = _assemble(self.folder, self.dtype, place, spec)
-        encoder = Encoder(
-            tokens,
-            spec.layout,
-            max_tokens=spec.max_tokens or token_limit(backbone.config),
-            truncate=self.given.truncate,
-            outcome_only=spec.outcome_only,
-        )
-        encoder.check()
-        engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
-        if self.reference is None:
-            head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
+        budget = given.token_budget or (2048 if device == "cpu" else 16384)
+
+        def assembled(folder: Path) -> tuple[Engine, Any, Any, Mapping[str, Any]]:
+            backbone, tokenizer, source, extra = _assemble(folder, dtype, device, spec)
+            engine = Engine(backbone, device=device, token_budget=budget, ledger=Ledger())
+            return engine, tokenizer, source, extra
+
+        engine, tokens, source, extra = assembled(folder)
+        if reference is None:
             return HeadPRM(
                 name=name,
                 spec=spec,
-                encoder=encoder,
+                encoder=_encoder(given, spec, tokens, engine.token_limit),
                 engine=engine,
-                head=head,
-                neutral=self.given.neutral,
-                identity=self.identity,
+                head=build_head(head, source, extra, engine.backbone, tokens, device),
+                neutral=given.neutral,
+                identity=identity,
             )
-        # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
-        their_backbone, their_tokens, their_source, their_extra = _assemble(
-            self.reference, self.dtype, place, spec
-        )
+        # In another precision than the policy's the log-ratio would hold the rounding of one of the two. The reference reads the same
+        # tokens; its cost is not the solution's, so it keeps a ledger of its own.
+        theirs, their_tokens, their_source, their_extra = assembled(reference)
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
-                f"the reference {self.reference} has another vocabulary than {name}; their tokens cannot be compared"
+                f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
             )
-        if spec.max_tokens is None:
-            limits = (token_limit(backbone.config), token_limit(their_backbone.config))
-            encoder.max_tokens = min((limit for limit in limits if limit is not None), default=None)
-        # The reference reads the same tokens; its cost is not the solution's, so it keeps a ledger of its own.
-        their_engine = Engine(their_backbone, device=place, token_budget=budget, ledger=Ledger())
+        limits = [limit for limit in (engine.token_limit, theirs.token_limit) if limit is not None]
+        pairs = ((engine, source, extra), (theirs, their_source, their_extra))
+        policy, other = (
+            (one, output_rows(tensors, one.backbone, beside).to(device, one.backbone.dtype))
+            for one, tensors, beside in pairs
+        )
         return ImplicitPRM(
             name=name,
             spec=spec,
-            encoder=encoder,
-            policy=(engine, output_rows(source, backbone, extra).to(place, backbone.dtype)),
-            reference=(
-                their_engine,
-                output_rows(their_source, their_backbone, their_extra).to(place, their_backbone.dtype),
-            ),
-            identity=self.identity,
+            encoder=_encoder(given, spec, tokens, min(limits, default=None)),
+            policy=policy,
+            reference=other,
+            identity=identity,
         )
 
-
-def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
-    if spec.readout.neutral is None:
-        why = f"{name} is read as {spec.family}, which has no neutral class: leave it out"
-        refuse_idle({"neutral": neutral}, {"neutral": why})
+    return _Found(identity=identity, load=load)
 
 
 def _base(folder: Path) -> tuple[Path, bool]:
