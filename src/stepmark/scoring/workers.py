@@ -1,120 +1,74 @@
-"""Grading on a cluster: what a worker builds and answers with, and the PRM that stands here for all of theirs."""
+"""Grading on a cluster: what each worker builds, and the PRM that stands for all of theirs."""
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, Protocol, cast, final, get_args
+from typing import Literal, Protocol, cast, final, get_args
 
 from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError
 from stepmark.models.grading import Grader
 from stepmark.models.identity import identity_of
-from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.models.prm import Ledger, repr_of
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 BUILD = "stepmark.scoring.workers:build"
 """`build`, as `batching.cluster.Build` names it."""
 
 
-def build(
-    *,
-    prm: str,
-    family: str | None = None,
-    neutral: Literal["positive", "negative"] = "positive",
-    dtype: str = "auto",
-    device: str = "auto",
-    truncate: bool = False,
-    token_budget: int | None = None,
-    reference: str | None = None,
-    model: str | None = None,
-    tokenizer: str | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    orm: str | None = None,
-) -> Built:
+def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}") -> Built:
     """A PRM, and an outcome model beside it where one is named, that answer `ScoreSolution`.
 
     Args:
-        prm: as `models.load.load_prm` takes it, as is all below but `orm`.
-        family, neutral, dtype, device, truncate, token_budget, reference, model, tokenizer, samples, seed: see `load_prm`.
-        orm: the outcome model; None for none.
+        prm, orm: as `models.load.load_prm` takes them.
+        prm_arguments, orm_arguments: their other arguments, as JSON.
 
     Raises:
         StepmarkError: whatever `load_prm` raises.
     """
-    from stepmark.models.load import idle_settings, load_prm, read_by
+    from stepmark.models.load import load_prm
 
-    shared: dict[str, Any] = {
-        "dtype": dtype,
-        "device": device,
-        "truncate": truncate,
-        "token_budget": token_budget,
-    }
-    of_orm: dict[str, Any] = {} if orm is None else read_by(orm, shared)
-    idle = idle_settings(prm, family=family, tokenizer=tokenizer)
-    prms = {
-        "prm": load_prm(
-            prm,
-            **{name: value for name, value in shared.items() if name not in idle or name not in of_orm},
-            family=family,
-            neutral=neutral,
-            reference=reference,
-            model=model,
-            tokenizer=tokenizer,
-            samples=samples,
-            seed=seed,
-        )
-    }
+    prms = {"prm": load_prm(prm, **json.loads(prm_arguments))}
     if orm is not None:
-        prms["orm"] = load_prm(orm, outcome=True, **of_orm)
-    identity = " and ".join(identity_of(one) for one in prms.values())
+        prms["orm"] = load_prm(orm, **json.loads(orm_arguments))
+    facts: dict[str, Fact] = {}
+    for which, model in prms.items():
+        facts |= {
+            f"{which}.name": model.name,
+            f"{which}.identity": identity_of(model),
+            f"{which}.score_kind": model.score_kind,
+            f"{which}.aggregate": model.default_aggregate,
+            f"{which}.threshold": model.default_threshold,
+        }
+
+    def answer(requests: Sequence[ScoreSolution], ready: Ready) -> list[Reply]:
+        replies: dict[int, Reply] = {}
+        for which, model in prms.items():
+            places = [place for place, request in enumerate(requests) if request.model == which]
+            results = model.score_many((requests[place].solution for place in places), keep_going=True)
+            for place, result in zip(places, results, strict=False):
+                replies[place] = result.error if isinstance(result, Refusal) else result
+                ready(place, replies[place])
+        if len(replies) < len(requests):
+            raise BackendError(
+                f"{len(requests) - len(replies)} of {len(requests)} solutions got no result; what a PRM did not score has no score"
+            )
+        return [replies[place] for place in range(len(requests))]
+
+    identity = " and ".join(identity_of(model) for model in prms.values())
     return Built(
-        answerers={ScoreSolution: Answerer(identity=identity, answer=lambda *asked: _answer(prms, *asked))},
-        facts={name: value for which, one in prms.items() for name, value in _facts(which, one).items()},
-        counters=lambda: spent(prms),
+        answerers={ScoreSolution: Answerer(identity=identity, answer=answer)},
+        facts=facts,
+        counters=lambda: {
+            f"{which}.{field.name}": getattr(model.ledger, field.name)
+            for which, model in prms.items()
+            for field in fields(Ledger)
+        },
     )
-
-
-def spent(prms: Mapping[str, PRM]) -> dict[str, int]:
-    """The ledgers of some PRMs, flat: `{"prm.tokens_in": …}`."""
-    return {
-        f"{which}.{field.name}": getattr(one.ledger, field.name)
-        for which, one in prms.items()
-        for field in fields(Ledger)
-    }
-
-
-def ledger_of(counters: Mapping[str, int], which: str) -> Ledger:
-    """A ledger from what `spent` gave, of one worker or added up over several."""
-    return Ledger(**{field.name: counters.get(f"{which}.{field.name}", 0) for field in fields(Ledger)})
-
-
-def _facts(which: str, prm: PRM) -> dict[str, Fact]:
-    return {
-        f"{which}.name": prm.name,
-        f"{which}.identity": identity_of(prm),
-        f"{which}.score_kind": prm.score_kind,
-        f"{which}.aggregate": prm.default_aggregate,
-        f"{which}.threshold": prm.default_threshold,
-    }
-
-
-def _answer(prms: Mapping[str, PRM], requests: Sequence[ScoreSolution], ready: Ready) -> list[Reply]:
-    replies: dict[int, Reply] = {}
-    for which, prm in prms.items():
-        places = [place for place, request in enumerate(requests) if request.model == which]
-        results = prm.score_many((requests[place].solution for place in places), keep_going=True)
-        for place, result in zip(places, results, strict=False):
-            replies[place] = result.error if isinstance(result, Refusal) else result
-            ready(place, replies[place])
-    if len(replies) < len(requests):
-        raise BackendError(
-            f"{len(requests) - len(replies)} of {len(requests)} solutions got no result; what a PRM did not score has no score"
-        )
-    return [replies[place] for place in range(len(requests))]
 
 
 class Workers(Protocol):
@@ -134,14 +88,15 @@ class Workers(Protocol):
 
 @final
 class SpreadPRM(Grader):
-    """A PRM (see `models.prm.PRM`) that has the workers of a cluster score, each with a PRM of its own.
+    """A PRM (see `models.prm.PRM`) whose solutions are scored by the workers of a cluster, each with a PRM of its own.
 
-    Only what keeps them busy is read ahead and held here. Neighbours of one problem are scored by one worker together.
+    Only what keeps them busy is read ahead. Neighbours of one problem are scored by one worker together. Its name, identity, kind of
+    scores, aggregate and threshold are those of the workers' PRMs, which are all equal.
 
     Args:
-        workers: who scores; made with `BUILD`.
+        workers: built with `BUILD`.
         which: the PRM, or the outcome model.
-        expected: solutions that will come, about; None where that is not known.
+        expected: about how many solutions will come; None where that is not known.
     """
 
     def __init__(
@@ -151,27 +106,25 @@ class SpreadPRM(Grader):
         self._which: Literal["prm", "orm"] = which
         self._expected = expected
         facts = workers.facts
-        self.name = str(facts[f"{which}.name"])
-        """Of the workers' own."""
-        self.identity = str(facts[f"{which}.identity"])
-        """Of the workers' own, which are all equal."""
+        self.name, self.identity, self.default_aggregate = (
+            str(facts[f"{which}.{fact}"]) for fact in ("name", "identity", "aggregate")
+        )
         assert facts[f"{which}.score_kind"] in get_args(ScoreKind)
         self.score_kind = cast(ScoreKind, facts[f"{which}.score_kind"])
-        """Of the workers' own."""
-        self.default_aggregate = str(facts[f"{which}.aggregate"])
-        """Of the workers' own."""
         threshold = facts[f"{which}.threshold"]
         assert threshold is None or isinstance(threshold, int | float)
         self.default_threshold: float | None = threshold
-        """Of the workers' own."""
 
     def __repr__(self) -> str:
         return repr_of(self)
 
     @property
     def ledger(self) -> Ledger:
-        """What all workers have spent, added up; of one that died, what it had told."""
-        return ledger_of(self._workers.counters, self._which)
+        """The sum over all workers; of one that died, its last report."""
+        counters = self._workers.counters
+        return Ledger(
+            **{field.name: counters.get(f"{self._which}.{field.name}", 0) for field in fields(Ledger)}
+        )
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
