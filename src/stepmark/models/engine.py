@@ -272,19 +272,14 @@ class KeyValuePool:
         return found
 
     def _empty(self, like: Tensor) -> Tensor:
-        return like.new_empty(like.shape[1], self._room, like.shape[3])
+        return like.new_empty(like.shape[-3], self._room, like.shape[-1])
 
     def _grow(self, room: int) -> None:
         before, self._room = self._room, room
         for layer, pair in self._layers.items():
-            grown = tuple(self._grown(t, before, room) for t in pair)
-            self._layers[layer] = (grown[0], grown[1])
-
-    @staticmethod
-    def _grown(tensor: Tensor, before: int, room: int) -> Tensor:
-        grown = tensor.new_empty(tensor.shape[0], room, tensor.shape[2])
-        grown[:, :before] = tensor[:, :before]
-        return grown
+            key, value = self._layers[layer] = (self._empty(pair[0]), self._empty(pair[1]))
+            for tensor, old in zip((key, value), pair, strict=True):
+                tensor[:, :before] = old
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -207,13 +207,11 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 class GenerativePRM(Grader):
     """A critic and the policy that writes for it; a `models.prm.PRM`.
 
-    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request
-    (`Write.first`), asked once and shared. So the score of a step depends on its prefix, the settings and the
-    seed, and not on what else is scored.
+    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Write.first`), asked once
+    and shared. So the score of a step depends on its prefix, the settings and the seed, and not on what else is scored.
 
-    The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that
-    gave none are left out and counted in `without_verdict`; a step without any is an `InputError` that names
-    the step, never a number.
+    The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that gave none are left out and
+    counted in `without_verdict`; a step without any is an `InputError` that names the step, never a number.
 
     The ledger counts solutions, steps and the tokens written (replayed critiques are free).
 
@@ -247,8 +245,8 @@ class GenerativePRM(Grader):
 
     def __repr__(self) -> str:
         kind = type(self.critic)
-        family = next((name for name, one in GENERATIVE.items() if one.settings is kind), kind.__name__)
-        return repr_of(self, family=family, place={"policy": self._policy})
+        names = [name for name, family in GENERATIVE.items() if family.settings is kind]
+        return repr_of(self, family=next(iter(names), kind.__name__), place={"policy": self._policy})
 
     @property
     def name(self) -> str:

@@ -1,14 +1,12 @@
 """A policy behind an OpenAI-compatible server: vLLM, SGLang, llama.cpp, or the real one.
 
-Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a prefill as a last assistant
-message with `continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take
-that request, close the turn and answer afresh, which gives plausible nonsense; so before the first such
-request the server is examined (`check_continuation`).
+Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a prefill as a last assistant message with
+`continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take that request, close the turn and answer
+afresh, which gives plausible nonsense; so before the first such request the server is examined (`check_continuation`).
 
-With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and
-tokenised here instead, exactly as `LocalPolicy` does it, and sent as token ids. This is the surer way: a
-server renders a last assistant message as its template likes, which for some models drops white space or
-lacks what the template puts before a fresh reply (a "<think>" line).
+With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and tokenised here instead, exactly
+as `LocalPolicy` does it, and sent as token ids. This is the surer way: a server renders a last assistant message as its template likes,
+which for some models drops white space or lacks what the template puts before a fresh reply (a "<think>" line).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, final
@@ -38,6 +36,8 @@ _TOO_LONG = re.compile(
     r"context (length|window|size)|maximum.{0,40}tokens|too (long|large|many tokens)|max_model_len", re.I
 )
 _PROBE = (Message(role="user", content="Count from 1 to 9, separated by commas."),)
+_ONE_TOKEN = {"max_tokens": 1, "temperature": 1.0}
+"""To read probabilities; temperature 1, because some servers give log-probabilities after the temperature."""
 _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
 
 
@@ -164,7 +164,7 @@ class OpenAIPolicy:
 
     def _each(
         self,
-        one: Callable[[Asked], Answered],
+        answer: Callable[[Asked], Answered],
         requests: Sequence[Asked],
         ready: Callable[[int, Any], None] | None,
     ) -> list[Answered | InputError]:
@@ -173,23 +173,22 @@ class OpenAIPolicy:
         failure: StepmarkError | None = None
         pool = ThreadPoolExecutor(self._concurrency)
         try:
-            futures = {pool.submit(one, request): index for index, request in enumerate(requests)}
+            futures = {pool.submit(answer, request): index for index, request in enumerate(requests)}
             for future in as_completed(futures):
-                if future.cancelled():
-                    continue
-                reply: Answered | InputError
+                index = futures[future]
                 try:
-                    reply = future.result()
+                    replies[index] = future.result()
                 except InputError as error:
-                    reply = error
+                    replies[index] = error
+                except CancelledError:
+                    continue
                 except StepmarkError as error:
                     failure = failure or error
                     for other in futures:
                         other.cancel()
                     continue
-                replies[futures[future]] = reply
                 if ready is not None:
-                    ready(futures[future], reply)
+                    ready(index, replies[index])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         if failure is not None:
@@ -204,27 +203,20 @@ class OpenAIPolicy:
                 "n": request.n - len(got),
                 "temperature": request.temperature,
                 "max_tokens": request.max_tokens,
+                **({"top_p": request.top_p} if request.top_p < 1 else {}),
+                **({} if request.top_k is None else {"top_k": request.top_k}),
+                **({"stop": list(request.stop)} if request.stop else {}),
+                **({"logprobs": True if path == _CHAT else 1} if self._logprobs else {}),
             }
-            if request.top_p < 1:
-                body["top_p"] = request.top_p
-            if request.top_k is not None:
-                body["top_k"] = request.top_k
-            if request.stop:
-                body["stop"] = list(request.stop)
             if self._send_seed:
                 body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
-            read = partial(_written_and_count, request.stop, path == _CHAT)
-            if self._logprobs:
-                wanted = body | {"logprobs": True if path == _CHAT else 1}
-                try:
-                    new, count = self._ask(path, wanted, read)
-                except BackendError as error:
-                    if "logprob" not in str(error).lower():
-                        raise
-                    self._logprobs = False
-                    continue
-            else:
-                new, count = self._ask(path, body, read)
+            try:
+                new, count = self._ask(path, body, partial(_written_and_count, request.stop, path == _CHAT))
+            except BackendError as error:
+                if not self._logprobs or "logprob" not in str(error).lower():
+                    raise
+                self._logprobs = False
+                continue
             with self._count:
                 self.tokens_written += count
             got.extend(new)
@@ -237,8 +229,7 @@ class OpenAIPolicy:
             if any(len(rest) > 1 for rest in rests):
                 return [self._echo_ids(shared, rest) for rest in rests]
             body["prompt"] = shared
-        # Temperature 1: some servers give log-probabilities after the temperature.
-        body |= {"max_tokens": 1, "temperature": 1.0}
+        body |= _ONE_TOKEN
         body |= {"logprobs": True, "top_logprobs": self._top} if path == _CHAT else {"logprobs": self._top}
         table = self._ask(path, body, lambda data: first_token_table(data, chat=path == _CHAT))
         if all(option in table for option in request.options):
@@ -250,15 +241,14 @@ class OpenAIPolicy:
     def _exactly(self, request: Choose, option: str) -> float:
         """The log-probability of an option from those of the prompt's own tokens."""
         path, body = self._address(request.prompt, request.prefill + option)
-        body |= {"max_tokens": 1, "temperature": 1.0}
-        body |= {"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1}
+        body |= _ONE_TOKEN | ({"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1})
         read = chat_prompt_logprobs if path == _CHAT else echoed_logprobs
         tokens, values = self._ask(path, body, read)
         return tail_logprob(tokens, values, option)
 
     def _echo_ids(self, shared: list[int], rest: list[int]) -> float:
-        body = self._completion_body(shared + rest) | {"echo": True, "logprobs": 1}
-        _, values = self._ask(_RAW, body | {"max_tokens": 1, "temperature": 1.0}, echoed_logprobs)
+        body = self._completion_body(shared + rest) | _ONE_TOKEN | {"echo": True, "logprobs": 1}
+        _, values = self._ask(_RAW, body, echoed_logprobs)
         ours = values[len(shared) : len(shared) + len(rest)]
         if len(values) != len(shared) + len(rest) or None in ours:
             raise BackendError(
@@ -375,12 +365,8 @@ def _count(counts: object, field: str) -> int | None:
 
 def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
     """The texts of one reply."""
-    choices = choices_of(data)
-    total, prompt, cached = (
-        usage_of(data, "completion_tokens"),
-        usage_of(data, "prompt_tokens"),
-        cached_of(data),
-    )
+    choices, total = choices_of(data), usage_of(data, "completion_tokens")
+    prompt, cached = usage_of(data, "prompt_tokens"), cached_of(data)
     texts = []
     for choice in choices:
         text, cut = cut_at_stop(_text(choice, chat=chat), stop)
