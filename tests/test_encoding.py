@@ -20,28 +20,10 @@ from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, DialogueLayout, PieceLayout, TextLayout
 from stepmark.records import Problem, Solution, Step
 
-TOKENIZERS = {
-    "qwen-prm": checkpoints.chatml_tokenizer,
-    "reasonflux-prm": checkpoints.chatml_tokenizer,
-    "skywork": checkpoints.bos_tokenizer,
-    "math-shepherd": checkpoints.sentencepiece_tokenizer,
-    "rlhflow": checkpoints.headers_tokenizer,
-    "implicit": checkpoints.chatml_tokenizer,
-    "implicit-per-step": checkpoints.chatml_tokenizer,
-    "token-classification": checkpoints.bos_tokenizer,
-    "pure": checkpoints.chatml_tokenizer,
-    "versaprm": checkpoints.headers_tokenizer,
-    "reasoneval": checkpoints.sentencepiece_tokenizer,
-    "reasoneval-34b": checkpoints.sentencepiece_tokenizer,
-    "actprm": checkpoints.chatml_tokenizer,
-    "three-class": checkpoints.headers_tokenizer,
-    "orm": checkpoints.chatml_tokenizer,
-}
-
 
 @cache
 def tokenizer_of(name: str):
-    return TOKENIZERS[name]()
+    return checkpoints.FAMILY_EXAMPLES[name].tokenizer()
 
 
 def encoder_of(name: str, **settings) -> Encoder:

@@ -243,7 +243,9 @@ def test_a_busy_server_is_asked_again(built, here, status):
 def test_a_server_that_stays_busy_is_given_up(built):
     with Server(lambda body: (503, b"busy")) as server:
         prm = client(server, built)
-        with pytest.raises(BackendError, match=r"/pooling: no usable answer in 4 attempts; the last: HTTP 503"):
+        with pytest.raises(
+            BackendError, match=r"/pooling: no usable answer in 4 attempts; the last: HTTP 503"
+        ):
             prm.score("p", ["s"])
         assert len(server.bodies) == 4
 
