@@ -92,18 +92,38 @@ _APACHE = "apache-2.0"
 _SKYWORK = "Skywork community"
 
 
-def _hub(
-    name: str,
-    hub: str,
-    family: str,
-    base: Base,
-    *,
-    f1: float | None = None,
-    source: str | None = None,
-    models: int = 0,
-    licence: str | None = None,
-) -> Published:
-    return Published(
+_ROWS: tuple[tuple[str, str, str, Base, int, str | None, float | None, str | None], ...] = (
+    # short name, hub name, family, base, whole language models, licence, ProcessBench F1, its source
+    ("qwen-7b", "Qwen/Qwen2.5-Math-PRM-7B", "qwen-prm", QWEN_7B, 0, "qwen", 73.5, _LESSONS),
+    ("qwen-72b", "Qwen/Qwen2.5-Math-PRM-72B", "qwen-prm", QWEN_72B, 0, "qwen", 78.3, _LESSONS),
+    ("qwen-7b-prm800k", "Qwen/Qwen2.5-Math-7B-PRM800K", "qwen-prm", QWEN_7B, 0, "qwen", 56.5, _LESSONS),
+    ("reasonflux-7b", "Gen-Verse/ReasonFlux-PRM-7B", "reasonflux-prm", QWEN_7B, 0, None, None, None),
+    ("skywork-1.5b", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B", "skywork", QWEN_1_5B, 0, _SKYWORK, 36.4, _LESSONS),
+    ("skywork-7b", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B", "skywork", QWEN_7B, 0, _SKYWORK, 42.1, _LESSONS),
+    ("math-shepherd", "peiyi9979/math-shepherd-mistral-7b-prm", "math-shepherd", MISTRAL_7B, 0, None, 31.5, _LESSONS),
+    ("rlhflow-mistral", "RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "rlhflow", LLAMA_8B, 0, None, 28.4, _LESSONS),
+    ("rlhflow-deepseek", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data", "rlhflow", LLAMA_8B, 0, None, 26.6, _LESSONS),
+    ("eurus-stage1", "PRIME-RL/EurusPRM-Stage1", "implicit", QWEN_7B, 2, _APACHE, 31.2, _LESSONS),
+    ("eurus", "PRIME-RL/EurusPRM-Stage2", "implicit", QWEN_7B, 2, _APACHE, 31.3, _LESSONS),
+    ("pure", "jinachris/PURE-PRM-7B", "pure", QWEN_7B, 0, None, 57.5, _PURE),
+    ("versa", "UW-Madison-Lee-Lab/VersaPRM", "versaprm", LLAMA_8B, 0, None, None, None),
+    ("llama-prm800k", "UW-Madison-Lee-Lab/Llama-PRM800K", "versaprm", LLAMA_8B, 0, None, None, None),
+    ("versa-qwen-prm800k", "UW-Madison-Lee-Lab/Qwen-PRM800K", "versaprm", QWEN_7B, 0, None, None, None),
+    ("reasoneval-7b", "GAIR/ReasonEval-7B", "reasoneval", MISTRAL_7B, 0, None, None, None),
+    ("reasoneval-34b", "GAIR/ReasonEval-34B", "reasoneval-34b", LLEMMA_34B, 0, "llama2", None, None),
+    ("actprm", "sail/ActPRM", "actprm", QWEN_7B, 0, None, 75.0, _ACTPRM),
+    ("actprm-x", "sail/ActPRM-X", "actprm", QWEN_7B, 0, _APACHE, 76.0, _ACTPRM),
+    ("thinkprm-1.5b", "launch/ThinkPRM-1.5B", "thinkprm", QWEN_1_5B_UNTIED, 1, _APACHE, None, None),
+    ("thinkprm-7b", "launch/ThinkPRM-7B", "thinkprm", QWEN_7B, 1, None, None, None),
+    ("thinkprm-14b", "launch/ThinkPRM-14B", "thinkprm", QWEN_14B, 1, _APACHE, None, None),
+    ("genprm-1.5b", "GenPRM/GenPRM-1.5B", "genprm", QWEN_1_5B_UNTIED, 1, None, 63.4, _GENPRM_8),
+    ("genprm-7b", "GenPRM/GenPRM-7B", "genprm", QWEN_7B, 1, None, 75.2, _GENPRM),
+    ("genprm-32b", "GenPRM/GenPRM-32B", "genprm", QWEN_32B, 1, None, 77.6, _GENPRM),
+    ("r-prm-sft", "kevinpro/R-PRM-7B-SFT", "r-prm", QWEN_7B, 1, None, 65.2, _RPRM),
+    ("r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, 1, _APACHE, 70.4, _RPRM),
+)  # fmt: skip
+_PUBLISHED = tuple(
+    Published(
         name=name,
         hub=hub,
         family=family,
@@ -113,113 +133,7 @@ def _hub(
         processbench=f1,
         source=source,
     )
-
-
-_PUBLISHED = (
-    _hub(
-        "qwen-7b", "Qwen/Qwen2.5-Math-PRM-7B", "qwen-prm", QWEN_7B, f1=73.5, source=_LESSONS, licence="qwen"
-    ),
-    _hub(
-        "qwen-72b",
-        "Qwen/Qwen2.5-Math-PRM-72B",
-        "qwen-prm",
-        QWEN_72B,
-        f1=78.3,
-        source=_LESSONS,
-        licence="qwen",
-    ),
-    _hub(
-        "qwen-7b-prm800k",
-        "Qwen/Qwen2.5-Math-7B-PRM800K",
-        "qwen-prm",
-        QWEN_7B,
-        f1=56.5,
-        source=_LESSONS,
-        licence="qwen",
-    ),
-    _hub("reasonflux-7b", "Gen-Verse/ReasonFlux-PRM-7B", "reasonflux-prm", QWEN_7B),
-    _hub(
-        "skywork-1.5b",
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
-        "skywork",
-        QWEN_1_5B,
-        f1=36.4,
-        source=_LESSONS,
-        licence=_SKYWORK,
-    ),
-    _hub(
-        "skywork-7b",
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
-        "skywork",
-        QWEN_7B,
-        f1=42.1,
-        source=_LESSONS,
-        licence=_SKYWORK,
-    ),
-    _hub(
-        "math-shepherd",
-        "peiyi9979/math-shepherd-mistral-7b-prm",
-        "math-shepherd",
-        MISTRAL_7B,
-        f1=31.5,
-        source=_LESSONS,
-    ),
-    _hub(
-        "rlhflow-mistral",
-        "RLHFlow/Llama3.1-8B-PRM-Mistral-Data",
-        "rlhflow",
-        LLAMA_8B,
-        f1=28.4,
-        source=_LESSONS,
-    ),
-    _hub(
-        "rlhflow-deepseek",
-        "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data",
-        "rlhflow",
-        LLAMA_8B,
-        f1=26.6,
-        source=_LESSONS,
-    ),
-    _hub(
-        "eurus-stage1",
-        "PRIME-RL/EurusPRM-Stage1",
-        "implicit",
-        QWEN_7B,
-        f1=31.2,
-        source=_LESSONS,
-        models=2,
-        licence=_APACHE,
-    ),
-    _hub(
-        "eurus",
-        "PRIME-RL/EurusPRM-Stage2",
-        "implicit",
-        QWEN_7B,
-        f1=31.3,
-        source=_LESSONS,
-        models=2,
-        licence=_APACHE,
-    ),
-    _hub("pure", "jinachris/PURE-PRM-7B", "pure", QWEN_7B, f1=57.5, source=_PURE),
-    _hub("versa", "UW-Madison-Lee-Lab/VersaPRM", "versaprm", LLAMA_8B),
-    _hub("llama-prm800k", "UW-Madison-Lee-Lab/Llama-PRM800K", "versaprm", LLAMA_8B),
-    _hub("versa-qwen-prm800k", "UW-Madison-Lee-Lab/Qwen-PRM800K", "versaprm", QWEN_7B),
-    _hub("reasoneval-7b", "GAIR/ReasonEval-7B", "reasoneval", MISTRAL_7B),
-    _hub("reasoneval-34b", "GAIR/ReasonEval-34B", "reasoneval-34b", LLEMMA_34B, licence="llama2"),
-    _hub("actprm", "sail/ActPRM", "actprm", QWEN_7B, f1=75.0, source=_ACTPRM),
-    _hub("actprm-x", "sail/ActPRM-X", "actprm", QWEN_7B, f1=76.0, source=_ACTPRM, licence=_APACHE),
-    _hub("thinkprm-1.5b", "launch/ThinkPRM-1.5B", "thinkprm", QWEN_1_5B_UNTIED, models=1, licence=_APACHE),
-    _hub("thinkprm-7b", "launch/ThinkPRM-7B", "thinkprm", QWEN_7B, models=1),
-    _hub("thinkprm-14b", "launch/ThinkPRM-14B", "thinkprm", QWEN_14B, models=1, licence=_APACHE),
-    _hub(
-        "genprm-1.5b", "GenPRM/GenPRM-1.5B", "genprm", QWEN_1_5B_UNTIED, f1=63.4, source=_GENPRM_8, models=1
-    ),
-    _hub("genprm-7b", "GenPRM/GenPRM-7B", "genprm", QWEN_7B, f1=75.2, source=_GENPRM, models=1),
-    _hub("genprm-32b", "GenPRM/GenPRM-32B", "genprm", QWEN_32B, f1=77.6, source=_GENPRM, models=1),
-    _hub("r-prm-sft", "kevinpro/R-PRM-7B-SFT", "r-prm", QWEN_7B, f1=65.2, source=_RPRM, models=1),
-    _hub(
-        "r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, f1=70.4, source=_RPRM, models=1, licence=_APACHE
-    ),
+    for name, hub, family, base, models, licence, f1, source in _ROWS
 )
 
 PUBLISHED: Mapping[str, Published] = {checkpoint.name: checkpoint for checkpoint in _PUBLISHED}
@@ -265,21 +179,22 @@ def table() -> Table:
     ranked = sorted(_PUBLISHED, key=lambda checkpoint: -(checkpoint.processbench or 0))
     sources = dict.fromkeys(checkpoint.source for checkpoint in ranked if checkpoint.source)
     numbers = {source: str(number) for number, source in enumerate(sources, 1)}
+    rows = [
+        (
+            checkpoint.name,
+            checkpoint.hub,
+            f"{checkpoint.parameters / 1e9:.1f}B",
+            f"{checkpoint.memory:.1f} GB",
+            checkpoint.licence or ABSENT,
+            ABSENT if checkpoint.processbench is None else f"{checkpoint.processbench:.1f}",
+            numbers.get(checkpoint.source or "", ABSENT),
+        )
+        for checkpoint in ranked
+    ]
     return Table(
         title="Published PRMs",
         columns=("name", "on the hub", "parameters", "bfloat16", "licence", "ProcessBench F1", "source"),
-        rows=tuple(
-            (
-                checkpoint.name,
-                checkpoint.hub,
-                f"{checkpoint.parameters / 1e9:.1f}B",
-                f"{checkpoint.memory:.1f} GB",
-                checkpoint.licence or ABSENT,
-                ABSENT if checkpoint.processbench is None else f"{checkpoint.processbench:.1f}",
-                numbers.get(checkpoint.source or "", ABSENT),
-            )
-            for checkpoint in ranked
-        ),
+        rows=tuple(rows),
         align=("left", "left", "right", "right", "left", "right", "right"),
         note="Sources: " + "; ".join(f"({number}) {source}" for source, number in numbers.items()) + ".",
     )

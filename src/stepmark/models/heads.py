@@ -76,22 +76,25 @@ def check_head(
 
     if isinstance(head, LinearHead):
         count = sizes(head.weight, None, hidden)[0]
+        usual = head.weight.removesuffix("weight") + "bias"
+        wrong = None
         if classes is not None and count != classes:
-            raise CheckpointError(
+            wrong = (
                 f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right `family`, "
                 "or say in stepmark.json how it is read"
             )
-        usual = head.weight.removesuffix("weight") + "bias"
-        if head.bias is None and usual in facts:
-            raise CheckpointError(
+        elif head.bias is None and usual in facts:
+            wrong = (
                 f"{facts[usual].file} holds {usual!r}, and the spec says that the head has no bias: name the tensor as its bias in "
                 "stepmark.json, or name the right `family`"
             )
-        if head.bias is not None and head.bias not in facts:
-            raise CheckpointError(
+        elif head.bias is not None and head.bias not in facts:
+            wrong = (
                 f"{folder}: no tensor {head.bias!r}, which the spec names as the head's bias; fetch the whole checkpoint, or, if the "
                 'head has none, say "bias": null in stepmark.json'
             )
+        if wrong is not None:
+            raise CheckpointError(wrong)
         if head.bias is not None:
             sizes(head.bias, count)
     elif isinstance(head, MlpHead):
@@ -219,8 +222,10 @@ def step_scores(
         )
     if readout.activation == "sigmoid-mean" and not logits.shape[1]:
         raise CheckpointError("the ensemble has no members")
-    if readout.classes is not None:
-        _classes(readout.classes, logits.shape[1])
+    if readout.classes not in (None, logits.shape[1]):
+        raise CheckpointError(
+            f"this family's head has {readout.classes} classes, the checkpoint's has {logits.shape[1]}"
+        )
     if readout.activation == "sigmoid":
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None
     if readout.activation == "identity":
@@ -237,8 +242,3 @@ def step_scores(
         return torch.sigmoid(readout.scale * above + readout.shift).tolist(), None
     score = p[:, readout.good] + (p[:, readout.neutral] if neutral == "positive" else 0.0)
     return score.clamp(0.0, 1.0).tolist(), [tuple(row) for row in p.tolist()]
-
-
-def _classes(expected: int, found: int) -> None:
-    if found != expected:
-        raise CheckpointError(f"this family's head has {expected} classes, the checkpoint's has {found}")

@@ -55,12 +55,8 @@ class Lazy(Generic[T]):
         *,
         check: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
-        self.name = name
-        """As the caller wrote it."""
-        self.arguments = dict(arguments or {})
-        """What it is loaded with."""
-        self._function = function
-        self._check = check
+        self.name, self.arguments = name, dict(arguments or {})
+        self._function, self._check = function, check
 
     def check(self) -> None:
         """Refuse arguments that cannot work for this model.

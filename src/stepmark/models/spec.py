@@ -314,23 +314,8 @@ NOTE_FILE = "calibration.json"
 """Beside the spec: the last map, what it was fitted on, the readout before it, and the note before this one."""
 
 
-def composed(readout: Readout, scale: float, shift: float) -> Readout:
-    """The readout whose scores are `sigmoid(scale * logit(score) + shift)` of the scores of the given one.
-
-    The given one's own map is in those scores; two affine maps of a logit are one.
-
-    Raises:
-        UsageError: scores of this readout are not the sigmoid of one logit or the softmax of two, which alone take a map; or the
-            map is not finite.
-    """
-    check_readout(readout)
-    if not (math.isfinite(scale) and math.isfinite(shift)):
-        raise UsageError(f"expected a finite map, found scale {scale:g} and shift {shift:g}")
-    return replace(readout, scale=scale * readout.scale, shift=scale * readout.shift + shift)
-
-
 def check_readout(readout: Readout) -> None:
-    """Refuse a readout that takes no map.
+    """Refuse a readout that takes no Platt map.
 
     Raises:
         UsageError: its activation is neither "sigmoid" nor "softmax", or it has a neutral class.
@@ -343,10 +328,22 @@ def check_readout(readout: Readout) -> None:
         )
 
 
+def composed(readout: Readout, scale: float, shift: float) -> Readout:
+    """The readout whose scores are `sigmoid(scale * logit(score) + shift)` of the scores of the given one, whose own map is in them.
+
+    Raises:
+        UsageError: see `check_readout`; or the map is not finite.
+    """
+    check_readout(readout)
+    if not (math.isfinite(scale) and math.isfinite(shift)):
+        raise UsageError(f"expected a finite map, found scale {scale:g} and shift {shift:g}")
+    return replace(readout, scale=scale * readout.scale, shift=scale * readout.shift + shift)
+
+
 def store_calibration(
     folder: str | Path, spec: ScoringSpec, *, scale: float, shift: float, note: Mapping[str, Any]
 ) -> ScoringSpec:
-    """Put a Platt map into a checkpoint, so that loading it again gives the calibrated scores.
+    """Put a Platt map into a checkpoint, on top of the one that is there, so that loading it again gives the calibrated scores.
 
     The note is written first and the spec last, each whole or not at all: what `load_prm` reads changes in one rename. The
     note's `after` says which readout it belongs to.
@@ -365,25 +362,17 @@ def store_calibration(
         UsageError: as `composed`; the folder cannot be written to.
         CheckpointError: the note that is there cannot be read.
     """
-    folder = Path(folder)
     new = replace(spec, readout=composed(spec.readout, scale, shift))
-    beside = folder / NOTE_FILE
-    earlier = None
-    if present(beside):
-        earlier = read_object(beside)
+    beside = Path(folder) / NOTE_FILE
     body = {
         **note,
         "scale": scale,
         "shift": shift,
         "before": {"scale": spec.readout.scale, "shift": spec.readout.shift},
         "after": {"scale": new.readout.scale, "shift": new.readout.shift},
-        **({} if earlier is None else {"earlier": earlier}),
+        **({"earlier": read_object(beside)} if present(beside) else {}),
     }
-    _write(beside, body)
-    _write(folder / SPEC_FILE, asdict(new))
+    for path, content in ((beside, body), (Path(folder) / SPEC_FILE, asdict(new))):
+        with atomic_write(path) as file:
+            file.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return new
-
-
-def _write(path: Path, body: object) -> None:
-    with atomic_write(path) as file:
-        file.write(json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
