@@ -333,17 +333,6 @@ def test_a_step_too_short_for_reasoneval_is_named():
     assert encoder_of("reasoneval-34b").encode(Solution.of("p", ("one two", "1"))).reads[1] is not None
 
 
-def test_encode_many_keeps_places_and_raises_without_a_taker():
-    encoder = encoder_of("qwen-prm")
-    solutions = [Solution.of("p", ("a",)), Solution.of("p", ("",)), Solution.of("p", ("b",))]
-    refused = []
-    found = encoder.encode_many(solutions, on_error=lambda i, error: refused.append((i, error.field)))
-    assert [e is None for e in found] == [False, True, False]
-    assert refused == [(1, "steps[0]")]
-    with pytest.raises(InputError, match="is empty"):
-        encoder.encode_many(solutions)
-
-
 LONG = Solution.of("How many?", ("One.", "Two and three.", "Four."), id="s1")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -171,21 +171,6 @@ class Encoder:
             TooLongError: more tokens than `max_tokens`, unless `truncate`.
         """
         return self._encode(solution, self._texts(solution))
-
-    def encode_many(
-        self, solutions: Sequence[Solution], on_error: Callable[[int, InputError], None] | None = None
-    ) -> list[Encoded | None]:
-        """As `encode`, for several; a refused one is None when `on_error` takes its error."""
-        result: list[Encoded | None] = []
-        for i, solution in enumerate(solutions):
-            try:
-                result.append(self.encode(solution))
-            except InputError as error:
-                if on_error is None:
-                    raise
-                on_error(i, error)
-                result.append(None)
-        return result
 
     def _texts(self, solution: Solution) -> list[str]:
         where = _name(solution)

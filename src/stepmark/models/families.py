@@ -216,7 +216,6 @@ _qwen = ScoringSpec(
     aggregate_source="the paper's best-of-8 protocol",
     threshold=0.5,
     architectures=("Qwen2ForProcessRewardModel",),
-    checkpoints=hub_names("qwen-prm"),
 )
 
 _token = ScoringSpec(
@@ -241,7 +240,6 @@ _rlhflow = ScoringSpec(
     aggregate="mean",
     aggregate_source="prm_evaluate.py",
     threshold=0.5,
-    checkpoints=hub_names("rlhflow"),
 )
 
 _implicit = ScoringSpec(
@@ -260,7 +258,6 @@ _implicit = ScoringSpec(
     aggregate="min",
     aggregate_source="ImplicitPRM's default for best-of-N",
     threshold=0.0,
-    checkpoints=hub_names("implicit"),
 )
 
 _REASONEVAL_LAYOUT = PieceLayout(
@@ -291,7 +288,6 @@ _reasoneval = ScoringSpec(
     architectures=("ReasonEval_7B",),
     settings=("score_dimension",),
     tensors=("score_head.weight",),
-    checkpoints=hub_names("reasoneval"),
 )
 
 _ALL = (
@@ -305,7 +301,6 @@ _ALL = (
         aggregate="mean",
         aggregate_source="none named by the card; ours",
         architectures=(),
-        checkpoints=hub_names("reasonflux-prm"),
     ),
     ScoringSpec(
         family="skywork",
@@ -324,7 +319,6 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForPrmModel",),
         tensors=("v_head.summary.weight",),
-        checkpoints=hub_names("skywork"),
     ),
     ScoringSpec(
         family="math-shepherd",
@@ -338,7 +332,6 @@ _ALL = (
         aggregate="min",
         aggregate_source="the paper, section 3.4",
         threshold=0.5,
-        checkpoints=hub_names("math-shepherd"),
     ),
     _rlhflow,
     _implicit,
@@ -350,7 +343,6 @@ _ALL = (
             _implicit.readout,
             head=LogRatioHead(beta=0.001, per_step=True, reference="Qwen/Qwen2.5-Math-7B-Instruct"),
         ),
-        checkpoints=(),
     ),
     _token,
     replace(
@@ -364,7 +356,6 @@ _ALL = (
         aggregate="softmin",
         aggregate_source="bon.py, temperature 0.1",
         threshold=0.0,
-        checkpoints=hub_names("pure"),
     ),
     ScoringSpec(
         family="versaprm",
@@ -376,7 +367,6 @@ _ALL = (
         aggregate="min",
         aggregate_source="their code reports last, mean and min; min is ours",
         threshold=0.5,
-        checkpoints=hub_names("versaprm"),
     ),
     _reasoneval,
     replace(
@@ -389,7 +379,6 @@ _ALL = (
         ),
         architectures=("ReasonEval_34B",),
         settings=("score_dim",),
-        checkpoints=hub_names("reasoneval-34b"),
     ),
     ScoringSpec(
         family="actprm",
@@ -408,7 +397,6 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForEnsemblePRM",),
         tensors=("score.model.nn1.weight",),
-        checkpoints=hub_names("actprm"),
     ),
     ScoringSpec(
         family="three-class",
@@ -442,5 +430,7 @@ _ALL = (
     ),
 )
 
-FAMILIES: Mapping[str, ScoringSpec] = {spec.family: spec for spec in _ALL}
+FAMILIES: Mapping[str, ScoringSpec] = {
+    spec.family: replace(spec, checkpoints=hub_names(spec.family)) for spec in _ALL
+}
 """Every family that scores with a forward pass, by name."""
