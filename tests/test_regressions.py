@@ -430,7 +430,7 @@ def test_two_tokens_that_end_alike(zoo):
     prm = load(built, family="three-class")
     head = replace(FAMILIES["three-class"].readout.head, candidates=("a +", "b +", "c +"))
     with pytest.raises(CheckpointError, match="end in the same token"):
-        build_head(head, Tensors(built.folder), {}, prm.engine.backbone, built.tokenizer, "cpu")
+        build_head(head, Tensors(built.folder), prm.engine.backbone, built.tokenizer, "cpu")
 
 
 def test_bfloat16_stays_near(zoo):

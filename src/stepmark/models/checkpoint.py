@@ -69,13 +69,17 @@ class TensorFact:
 class Tensors:
     """The tensors of a checkpoint folder, read one by one without loading the rest.
 
+    Args:
+        folder: of the checkpoint.
+        extra: tensors in memory that take the place of those in the folder: what came with an adapter.
+
     Raises:
         CheckpointError: no weights, an unreadable file, a tensor that stands in two files, or one that the index of the shards puts
             where it is not.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, extra: Mapping[str, Tensor] | None = None) -> None:
+        self.folder, self._extra = folder, dict(extra or {})
         self.files = weight_files(folder)
         self.facts: dict[str, TensorFact] = {}
         self._loaded: dict[Path, dict[str, Tensor]] = {}
@@ -93,6 +97,8 @@ class Tensors:
                 raise CheckpointError(
                     f"{self.files.index} puts {name!r} into {file.name}, and {where}; fetch the whole checkpoint again"
                 )
+
+        self.facts |= {name: TensorFact.of(tensor, folder) for name, tensor in self._extra.items()}
 
     def _facts(self, file: Path) -> Iterable[tuple[str, TensorFact]]:
         if file.suffix == ".bin":
@@ -137,6 +143,8 @@ class Tensors:
         Raises:
             CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
         """
+        if name in self._extra:
+            return self._extra[name]
         file = fact_of(self.facts, name, self.folder).file
         if file.suffix == ".bin":
             return self._bin(file)[name]

@@ -18,26 +18,6 @@ HeadFunction = Callable[[Tensor], Tensor]
 """[rows, hidden] -> [rows, classes]."""
 
 
-class _Source:
-    """Head tensors, from the checkpoint or from what came with an adapter, as float32 on the device."""
-
-    def __init__(self, tensors: Tensors, extra: Mapping[str, Tensor], device: str) -> None:
-        self._tensors, self._extra, self._device = tensors, extra, device
-
-    @property
-    def facts(self) -> dict[str, TensorFact]:
-        """What is known of each; the adapter's come before the base's."""
-        folder = self._tensors.folder
-        return self._tensors.facts | {n: TensorFact.of(tensor, folder) for n, tensor in self._extra.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._extra or name in self._tensors.names
-
-    def get(self, name: str) -> Tensor:
-        tensor = self._extra[name] if name in self._extra else self._tensors.get(name)
-        return tensor.to(self._device, torch.float32)
-
-
 def check_head(
     head: Head,
     facts: Mapping[str, TensorFact],
@@ -118,51 +98,44 @@ def check_head(
 _ENSEMBLE = ("nn1", "nn2", "nn_out")
 
 
-def build_head(
-    head: Head, tensors: Tensors, extra: Mapping[str, Tensor], backbone: Any, tokenizer: Any, device: str
-) -> HeadFunction:
+def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, device: str) -> HeadFunction:
     """The function of a head, its weights read from the checkpoint and checked against the backbone.
 
     Raises:
         CheckpointError: a tensor is missing or has the wrong shape, or a candidate token is unknown.
     """
-    source = _Source(tensors, extra, device)
-    check_head(head, source.facts, folder=tensors.folder, hidden=int(backbone.config.hidden_size))
+    check_head(head, tensors.facts, folder=tensors.folder, hidden=int(backbone.config.hidden_size))
     linear = torch.nn.functional.linear
+
+    def get(*names: str) -> list[Tensor]:
+        return [tensors.get(name).to(device, torch.float32) for name in names]
+
     if isinstance(head, LinearHead):
-        weight = source.get(head.weight)
-        bias = None if head.bias is None else source.get(head.bias)
+        [weight], bias = get(head.weight), None if head.bias is None else get(head.bias)[0]
         return lambda rows: linear(rows, weight, bias)
     if isinstance(head, MlpHead):
-        parts = (f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias"))
-        w1, b1, w2, b2 = map(source.get, parts)
+        w1, b1, w2, b2 = get(*(f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias")))
         return lambda rows: linear(torch.relu(linear(rows, w1, b1)), w2, b2)
     if isinstance(head, EnsembleHead):
-        return _ensemble(head, source)
+        layers = [get(f"{head.prefix}.{name}.weight", f"{head.prefix}.{name}.bias") for name in _ENSEMBLE]
+
+        def ensemble(rows: Tensor) -> Tensor:
+            state = rows.expand(layers[0][0].shape[0], -1, -1)
+            for i, (weight, bias) in enumerate(layers):
+                state = torch.baddbmm(bias[:, None, :], state, weight)
+                state = torch.relu(state) if i < len(layers) - 1 else state
+            return state.squeeze(-1).transpose(0, 1)
+
+        return ensemble
     if isinstance(head, VocabHead):
-        return _vocab(head, source, backbone, tokenizer, device)
+        verdicts = _verdict_rows(head, output_rows(tensors, backbone), tokenizer).to(device).float()
+        return lambda rows: linear(rows, verdicts)
     assert isinstance(head, LogRatioHead)
     raise CheckpointError("an implicit PRM has no head; it is read by comparing two language models")
 
 
-def _ensemble(head: EnsembleHead, source: _Source) -> HeadFunction:
-    layers = [
-        (source.get(f"{head.prefix}.{name}.weight"), source.get(f"{head.prefix}.{name}.bias"))
-        for name in _ENSEMBLE
-    ]
-
-    def apply(rows: Tensor) -> Tensor:
-        state = rows.expand(layers[0][0].shape[0], -1, -1)
-        for i, (weight, bias) in enumerate(layers):
-            state = torch.baddbmm(bias[:, None, :], state, weight)
-            if i < len(layers) - 1:
-                state = torch.relu(state)
-        return state.squeeze(-1).transpose(0, 1)
-
-    return apply
-
-
-def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, device: str) -> HeadFunction:
+def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
+    """The rows of the language-model head for the candidate tokens."""
     ids = []
     for text in head.candidates:
         tokens = tokenizer.encode(text, add_special_tokens=False)
@@ -175,28 +148,17 @@ def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, devi
         raise CheckpointError(
             f"the verdicts {head.candidates} end in the same token; this tokenizer cannot serve this PRM"
         )
-    every = output_rows(source, backbone)
-    if max(ids) >= len(every):
+    if max(ids) >= len(rows):
         raise CheckpointError(
-            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(every)} rows"
+            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(rows)} rows"
         )
-    weight = every[torch.tensor(ids, device=device)].float()
-    return lambda rows: torch.nn.functional.linear(rows, weight)
+    return rows[torch.tensor(ids, device=rows.device)]
 
 
-def output_rows(
-    source: _Source | Tensors, backbone: Any, extra: Mapping[str, Tensor] | None = None
-) -> Tensor:
-    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied.
-
-    Args:
-        extra: what came with an adapter; a head among it takes the place of the base's.
-    """
-    if extra is not None and "lm_head.weight" in extra:
-        return extra["lm_head.weight"]
-    names = source.names if isinstance(source, Tensors) else source
-    if "lm_head.weight" in names:
-        return source.get("lm_head.weight")
+def output_rows(tensors: Tensors, backbone: Any) -> Tensor:
+    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied."""
+    if "lm_head.weight" in tensors.names:
+        return tensors.get("lm_head.weight")
     if backbone.config.tie_word_embeddings:
         weight: Tensor = backbone.get_input_embeddings().weight.detach()
         return weight

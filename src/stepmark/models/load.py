@@ -23,6 +23,7 @@ from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
 if TYPE_CHECKING:
+    from stepmark.models.checkpoint import Tensors
     from stepmark.models.encoding import Encoder
     from stepmark.models.spec import ScoringSpec
 
@@ -448,41 +449,38 @@ def _checkpoint(given: _Settings) -> _Found:
 
         budget = given.token_budget or (2048 if device == "cpu" else 16384)
 
-        def assembled(folder: Path) -> tuple[Engine, Any, Any, Mapping[str, Any]]:
-            backbone, tokenizer, source, extra = _assemble(folder, dtype, device, spec)
-            engine = Engine(backbone, device=device, token_budget=budget, ledger=Ledger())
-            return engine, tokenizer, source, extra
+        def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:
+            backbone, tokenizer, tensors = _assemble(folder, dtype, device, spec)
+            return Engine(backbone, device=device, token_budget=budget, ledger=Ledger()), tokenizer, tensors
 
-        engine, tokens, source, extra = assembled(folder)
+        def with_output(engine: Engine, tensors: Tensors) -> tuple[Engine, Any]:
+            return engine, output_rows(tensors, engine.backbone).to(device, engine.backbone.dtype)
+
+        engine, tokens, tensors = assembled(folder)
         if reference is None:
             return HeadPRM(
                 name=name,
                 spec=spec,
                 encoder=_encoder(given, spec, tokens, engine.token_limit),
                 engine=engine,
-                head=build_head(head, source, extra, engine.backbone, tokens, device),
+                head=build_head(head, tensors, engine.backbone, tokens, device),
                 neutral=given.neutral,
                 identity=identity,
             )
         # In another precision than the policy's the log-ratio would hold the rounding of one of the two. The reference reads the same
         # tokens; its cost is not the solution's, so it keeps a ledger of its own.
-        theirs, their_tokens, their_source, their_extra = assembled(reference)
+        theirs, their_tokens, their_tensors = assembled(reference)
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
                 f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
             )
         limits = [limit for limit in (engine.token_limit, theirs.token_limit) if limit is not None]
-        pairs = ((engine, source, extra), (theirs, their_source, their_extra))
-        policy, other = (
-            (one, output_rows(tensors, one.backbone, beside).to(device, one.backbone.dtype))
-            for one, tensors, beside in pairs
-        )
         return ImplicitPRM(
             name=name,
             spec=spec,
             encoder=_encoder(given, spec, tokens, min(limits, default=None)),
-            policy=policy,
-            reference=other,
+            policy=with_output(engine, tensors),
+            reference=with_output(theirs, their_tensors),
             identity=identity,
         )
 
@@ -502,10 +500,8 @@ def _base(folder: Path) -> tuple[Path, bool]:
     return base, named == BUILT_IN_BASE or "bfloat16" in (stored.get("dtype"), stored.get("torch_dtype"))
 
 
-def _assemble(
-    folder: Path, dtype: Any, device: str, spec: ScoringSpec
-) -> tuple[Any, Any, Any, Mapping[str, Any]]:
-    """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
+def _assemble(folder: Path, dtype: Any, device: str, spec: ScoringSpec) -> tuple[Any, Any, Tensors]:
+    """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
     from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
     from stepmark.models.heads import check_head
@@ -513,20 +509,13 @@ def _assemble(
     base, _ = _base(folder)
     adapted = base != folder
     facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
-    hidden = read_config(base).get("hidden_size")
-    check_head(
-        spec.readout.head,
-        facts,
-        folder=folder,
-        hidden=hidden if isinstance(hidden, int) else None,
-        classes=spec.readout.classes,
-    )
+    size = read_config(base).get("hidden_size")
+    hidden = size if isinstance(size, int) else None
+    check_head(spec.readout.head, facts, folder=folder, hidden=hidden, classes=spec.readout.classes)
     backbone = load_backbone(base, dtype=dtype, device=device)
-    source = Tensors(base)
-    extra = merge_adapter(backbone, folder) if adapted else {}
+    tensors = Tensors(base, merge_adapter(backbone, folder) if adapted else {})
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
-    tokenizer = load_tokenizer(folder if has_own else base)
-    return backbone, tokenizer, source, extra
+    return backbone, load_tokenizer(folder if has_own else base), tensors
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:
