@@ -85,12 +85,12 @@ def compute_device(device: str) -> str:
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         return "cuda" if cards else "cpu"
-    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
-    if found is None:
+    matched = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+    if matched is None:
         raise UsageError(
             f"device should be auto, cpu, cuda or cuda:N (the number of a GPU), found {device!r}"
         )
-    if device != "cpu" and int(found[1] or 0) >= cards:
+    if device != "cpu" and int(matched[1] or 0) >= cards:
         has = f"has the GPUs cuda:0 to cuda:{cards - 1}" if cards else "or this build of torch has no CUDA"
         raise UsageError(f"device {device}: this machine {has}; use {'one of them' if cards else 'cpu'}")
     return device
@@ -262,8 +262,8 @@ def check_layers(config: Mapping[str, Any], tensors: Tensors, *, all_of_them: bo
         raise CheckpointError(f"{file}: {_COUNT} should be a whole number of at least 1, found {count!r}")
     lists: dict[str, set[int]] = {}
     for name in tensors.facts:
-        if found := _NUMBERED.match(name):
-            lists.setdefault(found["list"], set()).add(int(found["number"]))
+        if matched := _NUMBERED.match(name):
+            lists.setdefault(matched["list"], set()).add(int(matched["number"]))
     # The longest list of modules is that of the layers; a head has a few.
     layers, held = max(lists.items(), key=lambda entry: len(entry[1]), default=("", set()))
     if not any(held >= set(range(min(count, len(held) + 1))) for held in lists.values()) or (
@@ -305,34 +305,34 @@ def check_network(
         raise CheckpointError(
             f"{folder}/config.json makes no network ({type(error).__name__}: {message}); {_REMEDY}"
         ) from error
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     stored = [fact for fact in tensors.facts.values() if fact.file in tensors.files.network]
     if quantised and any(fact.dtype not in FLOATING for fact in stored):
-        size, held = sum(map(math.prod, wanted.values())), sum(fact.elements for fact in stored)
+        size, held = sum(map(math.prod, expected.values())), sum(fact.elements for fact in stored)
         if size > _PACKED * held:
             raise CheckpointError(
                 f"{folder}/config.json describes a network of {size:,} weights, and {_files(tensors)} {held:,} numbers; {_REMEDY}"
             )
         return
-    places = _places(network, wanted, tensors)
+    places = _places(network, expected, tensors)
     odd = [f"{name} ({fact.dtype})" for name, fact in places.values() if fact.dtype not in FLOATING]
     if odd:
         raise CheckpointError(
             f"{folder}: weights should be of type {', '.join(sorted(FLOATING))}; found {_some(odd)}. Take the checkpoint in its "
             "full precision"
         )
-    wrong = {place: (name, fact) for place, (name, fact) in places.items() if fact.shape != wanted[place]}
+    wrong = {place: (name, fact) for place, (name, fact) in places.items() if fact.shape != expected[place]}
     tied = _tied(network)
-    missing = sorted(name for name in wanted.keys() - places.keys() if name not in tied)
-    left = leftover(network, (n for n, fact in tensors.facts.items() if fact.file in tensors.files.network))
-    if not (wrong or missing or left):
+    missing = sorted(name for name in expected.keys() - places.keys() if name not in tied)
+    unused = leftover(network, (n for n, fact in tensors.facts.items() if fact.file in tensors.files.network))
+    if not (wrong or missing or unused):
         return
     # Of some networks transformers knows another layout (experts stored one by one, say), and converts it: as many numbers under other
     # names and in other shapes. What is still missing or left over then is refused by `check_report`.
     inside = _inside(network)
-    lacking = sum(math.prod(wanted[name]) for name in (*wrong, *filter(inside, missing)))
-    spare = sum(tensors.facts[name].elements for name in (*(name for name, _ in wrong.values()), *left))
-    heads = sum(math.prod(wanted[name]) for name in missing if not inside(name))
+    lacking = sum(math.prod(expected[name]) for name in (*wrong, *filter(inside, missing)))
+    spare = sum(tensors.facts[name].elements for name in (*(name for name, _ in wrong.values()), *unused))
+    heads = sum(math.prod(expected[name]) for name in missing if not inside(name))
     used = {name for name, _ in places.values()}
     beside = sum(
         fact.elements for name, fact in tensors.facts.items() if name not in used and not inside(name)
@@ -340,8 +340,10 @@ def check_network(
     if lacking == spare and heads <= beside:
         return
     check_layers(network.config.to_dict(), tensors, all_of_them=True)
-    shapes = [f"{name} {fact.shape}, by config.json {wanted[place]}" for place, (name, fact) in wrong.items()]
-    raise CheckpointError(_disagreement(folder, missing, shapes, left))
+    shapes = [
+        f"{name} {fact.shape}, by config.json {expected[place]}" for place, (name, fact) in wrong.items()
+    ]
+    raise CheckpointError(_disagreement(folder, missing, shapes, unused))
 
 
 def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]) -> None:
@@ -357,9 +359,9 @@ def check_report(folder: Path, network: Any, report: Mapping[str, Iterable[Any]]
     """
     missing = sorted(str(key) for key in report["missing_keys"])
     wrong = sorted(str(key) for key in report["mismatched_keys"])
-    left = leftover(network, [str(key) for key in report["unexpected_keys"]])
-    if missing or wrong or left:
-        raise CheckpointError(_disagreement(folder, missing, wrong, left))
+    unused = leftover(network, [str(key) for key in report["unexpected_keys"]])
+    if missing or wrong or unused:
+        raise CheckpointError(_disagreement(folder, missing, wrong, unused))
 
 
 def leftover(network: Any, names: Iterable[str]) -> list[str]:
@@ -393,7 +395,7 @@ def _inside(network: Any) -> Callable[[str], bool]:
 
 
 def _places(
-    network: Any, wanted: Mapping[str, tuple[int, ...]], tensors: Tensors
+    network: Any, expected: Mapping[str, tuple[int, ...]], tensors: Tensors
 ) -> dict[str, tuple[str, TensorFact]]:
     """The stored tensor for each place of the network, by transformers' rule: with or without the prefix of the backbone."""
     prefix = f"{network.base_model_prefix}."
@@ -401,7 +403,7 @@ def _places(
     for name, fact in tensors.facts.items():
         if fact.file not in tensors.files.network:
             continue
-        place = next((p for p in (name, name.removeprefix(prefix), prefix + name) if p in wanted), None)
+        place = next((p for p in (name, name.removeprefix(prefix), prefix + name) if p in expected), None)
         if place is None:
             continue
         if place in places:
@@ -429,26 +431,26 @@ def _some(parts: list[str]) -> str:
     return "; ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
 
 
-def _disagreement(folder: Path, missing: list[str], wrong: list[str], left: list[str]) -> str:
-    found = [
+def _disagreement(folder: Path, missing: list[str], wrong: list[str], unused: list[str]) -> str:
+    problems = [
         f"{what}: {_some(parts)}"
-        for what, parts in (("missing", missing), ("of another shape", wrong), ("left over", left))
+        for what, parts in (("missing", missing), ("of another shape", wrong), ("left over", unused))
         if parts
     ]
-    return f"{folder}: the weights do not fill the network that config.json describes ({'. '.join(found)}); {_REMEDY}"
+    return f"{folder}: the weights do not fill the network that config.json describes ({'. '.join(problems)}); {_REMEDY}"
 
 
 KEPT = 128
 """Shapes: those of a pass are there again in the next layer, and hardly any is there again in the next pass."""
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""oneDNN's compiled products, and those of ideep, which is between it and torch. Each keeps 1024 if nothing is said."""
+"""oneDNN's compiled products, and those of ideep, which is between it and torch. Each keeps 1024 by default."""
 
 
 def bound_kernels() -> None:
     """Have torch keep less of the shapes that it has computed: in bfloat16 a compiled matrix product has half a megabyte.
 
-    Packed trees have another shape in nearly every pass, so a process that scores for long would keep a gigabyte of what is never used again. It is said by
-    environment variables, which are read at the first product; one that is set already stays as it is.
+    Packed trees have another shape in nearly every pass, so a process that scores for long would keep a gigabyte that is never used again. Environment variables
+    set the limit; they are read at the first product, and one that is set already stays as it is.
     """
     for name in CACHES:
         os.environ.setdefault(name, str(KEPT))

@@ -233,10 +233,10 @@ def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[s
         down, up = (name.replace(name[-len("A.weight") :], f"{side}.weight") for side in "AB")
         out, into = weights[f"{target}.weight"]
         for half, shape in ((down, (rank, into)), (up, (out, rank))):
-            found = fact_of(tensors.facts, half, folder).shape
-            if found != shape:
+            actual = fact_of(tensors.facts, half, folder).shape
+            if actual != shape:
                 raise CheckpointError(
-                    f"{fact.file}: {half} has the shape {found}; expected {shape}, for {ADAPTER_FILE} says r = {rank} and the base's "
+                    f"{fact.file}: {half} has the shape {actual}; expected {shape}, for {ADAPTER_FILE} says r = {rank} and the base's "
                     f"{target} is {(out, into)}"
                 )
         pairs[target] = (down, up)

@@ -242,9 +242,9 @@ class Encoder:
                     field="steps",
                 )
             reads = [r if r is not None and r < limit else None for r in reads]
-            kept = [r for r in reads if r is not None]
+            readable = [r for r in reads if r is not None]
             # Nothing fits: one token still has to stand for the row; no score is read from it.
-            last = max(kept) if kept else 0
+            last = max(readable) if readable else 0
         return Encoded(ids=np.asarray(ids[: last + 1], dtype=np.int64), reads=tuple(reads), answer=answer)
 
     def _refuse_marks(self, problem: str, texts: list[str], where: str | None) -> None:
@@ -320,9 +320,9 @@ class Encoder:
     ) -> None:
         for token, (start, end) in zip(ids, spans, strict=True):
             if token in self._special and start >= at and end > start:
-                found = self.tokenizer.convert_ids_to_tokens(token)
+                control = self.tokenizer.convert_ids_to_tokens(token)
                 raise MarkerInTextError(
-                    f"the text holds {found!r}, a control token of this model; remove or reword it",
+                    f"the text holds {control!r}, a control token of this model; remove or reword it",
                     where=where,
                     field="problem" if piece.owner == PROBLEM else f"steps[{piece.owner}]",
                 )

@@ -94,7 +94,7 @@ class Engine:
     def run(
         self,
         sequences: Sequence[Ints],
-        wanted: Callable[[PackedTree], Ints],
+        select: Callable[[PackedTree], Ints],
         take: Callable[[PackedTree], Take],
     ) -> PackedTree:
         """Compute the hidden states of some tokens.
@@ -109,7 +109,7 @@ class Engine:
         """
         tree = pack(sequences)
         check_vocabulary(tree.ids, self.vocabulary)
-        rows = wanted(tree)
+        rows = select(tree)
         receive = take(tree)
         if len(rows) == 0:
             return tree
@@ -152,8 +152,8 @@ class Engine:
         hidden = self.forward(self._tensor(ids)[None], self._tensor(depths)[None], plan)
         self.ledger.tokens_computed += part.end - part.start
         if high > low:
-            here = rows[low:high]
-            receive(here, hidden[self._tensor(here - part.start)])
+            inside = rows[low:high]
+            receive(inside, hidden[self._tensor(inside - part.start)])
         if opening is not None:
             n = len(root)
             self._root = opening[:n]
@@ -264,12 +264,12 @@ class KeyValuePool:
 
     def read(self, slots: Ints, layers: Iterable[Any] | None = None) -> Kept:
         """Layer -> keys and values of some slots, [1, kv_heads, slots, head_dim]; of some layers, None for all."""
-        found: Kept = {}
+        stored: Kept = {}
         for layer in self._layers if layers is None else layers:
             key, value = self._layers[layer]
             where = torch.from_numpy(slots).to(key.device)
-            found[layer] = (key.index_select(1, where)[None], value.index_select(1, where)[None])
-        return found
+            stored[layer] = (key.index_select(1, where)[None], value.index_select(1, where)[None])
+        return stored
 
     def _empty(self, like: Tensor) -> Tensor:
         return like.new_empty(like.shape[-3], self._room, like.shape[-1])
@@ -356,10 +356,10 @@ class PrefixCache:
         slots = np.full(len(tree), -1, dtype=np.int64)
         again = np.zeros(len(tree), dtype=bool)
         for text, path in zip(texts, tree.paths, strict=True):
-            found, shared = self._found(text)
-            slots[path[: len(found)]] = found
+            stored, shared = self._found(text)
+            slots[path[: len(stored)]] = stored
             # The caller has read these before, and they were evicted.
-            again[path[len(found) : max(shared, len(found))]] = True
+            again[path[len(stored) : max(shared, len(stored))]] = True
         self._used[slots[slots >= 0]] = self._now
         new = np.flatnonzero(slots < 0)
         self._make_room(len(new))
@@ -393,13 +393,13 @@ class PrefixCache:
             first: of which token the first of them are. Those before it must be held, or nothing is entered.
         """
         self._now += 1
-        found, _ = self._found(Known(ids=ids))
-        self._used[found] = self._now
-        have = len(found)
+        stored, _ = self._found(Known(ids=ids))
+        self._used[stored] = self._now
+        have = len(stored)
         if have < first or have == len(ids) or len(ids) > self.pool.capacity:
             return
         self._make_room(len(ids) - have)
-        slots = np.concatenate([found, np.full(len(ids) - have, -1, dtype=np.int64)])
+        slots = np.concatenate([stored, np.full(len(ids) - have, -1, dtype=np.int64)])
         part = np.arange(have, len(ids), dtype=np.int64)
         self._enter(ids, np.arange(-1, len(ids) - 1, dtype=np.int64), slots, part)
         self.pool.write(
@@ -427,8 +427,8 @@ class PrefixCache:
 
     def read(self, slots: Ints) -> Kept:
         """Keys and values of the first backbone in some slots, by layer, [1, kv_heads, slots, head_dim]."""
-        found = self.pool.read(slots, [name for name in self.pool.layers if name[0] == 0])
-        return {layer: pair for (_, layer), pair in found.items() if layer != _STATE}
+        stored = self.pool.read(slots, [name for name in self.pool.layers if name[0] == 0])
+        return {layer: pair for (_, layer), pair in stored.items() if layer != _STATE}
 
     def states(self, slots: Ints, backbone: int = 0) -> Tensor:
         """Hidden states in some slots, [slots, hidden]."""
@@ -452,7 +452,7 @@ class PrefixCache:
 
     def _computed(self, ids: Ints, depths: Ints, held: Ints, looks: tuple[Ints, Ints]) -> Kept:
         """Keys, values and states of new tokens, as the pool takes them."""
-        found: Kept = {}
+        stored: Kept = {}
         for number, backbone in enumerate(self._backbones):
             plan = attention.Plan.of_cached(*looks, len(held), backbone.device)
             if len(held):
@@ -460,47 +460,47 @@ class PrefixCache:
                 plan.carried = {name[1]: pair for name, pair in self.pool.read(held, mine).items()}
             plan.keep = torch.arange(len(held), len(held) + len(ids), device=backbone.device)
             tokens, positions = (
-                torch.from_numpy(np.ascontiguousarray(some))[None].to(backbone.device)
-                for some in (ids, depths)
+                torch.from_numpy(np.ascontiguousarray(array))[None].to(backbone.device)
+                for array in (ids, depths)
             )
             hidden = backbone.forward(tokens, positions, plan)
-            found |= {(number, layer): pair for layer, pair in plan.kept.items()}
+            stored |= {(number, layer): pair for layer, pair in plan.kept.items()}
             if self._states:
-                found[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(ids), 0))
-        return found
+                stored[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(ids), 0))
+        return stored
 
     def _found(self, text: Known) -> tuple[Ints, int]:
         """The slots of the beginning of a text that is held, and how many of its tokens were read before."""
         shared = common_prefix(text.before, text.ids)
         alive = self._born[text.slots[:shared]] == text.births[:shared]
         dead = np.flatnonzero(~alive)
-        found = text.slots[: int(dead[0]) if len(dead) else shared].tolist()
-        at = found[-1] if found else -1
-        for token in text.ids[len(found) :].tolist():
+        stored = text.slots[: int(dead[0]) if len(dead) else shared].tolist()
+        at = stored[-1] if stored else -1
+        for token in text.ids[len(stored) :].tolist():
             below = self._child.get((at, token))
             if below is None:
                 break
-            found.append(below)
+            stored.append(below)
             at = below
-        return np.asarray(found, dtype=np.int64), shared
+        return np.asarray(stored, dtype=np.int64), shared
 
     def _enter(self, ids: Ints, parents: Ints, slots: Ints, part: Ints) -> npt.NDArray[np.bool_]:
         """Slots for new tokens, each hung on its parent's; parents stand before their children. Which of them had been forgotten."""
-        taken = self.pool.take(len(part))
-        self._make_tables(int(taken.max(initial=-1)) + 1)
-        slots[part] = taken
+        fresh_slots = self.pool.take(len(part))
+        self._make_tables(int(fresh_slots.max(initial=-1)) + 1)
+        slots[part] = fresh_slots
         above = parents[part]
         over = np.where(above < 0, -1, slots[above])
-        self.value[taken] = np.nan
-        self._parent[taken], self._token[taken] = over, ids[part]
-        self._kids[taken] = self._pins[taken] = 0
+        self.value[fresh_slots] = np.nan
+        self._parent[fresh_slots], self._token[fresh_slots] = over, ids[part]
+        self._kids[fresh_slots] = self._pins[fresh_slots] = 0
         np.add.at(self._kids, over[over >= 0], 1)
-        self._used[taken] = self._now
-        self._born[taken] = np.arange(len(part)) + (self._births + 1)
+        self._used[fresh_slots] = self._now
+        self._born[fresh_slots] = np.arange(len(part)) + (self._births + 1)
         self._births += len(part)
         again = np.zeros(len(part), dtype=bool)
         for i, (parent, token, slot) in enumerate(
-            zip(over.tolist(), ids[part].tolist(), taken.tolist(), strict=True)
+            zip(over.tolist(), ids[part].tolist(), fresh_slots.tolist(), strict=True)
         ):
             self._child[parent, token] = slot
             # Stands for all tokens up to this one.

@@ -104,17 +104,17 @@ def weight_files(folder: Path) -> WeightFiles:
             f"{folder} holds {ADAPTER_FILE} and no adapter_model.safetensors; fetch the whole adapter, or, if this is a "
             f"whole model, delete {ADAPTER_FILE}"
         )
-    found = {suffix: _candidates(folder, stem, suffix) for stem, suffix in _KINDS}
+    candidates = {suffix: _candidates(folder, stem, suffix) for stem, suffix in _KINDS}
     for stem, suffix in _KINDS:
         whole, index = folder / f"{stem}.{suffix}", folder / f"{stem}.{suffix}.index.json"
         if present(whole):
-            return WeightFiles(every=found[suffix], network=(whole,), places={})
+            return WeightFiles(every=candidates[suffix], network=(whole,), places={})
         if present(index):
             places = _places(index)
             network = tuple(sorted(set(places.values())))
-            every = tuple(sorted({*found[suffix], *network}))
+            every = tuple(sorted({*candidates[suffix], *network}))
             return WeightFiles(every=every, network=network, index=index, places=places)
-    for files in found.values():
+    for files in candidates.values():
         if files:
             return WeightFiles(every=files, network=(), places={})
     raise CheckpointError(f"{folder} holds no weights (no *.safetensors, no pytorch_model*.bin)")
@@ -196,9 +196,9 @@ def fetch(name: str, patterns: Sequence[str], *, kind: Kind = "model") -> Path:
         return Path(snapshot_download(name, repo_type=kind, allow_patterns=list(patterns)))
     except Exception as error:  # every kind of network and hub failure ends here
         refused = CheckpointError if kind == "model" else UsageError
-        here = "folder" if kind == "model" else "file"
+        local = "folder" if kind == "model" else "file"
         raise refused(
-            f"there is no local {here} {name!r}, and {_reason(name, error, kind)}; or name a local {here}"
+            f"there is no local {local} {name!r}, and {_reason(name, error, kind)}; or name a local {local}"
         ) from error
 
 
@@ -207,7 +207,7 @@ def _reason(name: str, error: BaseException, kind: Kind) -> str:
     thing = "data set" if kind == "dataset" else "model"
     page = f"https://huggingface.co/{'datasets/' if kind == 'dataset' else ''}{name}"
     # By name: the classes and their homes differ between versions of huggingface_hub.
-    names = {one.__name__ for cause in _chain(error) for one in type(cause).__mro__}
+    names = {kind_of_error.__name__ for cause in _chain(error) for kind_of_error in type(cause).__mro__}
     status = next(filter(None, map(_status, _chain(error))), None)
     if "GatedRepoError" in names or "LocalTokenNotFoundError" in names or status == 403:
         return f"the hub gives the {thing} {name!r} only to users who accepted its terms: accept them at {page}, then {_LOGIN}"

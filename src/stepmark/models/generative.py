@@ -276,11 +276,11 @@ class GenerativePRM(Grader):
         `in_flight` solutions are graded together, and their requests answered in common batches. A failing
         policy (`BackendError`) ends the run even with `keep_going`; with a `store`, the next run goes on.
         """
-        taken: deque[Solution] = deque()
+        waiting: deque[Solution] = deque()
 
         def methods() -> Iterator[Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]]:
             for solution in solutions:
-                taken.append(solution)
+                waiting.append(solution)
                 yield self._graded(solution)
 
         answerers = {
@@ -289,7 +289,7 @@ class GenerativePRM(Grader):
         }
         with closing(run(methods(), answerers, store=self._store, in_flight=self._in_flight)) as results:
             for _, result in results:
-                solution = taken.popleft()
+                solution = waiting.popleft()
                 if isinstance(result, InputError):
                     if not keep_going:
                         raise result

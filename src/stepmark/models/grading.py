@@ -385,7 +385,9 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
     steps = StepScores(
         scores=tuple(row["scores"]),
         kind=row["score_kind"],
-        classes=None if classes is None else tuple(None if one is None else tuple(one) for one in classes),
+        classes=None
+        if classes is None
+        else tuple(None if shares is None else tuple(shares) for shares in classes),
         class_names=None if names is None else tuple(names),
         critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
     )

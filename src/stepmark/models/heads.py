@@ -47,7 +47,7 @@ def check_head(
                 f"{fact.file}: {name} is of type {fact.dtype}; expected one of {', '.join(sorted(FLOATING))}"
             )
         if len(fact.shape) != len(expected) or any(
-            size is not None and size != found for size, found in zip(expected, fact.shape, strict=True)
+            size is not None and size != actual for size, actual in zip(expected, fact.shape, strict=True)
         ):
             raise CheckpointError(
                 f"{fact.file}: {name}: expected the shape {expected} (None: any), found {fact.shape}"

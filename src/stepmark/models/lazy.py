@@ -33,7 +33,7 @@ UNSAID: Mapping[str, object] = {
     "dtype": "auto",
     "device": "auto",
 }
-"""Those of them whose value is not None where nothing is said: one that is given in so many words is no other."""
+"""Those of them whose default is not None: a value equal to the default counts as not given."""
 
 
 @final
@@ -143,5 +143,5 @@ def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
     for name, why in idle.items():
         value = given.get(name)
         if value is not None and value != UNSAID.get(name):
-            said = "" if value is True else f" {value}"
-            raise UsageError(f"--{name.replace('_', '-')}{said}: this {MEANT[name]}, and {why}")
+            shown = "" if value is True else f" {value}"
+            raise UsageError(f"--{name.replace('_', '-')}{shown}: this {MEANT[name]}, and {why}")

@@ -215,14 +215,14 @@ def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prm_of(name: str, names: Catalog) -> PRM:
-    """The PRM that a function or class of one's own makes.
+    """The PRM that a user's function or class makes.
 
     Args:
         name: "package.module:factory".
         names: the catalog that imports it.
 
     Raises:
-        UsageError: there is none, it is nothing to call, it raised what is no error of stepmark's, it gave no PRM, or one without an identity.
+        UsageError: there is none, it is nothing to call, it raised an error of another kind than stepmark's, it gave no PRM, or one without an identity.
     """
     made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
     identity_of(made)
@@ -438,7 +438,7 @@ def _checkpoint(given: _Settings) -> _Found:
     dtype = _dtype(given.dtype, device, _base(folder)[1])
 
     def identity() -> str:
-        prints = [some.fingerprint() for some in files]
+        prints = [noted.fingerprint() for noted in files]
         return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype))
 
     def load() -> PRM:

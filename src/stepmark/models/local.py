@@ -318,17 +318,17 @@ class ImplicitPRM(LocalPRM):
         # By what they follow, so that alternatives share its logits.
         fresh = fresh[np.argsort(above[fresh], kind="stable")]
         for start in range(0, len(fresh), _WORDS):
-            some = fresh[start : start + _WORDS]
-            parents, which = np.unique(above[some], return_inverse=True)
-            ratio = np.zeros(len(some))
+            batch = fresh[start : start + _WORDS]
+            parents, which = np.unique(above[batch], return_inverse=True)
+            ratio = np.zeros(len(batch))
             for number, (sign, (_, output)) in enumerate(((1.0, self.policy), (-1.0, self.reference))):
                 logits = cache.states(parents, number).to(output.dtype) @ output.T
                 table = torch.log_softmax(logits.float(), -1)
                 picked = table[
-                    torch.from_numpy(which).to(table.device), torch.from_numpy(ids[some]).to(table.device)
+                    torch.from_numpy(which).to(table.device), torch.from_numpy(ids[batch]).to(table.device)
                 ]
                 ratio += sign * picked.double().cpu().numpy()
-            cache.value[tokens[some]] = ratio
+            cache.value[tokens[batch]] = ratio
         results = []
         for text, e, path in zip(texts, encoded, paths, strict=True):
             total = self.rule.beta * np.cumsum(cache.value[path[e.answer :]])
@@ -393,12 +393,12 @@ def _token_logprobs(engine: Engine, output: Tensor, encoded: list[Encoded]) -> t
             for a in range(0, len(indices), 256):
                 part = hidden[a : a + 256].to(output.dtype) @ output.T
                 logprobs = torch.log_softmax(part.float(), -1)
-                here = (rows >= a) & (rows < a + 256)
+                inside = (rows >= a) & (rows < a + 256)
                 picked = logprobs[
-                    torch.from_numpy(rows[here] - a).to(logprobs.device),
-                    torch.from_numpy(tree.ids[targets[here]]).to(logprobs.device),
+                    torch.from_numpy(rows[inside] - a).to(logprobs.device),
+                    torch.from_numpy(tree.ids[targets[inside]]).to(logprobs.device),
                 ]
-                state["logprobs"][targets[here]] = picked.double().cpu().numpy()
+                state["logprobs"][targets[inside]] = picked.double().cpu().numpy()
 
         return receive
 

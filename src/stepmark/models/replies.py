@@ -183,10 +183,10 @@ class MemoryReplies:
     def get(self, keys: Sequence[str]) -> dict[str, str]:
         """Those of the keys that are still there, with their replies."""
         with self._lock:
-            found = {key: self._replies[key] for key in keys if key in self._replies}
-            for key in found:
+            known = {key: self._replies[key] for key in keys if key in self._replies}
+            for key in known:
                 self._replies.move_to_end(key)
-        return found
+        return known
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Keep replies; gives what now stands under each key."""

@@ -24,7 +24,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {"probability": (0.0, 1.0), "margin": 
 
 @final
 class ScriptedPRM(Grader):
-    """A PRM that says what it was told to say.
+    """A PRM whose scores are given.
 
     Args:
         script: a function of the problem and the steps up to the one to score, called once for each distinct

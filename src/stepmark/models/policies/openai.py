@@ -132,10 +132,10 @@ class OpenAIPolicy:
         with self._check:
             if self._continues:
                 return
-            told = {"role": "assistant", "content": _PROBE_PREFILL}
+            begun = {"role": "assistant", "content": _PROBE_PREFILL}
             none = self._chat_body(_PROBE, "") | {"max_tokens": 1}
             continued = self._chat_body(_PROBE, _PROBE_PREFILL) | {"max_tokens": 1, "temperature": 0.0}
-            closed = none | {"messages": [*none["messages"], told]}
+            closed = none | {"messages": [*none["messages"], begun]}
             low, middle, high = (self._prompt_tokens(body) for body in (none, continued, closed))
             if low is None or middle is None or high is None or not low < middle < high:
                 text = self._ask(

@@ -1,7 +1,7 @@
 """What a policy in this process keeps of the prompts that it was given and of what it has written: keys and values, as a PRM's session does.
 
 A search asks a policy to go on from prefixes that it has read or written before. With a `PromptCache` only what is new of a prompt is
-computed, for all prompts of a batch in one packed pass (`models.prefixes`), except for its last token, which every request needs again:
+computed, for all prompts of a batch in one packed pass (`models.engine`), except for its last token, which every request needs again:
 its logits say what comes next.
 """
 
@@ -120,10 +120,10 @@ class PromptCache:
         cache = DynamicCache(config=self._model.config)
         for layer, pair in sorted(self._cache.read(slots.reshape(-1)).items()):
             key, value = (
-                some[0]
-                .reshape(some.shape[1], *slots.shape, some.shape[3])
+                tensor_of_slots[0]
+                .reshape(tensor_of_slots.shape[1], *slots.shape, tensor_of_slots.shape[3])
                 .transpose(0, 1)  # [rows, heads, tokens, width]
-                for some in pair
+                for tensor_of_slots in pair
             )
             cache.update(key, value, layer)
         return cache
@@ -176,7 +176,7 @@ class _Decoder:
         self.token_budget = 16384 if self.device.startswith("cuda") else 2048
 
     def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
-        """See `models.prefixes.Backbone`."""
+        """See `models.engine.Backbone`."""
         with _planned(self._decoder):
             hidden: Tensor = self._decoder(
                 input_ids=ids, position_ids=positions, use_cache=False, stepmark_plan=plan

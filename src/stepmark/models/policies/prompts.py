@@ -133,8 +133,8 @@ class PromptEncoder:
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences share at their beginning."""
     count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
+    for mine, other in zip(first, second, strict=False):
+        if mine != other:
             break
         count += 1
     return count
