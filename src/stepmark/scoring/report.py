@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, ScoredSolution, Solution, StepScores
+from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import page_html
 from stepmark.show.text import check_solution, number
@@ -74,12 +74,15 @@ def write_report(
         if key in groups or count < limit:
             groups.setdefault(key, []).append(result)
             count += 1
-    shown = _fitting(list(groups.values()), limit)
-    problems = []
-    first = 1
-    for at, (group, fits) in enumerate(shown):
-        problems.append(_problem(at + 1, first, group, fits, tally))
-        first += fits
+    problems: list[ProblemView] = []
+    shown = 0
+    for group in groups.values():
+        # Whole problems until one does not fit; a first one that is too large is cut.
+        if problems and len(group) > limit - shown:
+            break
+        fits = min(len(group), limit - shown)
+        problems.append(_problem(len(problems) + 1, shown + 1, group, fits, tally))
+        shown += fits
     summary = tally.summary(title=title, settings=settings or {}, note=note, problems=problems)
     with atomic_write(path) as file:
         file.writelines(page_html(summary, problems))
@@ -93,19 +96,6 @@ def _check(result: ScoredSolution) -> None:
             colour.position(score, result.steps.kind, result.threshold)
     except InputError as error:
         raise error.at(f"solution {result.solution.id!r}" if result.solution.id else "a solution") from None
-
-
-def _fitting(groups: list[list[ScoredSolution]], limit: int) -> list[tuple[list[ScoredSolution], int]]:
-    """The first problems that fit, each with how many of its solutions to show."""
-    shown: list[tuple[list[ScoredSolution], int]] = []
-    room = limit
-    for group in groups:
-        if len(group) > room and shown:
-            break
-        fits = min(len(group), room)
-        shown.append((group, fits))
-        room -= fits
-    return shown
 
 
 @dataclass(kw_only=True, slots=True)
@@ -211,42 +201,39 @@ class _Tally:
 
 
 def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally: _Tally) -> ProblemView:
-    problem = group[0].solution.problem
-    best = _best(group)
+    problem, best = group[0].solution.problem, _best(group)
+    parts = [
+        problem.id,
+        problem.source,
+        None if problem.answer is None else f"reference answer {problem.answer}",
+        f"{fits:,} of its {len(group):,} solutions are shown" if fits < len(group) else None,
+    ]
     cards = tuple(_card(first + k, k, group[k], k in best, tally) for k in range(fits))
-    note = _about(problem)
-    if fits < len(group):
-        note = " · ".join(filter(None, [note, f"{fits:,} of its {len(group):,} solutions are shown"]))
-    return ProblemView(number=at, text=problem.text, note=note, cards=cards)
-
-
-def _about(problem: Problem) -> str:
-    answer = None if problem.answer is None else f"reference answer {problem.answer}"
-    return " · ".join(part for part in (problem.id, problem.source, answer) if part)
+    return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)
 
 
 def _best(group: list[ScoredSolution]) -> set[int]:
-    """The solutions with the highest score, where there are two to compare.
-
-    Scores are compared only if the same PRM made them in the same way.
-    """
-    comparable: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    """The solutions with the highest score among those of the same PRM, aggregate and kind, where there are two to compare."""
+    comparable: dict[tuple[str, str, str], dict[int, float]] = {}
     for at, result in enumerate(group):
         if result.score is not None:
-            comparable.setdefault((result.prm, result.aggregate, result.steps.kind), []).append(
-                (result.score, at)
-            )
-    best = set()
-    for scores in comparable.values():
-        if len(scores) > 1:
-            top = max(scores)[0]
-            best |= {at for score, at in scores if score == top}
-    return best
+            key = (result.prm, result.aggregate, result.steps.kind)
+            comparable.setdefault(key, {})[at] = result.score
+    return {
+        at
+        for scores in comparable.values()
+        for at, score in scores.items()
+        if len(scores) > 1 and score == max(scores.values())
+    }
 
 
 def _card(at: int, place: int, result: ScoredSolution, is_best: bool, tally: _Tally) -> CardView:
     solution, steps = result.solution, result.steps
     prm = result.prm if len(tally.prms) > 1 else None
+    outcome_place = None
+    if result.outcome is not None and tally.good_from is not None:
+        kind: ScoreKind = "unbounded" if tally.outside else "probability"
+        outcome_place = colour.position(result.outcome, kind, tally.good_from)
     return CardView(
         number=at,
         title=f"Solution {place + 1}",
@@ -255,14 +242,14 @@ def _card(at: int, place: int, result: ScoredSolution, is_best: bool, tally: _Ta
         threshold=result.threshold,
         score=result.score,
         aggregate=result.aggregate,
-        place=_place(result),
+        place=colour.aggregate_position(result.score, result.aggregate, steps.kind, result.threshold),
         aggregates=_aggregates(result),
         first_error=result.first_error,
         steps=step_views(result.solution, result.steps, result.finding_lines()),
         best=is_best,
         outcome=result.outcome,
         outcome_model=result.outcome_model,
-        outcome_place=_outcome_place(result.outcome, tally),
+        outcome_place=outcome_place,
         disagreement=_disagreement(result, tally.good_from),
     )
 
@@ -327,17 +314,6 @@ def _aggregates(result: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
         values[name] = aggregate(scores, name, kind=kind) if meant else None
     values[result.aggregate] = result.score  # what the record says, not what we would make of it
     return tuple(values.items())
-
-
-def _place(result: ScoredSolution) -> float | None:
-    """Where the solution's score stands, for aggregates that stay on the scale of the steps."""
-    return colour.aggregate_position(result.score, result.aggregate, result.steps.kind, result.threshold)
-
-
-def _outcome_place(outcome: float | None, tally: _Tally) -> float | None:
-    if outcome is None or tally.good_from is None:
-        return None
-    return colour.position(outcome, "unbounded" if tally.outside else "probability", tally.good_from)
 
 
 def _disagreement(result: ScoredSolution, good_from: float | None) -> str | None:
