@@ -54,8 +54,8 @@ class Backbone(Protocol):
     def token_budget(self) -> int:
         """Tokens a forward pass."""
 
-    def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
-        """Hidden states [tokens, hidden] of token ids [1, tokens] at positions [1, tokens]."""
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
+        """Hidden states [tokens, hidden] of token ids at positions, [tokens] each."""
 
 
 class Engine:
@@ -84,12 +84,9 @@ class Engine:
         """Tokens that the network reads at most; see `backbone.token_limit`."""
         return token_limit(self.backbone.config)
 
-    def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
         """See `Backbone.forward`."""
-        hidden: Tensor = self.backbone(
-            input_ids=ids, position_ids=positions, use_cache=False, stepmark_plan=plan
-        ).last_hidden_state[0]
-        return hidden
+        return hidden_states(self.backbone, ids, positions, plan, self.device)
 
     def run(
         self,
@@ -124,7 +121,7 @@ class Engine:
         with torch.inference_mode():
             for i, part in enumerate(parts):
                 after = parts[i + 1].carried if i + 1 < len(parts) else NONE
-                # Of the chunks, the one with the token after the opening has the whole opening at hand.
+                # Of the chunks, the one with the token after the opening has the whole opening in its keys.
                 kept = opening if part.start <= shared < part.end else None
                 carried = self._chunk(tree, part, carried, after, kept, rows, receive)
         return tree
@@ -149,11 +146,11 @@ class Engine:
         plan.keep = torch.from_numpy(np.searchsorted(have, keep)).to(self.device)
         low, high = np.searchsorted(rows, [part.start, part.end])
         ids, depths = tree.ids[part.start : part.end], tree.depths[part.start : part.end]
-        hidden = self.forward(self._tensor(ids)[None], self._tensor(depths)[None], plan)
+        hidden = self.forward(ids, depths, plan)
         self.ledger.tokens_computed += part.end - part.start
         if high > low:
             inside = rows[low:high]
-            receive(inside, hidden[self._tensor(inside - part.start)])
+            receive(inside, hidden[torch.from_numpy(inside - part.start).to(self.device)])
         if opening is not None:
             n = len(root)
             self._root = opening[:n]
@@ -163,8 +160,14 @@ class Engine:
         pick = torch.from_numpy(np.searchsorted(keep, after)).to(self.device)
         return {layer: (k[:, :, pick], v[:, :, pick]) for layer, (k, v) in plan.kept.items()}
 
-    def _tensor(self, values: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:
+    """One forward pass of a decoder whose attention takes a plan; see `Backbone.forward`."""
+    tokens, places = (torch.from_numpy(np.ascontiguousarray(x))[None].to(device) for x in (ids, positions))
+    hidden: Tensor = network(
+        input_ids=tokens, position_ids=places, use_cache=False, stepmark_plan=plan
+    ).last_hidden_state[0]
+    return hidden
 
 
 def windows(items: Iterable[tuple[str, int, Item]], budget: int) -> Iterator[list[Item]]:
@@ -459,11 +462,7 @@ class PrefixCache:
                 mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
                 plan.carried = {name[1]: pair for name, pair in self.pool.read(held, mine).items()}
             plan.keep = torch.arange(len(held), len(held) + len(ids), device=backbone.device)
-            tokens, positions = (
-                torch.from_numpy(np.ascontiguousarray(array))[None].to(backbone.device)
-                for array in (ids, depths)
-            )
-            hidden = backbone.forward(tokens, positions, plan)
+            hidden = backbone.forward(ids, depths, plan)
             stored |= {(number, layer): pair for layer, pair in plan.kept.items()}
             if self._states:
                 stored[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(ids), 0))

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from stepmark.models import attention
-from stepmark.models.engine import Known, PrefixCache
+from stepmark.models.engine import Known, PrefixCache, hidden_states
 from stepmark.models.prm import Reading
 from stepmark.models.tree import Ints, pack
 
@@ -175,13 +175,10 @@ class _Decoder:
         self.device = str(model.device)
         self.token_budget = 16384 if self.device.startswith("cuda") else 2048
 
-    def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
         """See `models.engine.Backbone`."""
         with _planned(self._decoder):
-            hidden: Tensor = self._decoder(
-                input_ids=ids, position_ids=positions, use_cache=False, stepmark_plan=plan
-            ).last_hidden_state[0]
-        return hidden
+            return hidden_states(self._decoder, ids, positions, plan, self.device)
 
 
 @contextmanager
