@@ -97,32 +97,19 @@ def compute_device(device: str) -> str:
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """No bars from transformers: a run has its own, and a page that shows a command's output has none."""
+def quiet_loading() -> Iterator[None]:
+    """No bars and no report of unused tensors from transformers: heads are read by us, and what is missing is an error of ours."""
     from transformers.utils import logging
 
-    bars = logging.is_progress_bar_enabled()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """No bars and no report of unused tensors from transformers: heads are read by us, and what is missing is
-    an error of ours."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with without_bars():
-            yield
-    finally:
-        logging.set_verbosity(level)
 
 
 def checked_config(folder: Path, build: Callable[[Any], Any]) -> Any:

@@ -154,10 +154,6 @@ class Tensors:
             tensor: Tensor = opened.get_tensor(name)
             return tensor
 
-    def beside_backbone(self) -> list[str]:
-        """Tensor names that belong to no decoder layer, embedding or final norm: heads."""
-        return beside_backbone(self.facts)
-
 
 def fact_of(facts: Mapping[str, TensorFact], name: str, folder: Path) -> TensorFact:
     """What is known of one tensor.

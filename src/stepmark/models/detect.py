@@ -11,7 +11,7 @@ from typing import Any
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
 from stepmark.models.backbone import read_config
-from stepmark.models.checkpoint import Tensors, fact_of
+from stepmark.models.checkpoint import Tensors, beside_backbone, fact_of
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import present, read_object
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
@@ -62,7 +62,7 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
             return _classifier(folder, tensors, "token-classification", 2)
         if architecture.endswith("ForSequenceClassification"):
             return _classifier(folder, tensors, "orm", 1)
-    heads = tensors.beside_backbone()
+    heads = beside_backbone(tensors.facts)
     raise UnknownFamilyError(
         f"{name}: the PRM family cannot be told. Found architectures {architectures or 'none'} and, beside the backbone, "
         f"the tensors {heads[:6] or 'none'}"

@@ -166,16 +166,6 @@ def critic_settings(family: str | Settings, *, samples: int | None, seed: int) -
     return settings
 
 
-def critic_identity(policy: str, critic: Critic) -> str:
-    """The identity of a generative PRM.
-
-    Args:
-        policy: the identity of the policy that writes.
-        critic: what it is asked, and how its verdicts are read.
-    """
-    return named(policy, critic)
-
-
 def check(solution: Solution, markers: Sequence[str]) -> None:
     """Refuse a solution that a critic cannot read.
 
@@ -256,7 +246,7 @@ class GenerativePRM(Grader):
     @property
     def identity(self) -> str:
         """See `PRM.identity`: the policy's, with the critic's settings."""
-        return critic_identity(self._policy.identity, self.critic)
+        return named(self._policy.identity, self.critic)
 
     @property
     def causal(self) -> bool:

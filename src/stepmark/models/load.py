@@ -296,7 +296,7 @@ def _find(given: _Settings) -> _Found:
 
 def _critic(given: _Settings) -> _Found:
     """A generative PRM, on a server or of a checkpoint."""
-    from stepmark.models.generative import Settings, critic_identity, critic_settings, critic_spec_of
+    from stepmark.models.generative import Settings, critic_settings, critic_spec_of
     from stepmark.models.generative import generative_prm as prm
     from stepmark.models.policies import policy_identity
 
@@ -327,7 +327,7 @@ def _critic(given: _Settings) -> _Found:
 
     def identity() -> str:
         policy = policy_identity(given.name, dtype=given.dtype, device=given.device)
-        return critic_identity(policy, settings)
+        return named(policy, settings)
 
     return _Found(identity=identity, load=load)
 

@@ -41,7 +41,9 @@ class WindowedPRM(Grader, ABC):
         token_budget: int,
         identity: Callable[[], str],
     ) -> None:
-        self._name, self.spec, self.encoder, self._ledger = name, spec, encoder, ledger
+        self.name, self.spec, self.encoder, self.ledger = name, spec, encoder, ledger
+        self.score_kind: ScoreKind = spec.score_kind
+        self.default_aggregate, self.default_threshold = spec.aggregate, spec.threshold
         self._token_budget, self._identity = token_budget, identity
 
     def __repr__(self) -> str:
@@ -52,34 +54,9 @@ class WindowedPRM(Grader, ABC):
         """Where it computes, for people."""
 
     @property
-    def name(self) -> str:
-        """Its name in outputs."""
-        return self._name
-
-    @property
     def identity(self) -> str:
         """See `PRM.identity`: of weights, tokenizer, spec, precision and all else that its scores depend on."""
         return self._identity()
-
-    @property
-    def score_kind(self) -> ScoreKind:
-        """What its scores are."""
-        return self.spec.score_kind
-
-    @property
-    def default_aggregate(self) -> str:
-        """Its authors' way to one number."""
-        return self.spec.aggregate
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The score under which a step is an error."""
-        return self.spec.threshold
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it has cost so far."""
-        return self._ledger
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -92,8 +69,8 @@ class WindowedPRM(Grader, ABC):
                     yield job
                     continue
                 result = next(scored)
-                self._ledger.solutions += 1
-                self._ledger.steps += sum(s is not None for s in result.scores)
+                self.ledger.solutions += 1
+                self.ledger.steps += sum(s is not None for s in result.scores)
                 yield result
 
     def scores_of(

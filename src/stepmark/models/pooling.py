@@ -116,7 +116,7 @@ class PoolingPRM(WindowedPRM):
     def _only_model(self) -> str:
         names = [entry.get("id") for entry in self._models()]
         if len(names) != 1 or not isinstance(names[0], str):
-            raise BackendError(f"{self._name} serves {names}; name one with `model`")
+            raise BackendError(f"{self.name} serves {names}; name one with `model`")
         return names[0]
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
@@ -136,19 +136,19 @@ class PoolingPRM(WindowedPRM):
         data = self._ask("/pooling", body).get("data")
         if not isinstance(data, list) or len(data) != len(encoded):
             raise BackendError(
-                f"{self._name}/pooling: {len(encoded)} solutions sent, "
+                f"{self.name}/pooling: {len(encoded)} solutions sent, "
                 f"{len(data) if isinstance(data, list) else 'no list'} answered"
             )
         by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
         result = []
         for i, e in enumerate(encoded):
             if str(i) not in by_index:
-                raise BackendError(f"{self._name}/pooling: no answer has index {i}")
+                raise BackendError(f"{self.name}/pooling: no answer has index {i}")
             result.append(self._read(e, by_index[str(i)].get("data")))
             tokens = len(e.ids)
-            self._ledger.tokens_in += tokens
-            self._ledger.tokens_distinct += tokens
-            self._ledger.tokens_computed += tokens
+            self.ledger.tokens_in += tokens
+            self.ledger.tokens_distinct += tokens
+            self.ledger.tokens_computed += tokens
         return result
 
     def _read(self, e: Encoded, rows: Any) -> StepScores:
@@ -159,11 +159,11 @@ class PoolingPRM(WindowedPRM):
             logits = torch.tensor(rows, dtype=torch.float32)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise BackendError(
-                f"{self._name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
+                f"{self.name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
             ) from error
         if logits.dim() != 2 or len(logits) not in (len(reads), len(e.ids)):
             raise BackendError(
-                f"{self._name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
+                f"{self.name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
                 f"shape {tuple(logits.shape)}; is the step tag of the server the mark of {self.spec.family}?"
             )
         if len(logits) == len(e.ids):
@@ -171,7 +171,7 @@ class PoolingPRM(WindowedPRM):
         try:
             scores, classes = step_scores(self.spec.readout, logits, self._neutral)
         except CheckpointError as error:  # here it is the server that gave what the family cannot have
-            raise BackendError(f"{self._name}/pooling: {error}") from error
+            raise BackendError(f"{self.name}/pooling: {error}") from error
         return self.scores_of(e, scores, classes)
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
@@ -179,4 +179,4 @@ class PoolingPRM(WindowedPRM):
             return self._server.ask(path, body, lambda data: data)
         except RefusedError as error:
             hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (error.status in (401, 403))
-            raise BackendError(f"{self._name}{path}: {error}{hint}") from error
+            raise BackendError(f"{self.name}{path}: {error}{hint}") from error

@@ -143,15 +143,9 @@ class Read:
 class TokenPRM(Protocol):
     """A PRM in this process, as a session reads it: `local.HeadPRM`, `local.ImplicitPRM`."""
 
+    name: str
     encoder: Encoder
-
-    @property
-    def name(self) -> str:
-        """See `PRM.name`."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """See `PRM.ledger`."""
+    ledger: Ledger
 
     @property
     def engines(self) -> tuple[Engine, ...]:
