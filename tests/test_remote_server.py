@@ -23,7 +23,6 @@ from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.remote.scoring import RemoteScorer
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.models.session import session_of
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
@@ -306,7 +305,7 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
     )
     with InProcess(served) as server, remote(server) as there:
         assert scorer.why_whole_prefixes(there) == ""
-        keeper = scorer.scorer_of(there)
+        keeper = there.open_session()
         assert isinstance(keeper, RemoteScorer)
         identity = there.identity
         assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
@@ -355,7 +354,7 @@ def test_a_search_outlives_its_sessions(zoo):
         search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | scorer.answerers(here))
     )
     with InProcess(served) as server, remote(server) as there:
-        keeper = scorer.scorer_of(there)
+        keeper = there.open_session()
         calls = []
 
         def forgets(requests, ready):
@@ -404,7 +403,7 @@ def test_no_more_sessions_are_held_than_the_server_has():
     prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
     with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
         asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
-        assert [one.score for one in scorer.scorer_of(there).score(asked, unheard)] == [0.5] * 5
+        assert [one.score for one in there.open_session().score(asked, unheard)] == [0.5] * 5
         assert len(server.app.service.live.sessions) == 2
 
 
@@ -457,8 +456,8 @@ def test_a_prm_that_keeps_nothing_there_is_charged_for_whole_prefixes():
     with InProcess(prm) as server, remote(server) as there:
         assert "keeps no state" in scorer.why_whole_prefixes(there)
         request = Score(problem="the problem", steps=("a b", "c"))
-        here = scorer.scorer_of(ScriptedPRM(lambda problem, steps: 0.5))
-        [found] = scorer.scorer_of(there).score([request], unheard)
+        here = ScriptedPRM(lambda problem, steps: 0.5).open_session()
+        [found] = there.open_session().score([request], unheard)
         assert (
             found
             == here.score([request], lambda index, reply: None)[0]
@@ -480,4 +479,4 @@ def test_a_server_before_a_server_scores_and_goes_on_as_the_one_behind_it(zoo):
             first = session.extend([("3 * 12 = 36 pens.",)])[0]
             second = session.extend([("3 * 12 = 36 pens.", "The answer is 36.")])[0]
         assert [first.score, second.score] == pytest.approx(whole, abs=1e-5)
-    assert session_of(between).reason == "its server keeps the state"
+    assert between.open_session().reason == ""

@@ -10,6 +10,7 @@ import pytest
 
 from serving_site import PROBLEM, prm, site, sums, talk
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
+from stepmark.models.grading import Grader
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import StepScores
 from stepmark.serving import wire
@@ -239,7 +240,7 @@ def test_a_step_that_was_not_read_is_null():
     talk(conversation, prm(script=lambda problem, steps: 0.7 if len(steps) == 1 else None))
 
 
-class ThreeClasses:
+class ThreeClasses(Grader):
     """Says of each step what three classes are."""
 
     name = identity = "three"

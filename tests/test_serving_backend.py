@@ -11,6 +11,7 @@ import torch
 
 from stepmark import load_prm
 from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.grading import Grader
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.serving.backend import CachedBackend, WholeBackend, backend_of
@@ -269,7 +270,7 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
 
 
 def test_whole_prefixes_go_to_the_prm_by_problem_and_are_checked():
-    class Noting:
+    class Noting(Grader):
         name, score_kind, default_aggregate, default_threshold = "noting", "probability", "min", None
 
         def __init__(self, score):

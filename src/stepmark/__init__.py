@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
-    from stepmark.models.grader import Grader as Grader
+    from stepmark.models.grading import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
@@ -81,7 +81,7 @@ _HOME = {
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Finding": "stepmark.solutions.checks",
-    "Grader": "stepmark.models.grader",
+    "Grader": "stepmark.models.grading",
     "Judgement": "stepmark.records",
     "LabelledRow": "stepmark.solutions.interchange.rows",
     "LabelledSolution": "stepmark.records",

@@ -10,7 +10,7 @@ from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.grading import checked_scores
 from stepmark.models.prm import PRM, Ledger
-from stepmark.models.scorer import remote_of, scorer_of, why_whole_prefixes
+from stepmark.models.scorer import why_whole_prefixes
 from stepmark.records import StepScores
 from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Rows, Whole, refused
 
@@ -78,15 +78,15 @@ class Backend(Protocol):
 
 
 def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
-    """The backend of a PRM: with a tree of keys and values where its family allows it (`models.session.session_of`).
+    """The backend of a PRM: with a tree of keys and values where its family allows it (`PRM.open_session`).
 
     Args:
         prm: as `load_prm` gives it.
         memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
     """
-    if remote_of(prm) is not None or why_whole_prefixes(prm):
-        return WholeBackend(prm)
-    return CachedBackend(prm, memory_tokens=memory_tokens)
+    if prm.open_session().in_process:
+        return CachedBackend(prm, memory_tokens=memory_tokens)
+    return WholeBackend(prm)
 
 
 @final
@@ -103,12 +103,12 @@ class WholeBackend:
 
     def __init__(self, prm: PRM) -> None:
         self.prm = prm
-        self._steps = scorer_of(prm)
+        self._steps = prm.open_session()
 
     @property
     def reason(self) -> str:
         """Why it keeps nothing."""
-        return why_whole_prefixes(self.prm) or "another server keeps it"
+        return self._steps.reason or "another server keeps it"
 
     @property
     def ledger(self) -> Ledger:
@@ -171,8 +171,8 @@ class CachedBackend:
     incremental = True
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
+        from stepmark.models.encoding import mark_token
         from stepmark.models.local import HeadPRM, ImplicitPRM
-        from stepmark.models.marks import mark_token
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
@@ -249,8 +249,7 @@ class CachedBackend:
         """Token ids, with their marks where steps would be read."""
         import numpy as np
 
-        from stepmark.models.encoding import Encoded
-        from stepmark.models.marks import marked
+        from stepmark.models.encoding import Encoded, marked
 
         if self._head is None:
             raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")
@@ -315,7 +314,7 @@ def _asked(work: Prepared) -> Asked:
 
 
 def _grown(work: Prepared, extended: Extended) -> Grown:
-    """Counted as `models.scorer.SessionScorer` counts: by the texts, whatever the tree had."""
+    """Counted as `models.session.CachedSession` counts: by the texts, whatever the tree had."""
     from stepmark.models.tree import common_prefix
 
     ask, ids = work.ask, extended.place.ids

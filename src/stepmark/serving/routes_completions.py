@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from stepmark.errors import StepmarkError, UsageError
-from stepmark.models.lazy import Lazy
-from stepmark.models.named import is_server
+from stepmark.models.lazy import Lazy, is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import load_verifier

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.lazy import Lazy
-from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import read_by
+from stepmark.models.load import PRMLike, lazy_prm, read_by
 from stepmark.models.policies import PolicyLike
 from stepmark.models.prm import PRM
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings

@@ -18,7 +18,8 @@ import httpx
 
 from stepmark.batching import Message, Write, Written
 from stepmark.errors import BackendError, InputError, StepmarkError, TooLongError, UsageError
-from stepmark.models.policies import Policy, wire
+from stepmark.models.policies import Policy
+from stepmark.models.policies import openai as wire
 from stepmark.models.policies.transport import GarbageError, key_header, key_variable
 
 _TOO_LONG = re.compile(

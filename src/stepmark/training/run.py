@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stepmark.errors import MissingExtraError, UsageError
-from stepmark.models.fetching import fetch
+from stepmark.models.files import fetch
 from stepmark.models.places import BUILT_IN_BASE
 from stepmark.records import Refusal
 from stepmark.settings import checked

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import final
 
-from stepmark.models.grader import Grader
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.grading import Grader
+from stepmark.models.prm import Ledger, Session, repr_of
 from stepmark.models.remote.answers import ServedModel
 from stepmark.models.remote.client import Client
+from stepmark.models.remote.scoring import RemoteScorer
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 
@@ -69,6 +70,11 @@ class RemotePRM(Grader):
     def ledger(self) -> Ledger:
         """See `Client.ledger`."""
         return self.client.ledger
+
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`: the server's own sessions, where it has them."""
+        del memory_tokens
+        return RemoteScorer(self)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

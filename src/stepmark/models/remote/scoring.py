@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, StepmarkError
-from stepmark.models.remote.client import Session
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.answers import ServedModel
+from stepmark.models.remote.client import Client, Session
 
 Answer = TypeVar("Answer")
 
@@ -21,6 +21,13 @@ _REMEMBERED = 16
 """Of sessions that were given back, times as many are known, so that what is read again is counted as such."""
 
 
+class Served(Protocol):
+    """A PRM behind a server: `remote.prm.RemotePRM`."""
+
+    client: Client
+    served: ServedModel
+
+
 @final
 class RemoteScorer:
     """Scores a step by sending that step, in a session for each problem.
@@ -30,8 +37,11 @@ class RemoteScorer:
         sessions: held at once, at most; fewer where the server says so.
     """
 
-    def __init__(self, prm: RemotePRM, *, sessions: int = _SESSIONS) -> None:
+    in_process = False
+
+    def __init__(self, prm: Served, *, sessions: int = _SESSIONS) -> None:
         self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
+        self.reason = "" if prm.served.sessions else "the PRM on the server keeps no state, and says so"
         self._sessions: dict[str, Session] = {}
         self._given_back: dict[str, Session] = {}
 
@@ -41,7 +51,7 @@ class RemoteScorer:
         return sum(session.held for session in self._sessions.values())
 
     def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
-        """See `Scorer.score`. What one problem was answered is reported even where another one fails."""
+        """See `prm.Session.score`. What one problem was answered is reported even where another one fails."""
         by_problem: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             by_problem.setdefault(request.problem, []).append(number)
@@ -65,7 +75,7 @@ class RemoteScorer:
         return [replies[number] for number in range(len(requests))]
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
-        """See `Scorer.release`. A problem of which nothing is held any more gives its session back."""
+        """See `prm.Session.release`. A problem of which nothing is held any more gives its session back."""
         gone: dict[str, list[tuple[str, ...]]] = {}
         for request in requests:
             if request.problem in self._sessions:
