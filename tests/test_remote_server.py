@@ -19,6 +19,7 @@ from stepmark.errors import BackendError, InputError
 from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.transport import Patience
+from stepmark.models.remote import wire
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.remote.scoring import RemoteScorer
 from stepmark.models.replies import MemoryReplies
@@ -32,7 +33,6 @@ from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run as search_run
 from stepmark.search.searching import Grading
-from stepmark.serving import wire
 from stepmark.serving.settings import ServerSettings
 
 torch.set_num_threads(1)
@@ -255,7 +255,7 @@ def test_a_process_and_the_one_that_it_forks_ask_at_the_same_time():
 
 
 def test_a_server_with_keys(tmp_path, monkeypatch):
-    from stepmark.serving.keys import Keys
+    from stepmark.serving.guard import Keys
 
     file = tmp_path / "keys"
     file.write_text("me a-key-of-some-length-0123456789\n")

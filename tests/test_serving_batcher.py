@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from serving_backends import Clock, Ruled, solution
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import Problem, Refusal, StepScores
-from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, DrainingError, Growth, LateError, Prepared, Whole
-from stepmark.serving.queueing import FairQueue
-from stepmark.serving.tallies import BUCKETS, Histogram
+from stepmark.serving.backend import Growth, Prepared, Whole
+from stepmark.serving.batcher import Batcher, BusyError, DrainingError, FairQueue, LateError
 
 
 def run(coroutine):
@@ -144,21 +142,6 @@ def test_what_leaves_is_gone():
     assert (queue.tokens, len(queue)) == (0, 0)
 
 
-def test_a_histogram_counts_bounds_into_their_buckets():
-    histogram = Histogram()
-    for seconds in (0.0, 0.005, 0.006, 60.0, 61.0):
-        histogram.add(seconds)
-    assert (histogram.counts[0], histogram.counts[1], histogram.counts[-2], histogram.counts[-1]) == (
-        2,
-        1,
-        1,
-        1,
-    )
-    assert histogram.cumulative[-1] == histogram.count == 5
-    assert len(histogram.counts) == len(BUCKETS) + 1
-    assert histogram.seconds == pytest.approx(121.011)
-
-
 # The batcher.
 
 
@@ -230,7 +213,7 @@ def test_one_solution_does_not_wait_for_a_thousand():
         batcher = Batcher(backend, token_budget=20, queue_tokens=100_000)
         await batcher.start()
         large = asyncio.create_task(batcher.score([solution("xx")] * 1000))
-        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        await until(lambda: len(backend.batches) == 1 and batcher._estimated == 0)
         small = asyncio.create_task(batcher.score([solution("abc")]))
         await until(lambda: len(batcher._queue) == 2)
         backend.gate.release()
@@ -275,8 +258,8 @@ def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
         batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
         leaving = asyncio.create_task(batcher.extend([Growth(problem=Problem(text="p"), text="ab")]))
         await until(lambda: len(batcher._queue) == 1)
-        deliver = batcher._deliver
-        batcher._deliver = lambda *batch: (deliver(*batch), leaving.cancel())
+        settle = batcher._settle
+        batcher._settle = lambda *result: (settle(*result), leaving.cancel())
         await batcher.start()
         with pytest.raises(asyncio.CancelledError):
             await leaving
@@ -396,7 +379,7 @@ def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
         batcher = Batcher(backend, token_budget=10, queue_tokens=40)
         await batcher.start()
         large = asyncio.create_task(batcher.score([solution("x" * 5)] * 100))
-        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        await until(lambda: len(backend.batches) == 1 and batcher._estimated == 0)
         assert batcher.figures.waiting_tokens == 490
         other = asyncio.create_task(batcher.score([solution("y" * 5)] * 4))
         await until(lambda: batcher.figures.waiting_tokens == 510)

@@ -16,13 +16,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.models.remote.wire import ErrorAnswer, ModelEntry
 from stepmark.serving.app import guarded
-from stepmark.serving.guard import BODIES_AT_ONCE
-from stepmark.serving.keys import Keys
-from stepmark.serving.sending import HEADERS
+from stepmark.serving.guard import BODIES_AT_ONCE, HEADERS, Keys
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import DEFAULTS, ServerSettings
-from stepmark.serving.wire import ErrorAnswer, ModelEntry
 
 ONE = {"problem": "p", "steps": ["1 + 1 = 2"]}
 JSON = {"content-type": "application/json"}
@@ -83,8 +81,7 @@ def test_only_those_with_a_key_are_answered():
                 assert (await client.post("/v1/score", json=ONE, headers=headers)).status_code == 200
         assert (await client.get("/metrics", headers=headers)).status_code == 200
         document = (await client.get("/openapi.json")).json()
-        assert document["security"] == [{"key": []}]
-        assert "Bearer $STEPMARK_API_KEY" in (await client.get("/docs")).text
+        assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
     talk(conversation, keys=Keys({"alice": ALICE, "bob": BOB}))
 
@@ -101,7 +98,6 @@ def test_keys_of_a_file(tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# who may ask\n\nalice {ALICE}\n  bob\t{BOB}  \n")
     keys = Keys.read(file)
-    assert len(keys) == 2
     assert keys.name_of(f"Bearer {ALICE}".encode()) == "alice"
     assert keys.name_of(f"Bearer {BOB}".encode()) == "bob"
     assert keys.name_of(b"Bearer \xff\xff") is None
@@ -273,8 +269,8 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
             assert (await first).status_code == 200
             assert "never" not in gate.asked
             metrics = (await client.get("/metrics")).text
-            assert 'route="/v1/score",method="POST",status="499"} 1' in metrics
-            assert "stepmark_http_requests_open 1\n" in metrics  # this one
+            assert 'method="POST",route="/v1/score",status="499"} 1' in metrics
+            assert "stepmark_http_requests_open 1.0\n" in metrics  # this one
 
     asyncio.run(conversation())
 
@@ -626,7 +622,6 @@ def test_names_of_folders_and_hubs(tmp_path):
         {"sessions": 0},
         {"session_nodes": 1},
         {"session_memory_mb": 0.5},
-        {"write_timeout": 0.0},
         {"timeout": 0.0},
         {"timeout": float("nan")},
         {"body_timeout": float("inf")},
@@ -636,30 +631,3 @@ def test_names_of_folders_and_hubs(tmp_path):
 def test_settings_that_let_nothing_through(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         ServerSettings(**wrong)
-
-
-def test_what_is_no_connection_is_taken_for_none():
-    from stepmark.serving.sending import _connection
-
-    class Cycle:
-        def __init__(self, transport):
-            self.transport = transport
-
-        async def send(self, message):
-            """As uvicorn's."""
-
-    class Whole:
-        def abort(self):
-            """All four are here."""
-
-        is_closing = get_write_buffer_size = set_write_buffer_limits = abort
-
-    whole = Whole()
-    assert _connection(Cycle(whole).send) is whole
-    assert _connection(Cycle(object()).send) is None
-    assert _connection(Cycle(None).send) is None
-
-    async def bare(message):
-        """A server of another kind."""
-
-    assert _connection(bare) is None

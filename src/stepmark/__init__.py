@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.public import SearchAPI
+    from stepmark.serving.app import BackgroundServer as BackgroundServer
     from stepmark.serving.app import serve_in_process as serve_in_process
-    from stepmark.serving.listening import BackgroundServer as BackgroundServer
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
@@ -76,7 +76,7 @@ __version__ = "0.2.0"
 _HOME = {
     "ArithmeticWorld": "stepmark.problems.arithmetic_world",
     "AsyncClient": "stepmark.models.remote.async_client",
-    "BackgroundServer": "stepmark.serving.listening",
+    "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",

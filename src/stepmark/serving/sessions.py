@@ -1,4 +1,4 @@
-"""Prefixes that grow, by name: what a search over the network goes on from."""
+"""Prefixes that grow, by name: what a search over the network continues."""
 
 from __future__ import annotations
 
@@ -9,49 +9,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from stepmark.batching import Graded
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem
-from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, Grown, Growth, SessionFullError
+from stepmark.serving.backend import Grown, Growth
+from stepmark.serving.batcher import Batcher, BusyError
 
 _RECORD = 2048
-"""Bytes, about, that a session or a step of it takes beside its texts and what is kept of its tokens."""
+"""Bytes, about, of a session or a step of it, beside its texts and the state of its tokens."""
 _TOKEN = 24
-"""Bytes that are kept of each token of a step's prefix: three numbers."""
+"""Bytes of state a token: three numbers."""
 _SHARE = 4
-"""A session may have this part of the memory of all: one alone does not drive all others out."""
+"""A session may have this fraction of the memory of all, so that one alone does not evict all others."""
 _IN_USE = 5.0
-"""Seconds after a request in which a session is not ended to make room. Clients that take turns would else each end the next one's."""
+"""Seconds after a request in which a session is not evicted; clients that take turns would otherwise evict each other's."""
 
 
 class UnknownSessionError(StepmarkError):
     """No such session: it was closed, it expired, or it never was."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A session that has been opened."""
-
-    id: str
-    """Its name, which cannot be guessed."""
-    expires_in: float
-    """Seconds without a request after which it is forgotten."""
+    def __init__(self) -> None:
+        super().__init__("no such session: it was closed, or it expired; open a new one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A step of a session, and what the PRM says of it."""
+    """A step of a session."""
 
     node: int
-    """Its number in the session, to go on from."""
-    score: float
-    """In the range of the PRM's `score_kind`."""
-    tokens: int | None = None
-    """See `batching.Graded.tokens`."""
-    root: int | None = None
-    """See `batching.Graded.root`."""
-    classes: tuple[float, ...] | None = None
-    """Class probabilities, for PRMs with more than two classes."""
+    """Its number in the session."""
+    graded: Graded
+    """Its score, classes and tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,12 +73,10 @@ class _Session:
 class Sessions:
     """Sessions of a batcher. Used in its event loop.
 
-    The same step asked again after the same node is the same node, and costs nothing; so a client may repeat a request whose answer
-    was lost.
+    The same step after the same node is the same node and costs nothing, so a client may repeat a request whose answer was lost.
 
-    What all of them hold is bounded. Where it would be more, those are ended that nobody has asked for the longest time, though none that
-    was asked a moment ago; and where that is not enough, who asks is told to come again. A step's size counts the texts of its whole
-    prefix, which it may be the last to need, and is thus at most what is said.
+    Their memory is bounded: the longest idle ones are evicted, though none in use within `_IN_USE` seconds; where that is not enough, the request is
+    refused as busy. A step's size counts the texts of its whole prefix.
 
     Args:
         batcher: what scores.
@@ -139,8 +126,8 @@ class Sessions:
         """Steps that are held in all of them."""
         return sum(len(one.nodes) for one in self._sessions.values())
 
-    def open(self, problem: Problem) -> Opened:
-        """Begin a session; costs nothing yet.
+    def open(self, problem: Problem) -> str:
+        """Begin a session; its name, which cannot be guessed. Nothing is computed yet.
 
         Raises:
             InputError: an empty problem; `SessionFullError` for one that is larger than a session may be.
@@ -165,7 +152,7 @@ class Sessions:
         self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
         self.size += size
         self._watch()
-        return Opened(id=name, expires_in=self.idle)
+        return name
 
     async def extend(
         self, session: str, steps: Sequence[tuple[int | None, str]], *, deadline: float | None = None
@@ -173,13 +160,12 @@ class Sessions:
         """Score steps, each after a node (None: the problem); one result each, in order.
 
         Args:
-            session: its `Opened.id`.
+            session: its name.
             steps: (after, text).
             deadline: see `Batcher.score`.
 
         Returns:
-            A `Node`; a `SessionFullError` for a step that there is no room for; another `InputError` for one that cannot be read, or
-            whose node is not there.
+            A `Node`; a `SessionFullError` for a step without room; another `InputError` for one that cannot be read, or whose node is unknown.
 
         Raises:
             UnknownSessionError: no such session, or it was closed meanwhile.
@@ -194,7 +180,7 @@ class Sessions:
             if (after, text) in asked:
                 asked[after, text].append(i)
             elif (number := one.numbers.get((after, text))) is not None:
-                results[i] = _node(number, one.nodes[number].grown)
+                results[i] = Node(node=number, graded=one.nodes[number].grown.graded)
             elif after is not None and after not in one.nodes:
                 results[i] = InputError(
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
@@ -233,7 +219,7 @@ class Sessions:
             one.used = self._clock()
         if one.closed:
             self._batcher.release(grown for grown in found if isinstance(grown, Grown))
-            raise _unknown()
+            raise UnknownSessionError
         for ((after, text), places), growth, grown in zip(asked.items(), growths, found, strict=True):
             result = (
                 grown if isinstance(grown, InputError) else self._entered(one, after, text, growth, grown)
@@ -243,7 +229,7 @@ class Sessions:
         return [result for result in results if result is not None]
 
     async def release(self, session: str, nodes: Sequence[int]) -> int:
-        """Let go of nodes; what goes on from them stays. How many there were; those that are not there are passed over.
+        """Release nodes; what continues them stays. How many there were; unknown ones are ignored.
 
         Raises:
             UnknownSessionError: no such session.
@@ -260,7 +246,7 @@ class Sessions:
         return len(gone)
 
     async def close(self, session: str) -> None:
-        """End a session and let go of all of it.
+        """End a session and release all of it.
 
         Raises:
             UnknownSessionError: no such session.
@@ -291,7 +277,7 @@ class Sessions:
         self.expire()
         one = self._sessions.get(session)
         if one is None:
-            raise _unknown()
+            raise UnknownSessionError
         return one
 
     @property
@@ -341,14 +327,14 @@ class Sessions:
         # Asked twice at the same time: the first to come back has made the node.
         if (number := one.numbers.get((after, text))) is not None:
             self._batcher.release([grown])
-            return _node(number, one.nodes[number].grown)
+            return Node(node=number, graded=one.nodes[number].grown.graded)
         number, one.made = one.made, one.made + 1
         held = _Held(steps=(*growth.steps, text), after=after, grown=grown, size=_size(growth, grown.size))
         one.nodes[number] = held
         one.size += held.size
         self.size += held.size
         one.numbers[after, text] = number
-        return _node(number, grown)
+        return Node(node=number, graded=grown.graded)
 
     def _end(self, session: str) -> None:
         one = self._sessions.pop(session)
@@ -380,12 +366,3 @@ class Sessions:
 def _size(growth: Growth, kept: int) -> int:
     """Bytes, about, of a step."""
     return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + kept
-
-
-def _node(number: int, grown: Grown) -> Node:
-    said = grown.graded
-    return Node(node=number, score=said.score, tokens=said.tokens, root=said.root, classes=said.classes)
-
-
-def _unknown() -> UnknownSessionError:
-    return UnknownSessionError("no such session: it was closed, or it expired; open a new one")

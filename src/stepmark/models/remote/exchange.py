@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
@@ -61,6 +62,19 @@ Exchange = Generator[Send | Wait, httpx.Response | httpx.RequestError | None, Re
 """Yield a `Send` to be sent a response (read to its end) or the error instead of one; yield a `Wait` to be sent None."""
 
 
+class UnansweredError(BackendError):
+    """No usable answer in all attempts, or in time.
+
+    Args:
+        message: for people.
+        why: what the last attempt came to.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        self.why = why
+        super().__init__(message)
+
+
 class DeclinedError(Exception):
     """The server understood and declined: asking again would not help. What it means is for the caller to say.
 
@@ -99,7 +113,12 @@ class Rules:
     """
 
     def __init__(
-        self, address: str, *, patience: Patience, rng: random.Random, clock: Callable[[], float]
+        self,
+        address: str,
+        *,
+        patience: Patience,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not _is_address(address):
             raise UsageError(
@@ -107,7 +126,7 @@ class Rules:
             )
         self.address = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self.patience = patience
-        self._rng, self._clock, self._contact = rng, clock, Contact(clock)
+        self._rng, self._clock, self._contact = rng or random.Random(), clock, Contact(clock)
 
     def ask(
         self,
@@ -147,9 +166,10 @@ class Rules:
         def remaining() -> float:
             return math.inf if timeout is None else begun + timeout - self._clock()
 
-        def late() -> BackendError:
-            return BackendError(
-                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}"
+        def late() -> UnansweredError:
+            return UnansweredError(
+                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}",
+                why,
             )
 
         while True:
@@ -177,8 +197,9 @@ class Rules:
                 if once or failures > self.patience.retries:
                     if isinstance(heard, httpx.RequestError):
                         self._contact.check(url, heard, since=begun, pause=math.inf)
-                    raise BackendError(
-                        f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it"
+                    raise UnansweredError(
+                        f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it",
+                        why,
                     )
                 full = min(self.patience.first_wait * 2 ** (failures - 1), self.patience.max_wait)
                 pause = full * (0.5 + 0.5 * self._rng.random())
@@ -187,9 +208,10 @@ class Rules:
             else:
                 waited = self._clock() - begun
                 if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
-                    raise BackendError(
+                    raise UnansweredError(
                         f"{url}: after {waited:.0f} s the server asks to wait another {pause:.0f} s ({why}); run again later, or "
-                        "have more patience"
+                        "have more patience",
+                        why,
                     )
                 # A little more than asked, so that those who wait do not all come back in the same moment.
                 pause += self.patience.first_wait * self._rng.random()
