@@ -20,8 +20,7 @@ from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.transport import Patience
 from stepmark.models.remote import wire
-from stepmark.models.remote.prm import RemotePRM
-from stepmark.models.remote.scoring import RemoteScorer
+from stepmark.models.remote.prm import RemotePRM, RemoteScorer
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.session import session_of

@@ -14,7 +14,7 @@ from stepmark.batching import Message, Written
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.policies.transport import Patience
-from stepmark.models.remote.answers import read_listing
+from stepmark.models.remote.wire import ModelsAnswer
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import serve_in_process
 from stepmark.serving.chat import Completions, ServedWriter, ThreadWriter
@@ -314,8 +314,8 @@ def test_models_lists_both():
         ("best-of-2", False),
     ]
     # stepmark's own client finds the PRM among them.
-    listing = read_listing(models, "http://stepmark/v1/models")
-    assert ([one.id for one in listing.prms], listing.others) == (["sums"], ("best-of-2",))
+    read = ModelsAnswer.model_validate(models)
+    assert [one.stepmark is None for one in read.data] == [False, True]
     operation = document["paths"]["/v1/chat/completions"]["post"]
     assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("ChatRequest")
     assert set(operation["responses"]) == {"200", "default"}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
-    from stepmark.models.remote.async_client import AsyncClient as AsyncClient
+    from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
@@ -75,7 +75,7 @@ __version__ = "0.2.0"
 
 _HOME = {
     "ArithmeticWorld": "stepmark.problems.arithmetic_world",
-    "AsyncClient": "stepmark.models.remote.async_client",
+    "AsyncClient": "stepmark.models.remote.client",
     "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",

@@ -64,7 +64,7 @@ def scorer_of(prm: PRM, *, memory_tokens: int | None = None) -> Scorer:
     """The scorer of a PRM: with a session where it keeps state, here or on its server, else over whole prefixes."""
     remote = remote_of(prm)
     if remote is not None:
-        from stepmark.models.remote.scoring import RemoteScorer
+        from stepmark.models.remote.prm import RemoteScorer
 
         return RemoteScorer(remote)
     if not _torch_is_loaded():

@@ -34,7 +34,7 @@ from stepmark.models.named import is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy, wire
 from stepmark.models.policies.transport import GarbageError, Patience
 from stepmark.models.prm import PRM
-from stepmark.models.remote.async_client import AsyncClient
+from stepmark.models.remote.client import AsyncClient
 from stepmark.models.remote.exchange import DeclinedError, Rules, UnansweredError, Verb
 from stepmark.models.remote.wire import ModelEntry
 from stepmark.problems.answers import Verifier, load_verifier

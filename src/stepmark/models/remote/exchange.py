@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
 import httpx
 
@@ -23,8 +24,6 @@ from stepmark.models.policies.transport import (
     KEY_VARIABLE,
     Contact,
     Patience,
-    key_header,
-    key_variable,
 )
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503})
@@ -36,6 +35,7 @@ PATIENT = Patience()
 
 Verb = Literal["GET", "POST", "DELETE"]
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 Parsed = TypeVar("Parsed")
 
 
@@ -251,11 +251,6 @@ def closed(address: str) -> UsageError:
     return UsageError(f"the client of {address} is closed; make another one")
 
 
-def headers() -> dict[str, str]:
-    """Of every request: the key that `STEPMARK_API_KEY` holds, if it holds one."""
-    return key_header(key_variable())
-
-
 def request_of(client: httpx.Client | httpx.AsyncClient, asked: Send) -> httpx.Request:
     """The request itself."""
     kind = None if asked.body is None else {"Content-Type": "application/json"}
@@ -307,3 +302,28 @@ def _declined(response: httpx.Response, url: str) -> DeclinedError:
         type=kind if isinstance(kind, str) else None,
         field=field if isinstance(field, str) else None,
     )
+
+
+@final
+class PerProcess(Generic[Value]):
+    """A value for each process, made when it is first asked for; the same one for all threads.
+
+    Args:
+        make: makes one. Threads that ask at the same time may each make one, of which all get the same; what nobody got must need no end.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._made: dict[int, Value] = {}
+
+    @property
+    def here(self) -> Value:
+        """The one of the process that asks."""
+        process = os.getpid()
+        found = self._made.get(process)
+        return self._made.setdefault(process, self._make()) if found is None else found
+
+    @property
+    def made(self) -> Value | None:
+        """The same, if it has been made."""
+        return self._made.get(os.getpid())

@@ -568,7 +568,7 @@ class ModelEntry(Answer):
     """Its name in requests."""
     object: Literal["model"] = "model"
     """Always model."""
-    created: int
+    created: int = 0
     """When it was loaded, in Unix time."""
     owned_by: str = "stepmark"
     """Always stepmark."""
