@@ -147,13 +147,7 @@ class Work:
 
 
 def one_turn(
-    turn: Turn,
-    server: Server,
-    load: Load,
-    work: Work,
-    setting: Setting,
-    distinct: Distinct,
-    warm: float,
+    turn: Turn, server: Server, load: Load, work: Work, setting: Setting, distinct: Distinct, warm: float
 ) -> dict[str, Any]:
     """Let the clients ask one server for a while; what came of it, as plain data.
 

@@ -64,9 +64,7 @@ async def site(
             )
 
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://stepmark",
-            event_hooks={"response": [check]},
+            transport=httpx.ASGITransport(app), base_url="http://stepmark", event_hooks={"response": [check]}
         ) as client:
             yield client, app
 

@@ -883,11 +883,7 @@ def test_tasks_that_share_a_session_do_not_mix_their_prefixes_up():
             [(_, nodes)] = server.sessions.values()
             assert {
                 nodes[one["after"]]["text"] + one["text"][1:] for one in nodes.values() if one["after"]
-            } == {
-                "a x",
-                "b x",
-                "c x",
-            }
+            } == {"a x", "b x", "c x"}
             await asyncio.gather(session.release([("a",)]), session.extend([("a", "a x", "y")]))
 
     asyncio.run(talk())

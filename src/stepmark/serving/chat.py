@@ -351,14 +351,7 @@ class Completions:
         return StreamingResponse(events(completion, usage=usage), media_type="text/event-stream")
 
     async def _answer(self, body: ChatRequest, deadline: float) -> dict[str, Any]:
-        """A `ChatAnswer` as plain data.
-
-        Raises:
-            Refused: a parameter that cannot be honoured; too many requests wait.
-            InputError: the policy cannot read the conversation, or the PRM no candidate.
-            LateError: the time is over.
-            PolicyError: the policy failed, or wrote nothing.
-        """
+        """A `ChatAnswer` as plain data."""
         live, writer, settings = self._live, self._writer, self.settings
         assert live is not None and writer is not None
         asked = self._draw(body)
@@ -423,11 +416,7 @@ class Completions:
         }
 
     def _draw(self, body: ChatRequest) -> Draw:
-        """What a request asks of the policy.
-
-        Raises:
-            Refused: a parameter that cannot be honoured; it is named.
-        """
+        """What a request asks of the policy."""
         settings = self.settings
         n = body.selection.n or settings.n
         if n > settings.max_n:

@@ -6,42 +6,15 @@ A parameter that cannot be honoured is refused by name: an answer that ignored i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, Field, model_validator
 
 from stepmark.batching import Message
 from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, Request, Timeout, examples
 from stepmark.records import ScoreKind
 from stepmark.serving.errors import Refused
 from stepmark.serving.settings import MOST_CANDIDATES
-
-
-@dataclass(frozen=True)
-class _Only:
-    """Refuses every value but null and a few."""
-
-    values: tuple[Any, ...]
-    why: str
-
-    def check(self, value: Any) -> Any:
-        if value is not None and value not in self.values:
-            raise ValueError(f"this cannot be honoured: {self.why}")
-        return value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {
-            **handler(schema),
-            "enum": [None, *self.values],
-            "description": f"Otherwise refused: {self.why}.",
-        }
 
 
 def _parts(value: Any) -> Any:
@@ -105,6 +78,25 @@ class Selection(Request):
     """Seconds until the answer is no longer wanted."""
 
 
+_NEUTRAL: dict[str, Any] = {
+    "n": 1,
+    "store": False,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "tools": [],
+    "tool_choice": "none",
+    "functions": [],
+    "function_call": "none",
+    "response_format": {"type": "text"},
+    "logit_bias": {},
+    "modalities": ["text"],
+    "audio": None,
+    "prediction": None,
+    "reasoning_effort": None,
+}
+"""Parameters of OpenAI's that cannot be honoured, and the value that clients may send nevertheless."""
+
+
 class ChatRequest(Request):
     """OpenAI's chat completion. Fields that are not listed here are refused as unknown."""
 
@@ -152,20 +144,14 @@ class ChatRequest(Request):
     """Ignored: there are no tools."""
     service_tier: str | None = None
     """Ignored."""
-    store: Annotated[Any, _Only((False,), "nothing is stored")] = None
-    n: Annotated[Any, _Only((1,), "one candidate is given; how many are drawn is stepmark.n")] = None
-    logprobs: Annotated[Any, _Only((False,), "log-probabilities are not given")] = None
-    top_logprobs: Annotated[Any, _Only((0,), "log-probabilities are not given")] = None
-    tools: Annotated[Any, _Only(([],), "tools cannot be called here")] = None
-    tool_choice: Annotated[Any, _Only(("none",), "tools cannot be called here")] = None
-    functions: Annotated[Any, _Only(([],), "functions cannot be called here")] = None
-    function_call: Annotated[Any, _Only(("none",), "functions cannot be called here")] = None
-    response_format: Annotated[Any, _Only(({"type": "text"},), "only text is written")] = None
-    logit_bias: Annotated[Any, _Only(({},), "a bias of tokens is not passed on")] = None
-    modalities: Annotated[Any, _Only((["text"],), "only text is written")] = None
-    audio: Annotated[Any, _Only((), "only text is written")] = None
-    prediction: Annotated[Any, _Only((), "it is not passed on")] = None
-    reasoning_effort: Annotated[Any, _Only((), "it is not passed on")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, data: Any) -> Any:
+        """Leave out what changes nothing; other values of these fields are refused as unknown."""
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k not in _NEUTRAL or (v is not None and v != _NEUTRAL[k])}
 
     @property
     def selection(self) -> Selection:
@@ -204,41 +190,6 @@ def problem_of(messages: Sequence[Message]) -> str:
     if len(turns) == 1:
         return turns[0].content
     return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
-
-
-class ChatText(Answer):
-    """The chosen text."""
-
-    role: Literal["assistant"] = "assistant"
-    """Always assistant."""
-    content: str
-    """The chosen candidate, character for character."""
-    refusal: None = None
-    """Always null."""
-
-
-class ChatChoice(Answer):
-    """The only choice."""
-
-    index: Literal[0] = 0
-    """Always 0."""
-    message: ChatText
-    """The answer."""
-    logprobs: None = None
-    """Always null."""
-    finish_reason: Literal["stop", "length"]
-    """length: it was cut off at max_tokens."""
-
-
-class ChatUsage(Answer):
-    """Tokens of the policy, of all candidates."""
-
-    prompt_tokens: int
-    """Of all prompts that the policy was given."""
-    completion_tokens: int
-    """Of all that it wrote."""
-    total_tokens: int
-    """Both."""
 
 
 class ChatCandidate(Answer):
@@ -303,14 +254,13 @@ class ChatAnswer(Answer):
     id: str
     """Of this answer."""
     object: Literal["chat.completion"] = "chat.completion"
-    """Always chat.completion."""
     created: int
     """Unix time in seconds."""
     model: str
     """What answered."""
-    choices: list[ChatChoice]
-    """One."""
-    usage: ChatUsage | None = None
-    """Absent where the policy does not count."""
+    choices: list[dict[str, Any]]
+    """One, with `message.content`, the chosen candidate, and `finish_reason`: stop, or length where it was cut off."""
+    usage: dict[str, int] | None = None
+    """prompt_tokens, completion_tokens and total_tokens of all candidates; absent where the policy does not count."""
     stepmark: Chosen
     """How it was chosen."""

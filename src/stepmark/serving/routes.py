@@ -272,10 +272,7 @@ async def open_session(request: Request, body: SessionRequest) -> Response:
 
 
 @router.post(
-    "/v1/sessions/{id}/steps",
-    tags=["sessions"],
-    summary="Score more steps",
-    **described(StepsAnswer),
+    "/v1/sessions/{id}/steps", tags=["sessions"], summary="Score more steps", **described(StepsAnswer)
 )
 async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
     """Score steps, each after a prefix that the session has; only the new step is read, where the PRM allows it.
@@ -301,12 +298,7 @@ async def release(request: Request, id: str, body: ReleaseRequest) -> Response:
     return answer({"released": await service_of(request).need().sessions.release(id, body.nodes)})
 
 
-@router.delete(
-    "/v1/sessions/{id}",
-    tags=["sessions"],
-    summary="Close a session",
-    **described(ClosedAnswer),
-)
+@router.delete("/v1/sessions/{id}", tags=["sessions"], summary="Close a session", **described(ClosedAnswer))
 async def close_session(request: Request, id: str) -> Response:
     """End a session and release all of it. Idle sessions end by themselves."""
     await service_of(request).need().sessions.close(id)
@@ -496,11 +488,7 @@ def _asked(body: ScoreRequest) -> list[SolutionToScore]:
 
 
 def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
-    """Refuse an unknown way to split, or a marker that it cannot use.
-
-    Raises:
-        Refused: 400, with the field.
-    """
+    """Refuse an unknown way to split, or a marker that it cannot use."""
     place = "" if at is None else f"{at}."
     if how == "agent":
         message = "a text has no turns to split by 'agent'; send its steps"
@@ -517,11 +505,7 @@ def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
 def _check_shape(
     asked: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
 ) -> None:
-    """Either steps or a text of each, and no more than one request may have.
-
-    Raises:
-        Refused: 400 or 413, with the field.
-    """
+    """Either steps or a text of each, and no more than one request may have."""
     if at is not None and len(asked) > settings.max_solutions:
         raise too_many(at, len(asked), settings.max_solutions, at, "`max_solutions`")
     for index, one in enumerate(asked):
@@ -557,11 +541,7 @@ def _pieces(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
 async def _split_all(
     request: Request, asked: Sequence[Any], read: Callable[[Any], Read], deadline: float
 ) -> list[Read]:
-    """The solutions of what was sent; long texts are split in a thread, some at a time.
-
-    Raises:
-        LateError: the deadline passed.
-    """
+    """The solutions of what was sent; long texts are split in a thread, some at a time."""
     sizes = [len(one.solution or "") for one in asked]
     if sum(sizes) <= _INLINE:
         return [read(one) for one in asked]
@@ -581,11 +561,7 @@ async def _results(
     at: str | None,
     deadline: float,
 ) -> list[dict[str, Any]]:
-    """The results of a request; exact checks run in a thread, some solutions at a time.
-
-    Raises:
-        LateError: the deadline passed.
-    """
+    """The results of a request; exact checks run in a thread, some solutions at a time."""
     if grade.checks == "none":
         return verdicts(asked, scores, prm, grade, at=at)
     rest = iter(scores)
@@ -608,11 +584,7 @@ async def _in_turn(request: Request, work: Callable[[], Value], deadline: float,
 
 
 def _sequences(given: Any) -> list[str | list[int]]:
-    """One or several, texts or token ids, as a list.
-
-    Raises:
-        Refused: 400, with the field.
-    """
+    """One or several, texts or token ids, as a list."""
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list) or not given:

@@ -200,10 +200,7 @@ class Service:
         budget = settings.token_budget or _engine_budget(prm) or _DEFAULT_BUDGET
         backend = backend_of(prm, memory_tokens=settings.memory_tokens)
         batcher = Batcher(
-            backend,
-            token_budget=budget,
-            queue_tokens=settings.queue_tokens or 32 * budget,
-            clock=self.clock,
+            backend, token_budget=budget, queue_tokens=settings.queue_tokens or 32 * budget, clock=self.clock
         )
         await batcher.start()
         name = settings.name or served_name(prm.name)

@@ -299,11 +299,7 @@ class Sessions:
         return _size(growth, _TOKEN * backend.estimate(growth) if backend.incremental else 0)
 
     def _need(self, size: int, but: _Session | None = None) -> None:
-        """Have room for so much more, by ending others that are not in use: the longest idle one first.
-
-        Raises:
-            BusyError: they all are; nothing has been ended.
-        """
+        """Have room for so much more, by ending others that are not in use: the longest idle one first."""
         lacking = self.size + self._coming + size - self.memory
         if size == 0 or lacking <= 0:
             return

@@ -19,12 +19,7 @@ from typing import Any, Generic, Literal, TypeVar, final
 import httpx
 
 from stepmark.errors import BackendError, UsageError
-from stepmark.models.policies.transport import (
-    CONNECT,
-    KEY_VARIABLE,
-    Contact,
-    Patience,
-)
+from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, Patience
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503})
 _LONGEST = 3600.0
@@ -168,8 +163,7 @@ class Rules:
 
         def late() -> UnansweredError:
             return UnansweredError(
-                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}",
-                why,
+                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}", why
             )
 
         while True:

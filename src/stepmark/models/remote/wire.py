@@ -287,18 +287,7 @@ class ErrorBody(Answer):
 class ErrorAnswer(Answer):
     """The body of every answer whose status is 400 or more."""
 
-    model_config = examples(
-        {
-            "error": {
-                "type": "invalid_request",
-                "message": "expected a string, found a number",
-                "field": "solutions.0.problem",
-            }
-        }
-    )
-
     error: ErrorBody
-    """What is wrong, and what to do."""
 
 
 class FindingBody(Answer):
@@ -372,42 +361,12 @@ class _Graded(Answer):
     class_names: list[str] | None = None
     """Of `classes`."""
     usage: Usage
-    """What the request was."""
-
-
-_RESULT: dict[str, Any] = {
-    "index": 0,
-    "scores": [0.85, 0.25],
-    "score": 0.25,
-    "first_error": 1,
-    "first_error_step": 2,
-    "tokens": 63,
-}
-_BEST: dict[str, Any] = {
-    "index": 1,
-    "scores": [0.85, 0.82],
-    "score": 0.82,
-    "first_error": -1,
-    "first_error_step": None,
-    "steps": RIGHT,
-    "tokens": 63,
-}
-_HEAD: dict[str, Any] = {
-    "model": "default",
-    "score_kind": "probability",
-    "aggregate": "min",
-    "threshold": 0.754,
-    "usage": {"solutions": 1, "steps": 2, "tokens": 63},
-}
 
 
 class ScoreAnswer(_Graded):
     """One result a solution, in the order of the request."""
 
-    model_config = examples({"object": "scores", **_HEAD, "results": [_RESULT]})
-
     object: Literal["scores"] = "scores"
-    """Always scores."""
     results: list[Result]
     """As many as solutions, in their order."""
 
@@ -415,10 +374,7 @@ class ScoreAnswer(_Graded):
 class RankAnswer(_Graded):
     """The candidates, best first."""
 
-    model_config = examples({"object": "ranking", **_HEAD, "results": [_BEST, _RESULT]})
-
     object: Literal["ranking"] = "ranking"
-    """Always ranking."""
     results: list[Result]
     """By score, the highest first, equal ones by index; then those without a score, then those with an error."""
 
@@ -429,7 +385,6 @@ class PoolingRows(Answer):
     index: int = Field(ge=0)
     """Which sequence of the request, from 0."""
     object: Literal["pooling"] = "pooling"
-    """Always pooling."""
     data: list[list[float]]
     """One row a step mark in the sequence, in order; one number a class."""
 
@@ -451,7 +406,6 @@ class PoolingAnswer(Answer):
     id: str
     """A name of this answer."""
     object: Literal["list"] = "list"
-    """Always list."""
     created: int
     """Unix time in seconds."""
     model: str
@@ -459,7 +413,6 @@ class PoolingAnswer(Answer):
     data: list[PoolingRows]
     """One entry a sequence."""
     usage: PoolingUsage
-    """Tokens of the request."""
 
 
 class SessionAnswer(Answer):
@@ -491,19 +444,7 @@ class SteppedResult(Answer):
 class StepsAnswer(Answer):
     """One result a step, in the order of the request."""
 
-    model_config = examples(
-        {
-            "object": "steps",
-            "model": "default",
-            "results": [
-                {"node": 1, "score": 0.93, "tokens": 9, "root": 22},
-                {"node": 2, "score": 0.08, "tokens": 9, "root": 22},
-            ],
-        }
-    )
-
     object: Literal["steps"] = "steps"
-    """Always steps."""
     model: str
     """The served model's name."""
     results: list[SteppedResult]
@@ -523,7 +464,6 @@ class ClosedAnswer(Answer):
     id: str
     """Its name."""
     closed: Literal[True] = True
-    """Always true."""
 
 
 class PRMFacts(Answer):
@@ -567,11 +507,9 @@ class ModelEntry(Answer):
     id: str
     """Its name in requests."""
     object: Literal["model"] = "model"
-    """Always model."""
     created: int = 0
     """When it was loaded, in Unix time."""
     owned_by: str = "stepmark"
-    """Always stepmark."""
     max_model_len: int | None = None
     """The most tokens that the PRM reads of one solution."""
     stepmark: PRMFacts | None = None
@@ -582,7 +520,6 @@ class ModelsAnswer(Answer):
     """The models that are served."""
 
     object: Literal["list"] = "list"
-    """Always list."""
     data: list[ModelEntry]
     """One entry a model."""
 
