@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # `benchmarks` is run from the root of the reposi
 
 pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[serve]")
 
-from benchmarks import serve, serve_load, serve_soak, serve_tables, serve_work  # noqa: E402
+from benchmarks import serve, serve_load, serve_soak, serve_work  # noqa: E402
 
 # --- what is asked -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ def test_figures_by_hand():
         row("naive", 64, solutions=0, latencies=[]),
         row("ours", 64),
     ]
-    figures = serve_tables.figures_of(rows)
+    figures = serve.figures_of(rows)
     assert figures["solutions_per_second_at_16"] == 30
     assert figures["naive_solutions_per_second_at_16"] == 15
     assert figures["speedup_over_naive_at_16"] == 2
@@ -249,8 +249,8 @@ def test_figures_by_hand():
 
 def test_the_page_has_the_tables_in_their_place():
     rows = [row("ours", solutions=300), row("naive", latencies=[12.0])]
-    figures = serve_tables.figures_of(rows)
-    text = serve_tables.page((ROOT / "docs" / "serve-figures.md").read_text(encoding="utf-8"), rows, figures)
+    figures = serve.figures_of(rows)
+    text = serve.page((ROOT / "docs" / "serve-figures.md").read_text(encoding="utf-8"), rows, figures)
     assert "to be measured" not in text
     assert (
         "| shared | 16 | `stepmark serve` | 5.0 | 30.0 | 2.00x | 510 ms | 1000 ms | 20 ms | 1.010 | 0 |"
@@ -258,14 +258,14 @@ def test_the_page_has_the_tables_in_their_place():
     )
     assert "| shared | 16 | naive | 5.0 | 15.0 | 1.00x | 12.0 s | 12.0 s | 20 ms |  | 0 |" in text
     assert "| `speedup_over_naive_at_16` | 2 | 3 |" in text
-    assert text.count(serve_tables.BEGIN) == text.count(serve_tables.END) == 1
+    assert text.count(serve.BEGIN) == text.count(serve.END) == 1
     assert "10 seconds a turn, float32" in text
     longer = [*rows, row("ours", 64, seconds=40.0)]
-    assert serve_tables.lengths(longer) == "10 seconds a turn, 40 with 64 clients"
+    assert serve.lengths(longer) == "10 seconds a turn, 40 with 64 clients"
     # Written again, it is the same.
-    assert serve_tables.page(text, rows, figures) == text
+    assert serve.page(text, rows, figures) == text
     with pytest.raises(ValueError, match="no place"):
-        serve_tables.page("# A page", rows, figures)
+        serve.page("# A page", rows, figures)
 
 
 def test_scores_are_held_against_ours():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, final
 
 from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
@@ -138,92 +138,45 @@ def refused(ask: Ask, error: InputError) -> Refusal | InputError:
     return Refusal(solution=ask.solution, error=error) if isinstance(ask, Whole) else error
 
 
-class Backend(Protocol):
-    """A PRM as a `Batcher` drives it.
+@final
+class WholeBackend:
+    """A PRM that is asked through `PRM.score_many`: generative, behind a server, scripted, an outcome model.
 
     `estimate` and `fresh` are cheap and called by the event loop, `fresh` only while nothing is computed; `prepare` is called by the tokenizer's
     thread; `compute` and `release` by the compute thread.
     """
 
-    @property
-    def prm(self) -> PRM:
-        """What scores."""
-
-    @property
-    def incremental(self) -> bool:
-        """Whether a step of a session costs its own tokens only."""
-
-    @property
-    def pooling(self) -> bool:
-        """Whether it gives rows of bare token ids."""
-
-    @property
-    def max_tokens(self) -> int | None:
-        """The most tokens of a solution; None where unknown."""
-
-    @property
-    def memory(self) -> tuple[int, int, int]:
-        """Tokens that are held now, that are held at most, and that were evicted."""
-
-    def estimate(self, ask: Ask) -> int:
-        """Tokens, about, before anything is tokenized."""
-
-    def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
-        """What can be computed of some asks; an `InputError` for what the PRM cannot read."""
-
-    def fresh(self, work: Prepared, beside: Prepared | None) -> int:
-        """Tokens to be computed for it, about, where another one of its problem is computed with it."""
-
-    def compute(self, works: Sequence[Prepared]) -> list[Result]:
-        """One result each, in order.
-
-        Raises:
-            StepmarkError: the model failed; nothing of the batch has a result.
-        """
-
-    def release(self, grown: Sequence[Grown]) -> None:
-        """Free the state of some prefixes."""
-
-
-def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
-    """The backend of a PRM: with a tree of keys and values where its family allows it.
-
-    Args:
-        prm: as `load_prm` gives it.
-        memory_tokens: tokens whose keys and values are held at most; None: 65,536.
-    """
-    if remote_of(prm) is not None or why_whole_prefixes(prm):
-        return WholeBackend(prm)
-    return CachedBackend(prm, memory_tokens=memory_tokens)
-
-
-@final
-class WholeBackend:
-    """A PRM that is asked through `PRM.score_many`: generative, behind a server, scripted, an outcome model."""
-
     incremental = False
+    """Whether a step of a session costs its own tokens only."""
     pooling = False
+    """Whether it gives rows of bare token ids."""
     max_tokens = None
+    """The most tokens of a solution; None where unknown."""
     memory = (0, 0, 0)
+    """Tokens that are held now, that are held at most, and that were evicted."""
 
     def __init__(self, prm: PRM) -> None:
         self.prm = prm
         self._steps = scorer_of(prm)
 
     def estimate(self, ask: Ask) -> int:
-        """By its characters."""
+        """Tokens, about, before anything is tokenized."""
         return 1 + ask.characters // _CHARACTERS
 
     def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
-        """Nothing is tokenized here."""
+        """What can be computed of some asks; an `InputError` for what the PRM cannot read."""
         return [Prepared(ask=ask, tokens=self.estimate(ask)) for ask in asks]
 
     def fresh(self, work: Prepared, beside: Prepared | None) -> int:
-        """All of it."""
+        """Tokens to be computed for it, about, where another one of its problem is computed with it."""
         return work.tokens
 
     def compute(self, works: Sequence[Prepared]) -> list[Result]:
-        """Solutions of one problem are given to the PRM one after the other, so that it can share them."""
+        """One result each, in order; solutions of one problem are given to the PRM one after the other.
+
+        Raises:
+            StepmarkError: the model failed; nothing of the batch has a result.
+        """
         order = sorted(range(len(works)), key=lambda i: works[i].ask.key)
         results: dict[int, Result] = {}
         whole = [(i, ask.solution) for i in order if isinstance(ask := works[i].ask, Whole)]
@@ -239,7 +192,7 @@ class WholeBackend:
         return [results[i] for i in range(len(works))]
 
     def release(self, grown: Sequence[Grown]) -> None:
-        """Nothing is held."""
+        """Free the state of some prefixes."""
 
 
 @final
@@ -283,7 +236,7 @@ class CachedBackend:
 
     @property
     def memory(self) -> tuple[int, int, int]:
-        """See `Backend.memory`."""
+        """See `WholeBackend.memory`."""
         return self.session.pool.held, self.session.pool.capacity, self.session.cache.evicted
 
     def estimate(self, ask: Ask) -> int:
@@ -322,7 +275,7 @@ class CachedBackend:
         return [self._result(work, answer) for work, answer in zip(works, answers, strict=True)]
 
     def release(self, grown: Sequence[Grown]) -> None:
-        """See `Backend.release`."""
+        """See `WholeBackend.release`."""
         self.session.drop(one.place for one in grown if one.place is not None)
 
     def _tokens(self, ask: Reading) -> Encoded:
@@ -399,3 +352,18 @@ def _asked(work: Prepared) -> Asked:
         return TokenRows(ids=encoded.ids, positions=np.asarray(encoded.reads, dtype=np.int64))
     place = root_of(ask.problem) if ask.place is None else ask.place
     return NextStep(place=replace(place, solution=ask.solution), encoded=encoded)
+
+
+Backend = WholeBackend | CachedBackend
+
+
+def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
+    """The backend of a PRM: with a tree of keys and values where its family allows it.
+
+    Args:
+        prm: as `load_prm` gives it.
+        memory_tokens: tokens whose keys and values are held at most; None: 65,536.
+    """
+    if remote_of(prm) is not None or why_whole_prefixes(prm):
+        return WholeBackend(prm)
+    return CachedBackend(prm, memory_tokens=memory_tokens)

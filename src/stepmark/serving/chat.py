@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, final
 
 import httpx
 from fastapi import APIRouter, Request
@@ -106,25 +106,6 @@ class Drawn:
     """That it wrote; None where it does not count."""
 
 
-class Writer(Protocol):
-    """Writes completions of a conversation."""
-
-    name: str
-    penalties: bool
-    """Whether it knows presence and frequency penalties."""
-
-    async def draw(self, asked: Draw) -> Drawn:
-        """Write `asked.n` completions.
-
-        Raises:
-            InputError: the policy cannot read the conversation.
-            PolicyError: it failed.
-        """
-
-    async def close(self) -> None:
-        """Close what it holds."""
-
-
 @final
 class ServedWriter:
     """A model behind an OpenAI-compatible server: `/chat/completions`.
@@ -142,6 +123,7 @@ class ServedWriter:
     """
 
     penalties = True
+    """Whether it knows presence and frequency penalties."""
 
     def __init__(
         self,
@@ -156,7 +138,12 @@ class ServedWriter:
         self._prefix = "/v1" if url.rstrip("/").endswith("/v1") else ""
 
     async def draw(self, asked: Draw) -> Drawn:
-        """See `Writer.draw`."""
+        """Write `asked.n` completions.
+
+        Raises:
+            InputError: the policy cannot read the conversation.
+            PolicyError: it failed.
+        """
         if not self.name:
             self.name = await self._only_model()
         texts: list[Written] = []
@@ -173,7 +160,7 @@ class ServedWriter:
         return Drawn(texts=tuple(texts[: asked.n]), **tokens)
 
     async def close(self) -> None:
-        """See `Writer.close`."""
+        """Close what it holds."""
         await self._client.close()
 
     def _body(self, asked: Draw, have: int) -> dict[str, Any]:
@@ -243,7 +230,7 @@ class ThreadWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stepmark-write")
 
     async def draw(self, asked: Draw) -> Drawn:
-        """See `Writer.draw`."""
+        """See `ServedWriter.draw`."""
         write = Write(
             prompt=asked.messages,
             n=asked.n,
@@ -272,8 +259,11 @@ class ThreadWriter:
         )
 
     async def close(self) -> None:
-        """See `Writer.close`."""
+        """Close what it holds."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+Writer = ServedWriter | ThreadWriter
 
 
 @final

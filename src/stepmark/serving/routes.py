@@ -57,8 +57,6 @@ from stepmark.store import json_type
 
 _INLINE = 2_000
 """Characters of text that are split into steps in the event loop; more are split in a thread."""
-_PIECE = 16_000
-"""Characters that are split, or checked, at a time there, so that requests take turns."""
 _numbers = itertools.count(1)
 _ALWAYS = ("scores", "score", "first_error", "first_error_step")
 _MAYBE = ("findings", "first_error_by", "steps", "classes", "critiques")
@@ -380,7 +378,6 @@ def verdicts(
     grade: Grade,
     *,
     at: str | None,
-    start: int = 0,
 ) -> list[dict[str, Any]]:
     """The results of a request, in its order, as `stepmark grade` makes its rows.
 
@@ -390,14 +387,13 @@ def verdicts(
         prm: whose scores they are.
         grade: how step scores become verdicts.
         at: the field that holds the solutions; None for a single one.
-        start: the index of the first of them in the request.
 
     Raises:
         BackendError: the PRM gave a wrong number of scores, or one out of range.
     """
     rest = iter(scores)
     results: list[dict[str, Any]] = []
-    for index, one in enumerate(asked, start):
+    for index, one in enumerate(asked):
         name = {"id": one.id} if isinstance(one, Solution) and one.id is not None else {}
         try:
             if isinstance(one, InputError):
@@ -445,7 +441,14 @@ async def _scored(
     grade = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
     _check_shape(asked, at, settings)
     deadline = _deadline(request, body.timeout)
-    solutions = await _split_all(request, asked, read, deadline)
+
+    def split_all() -> list[Read]:
+        return [read(one) for one in asked]
+
+    if sum(len(one.solution or "") for one in asked) <= _INLINE:
+        solutions = split_all()
+    else:
+        solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
     for index, one in enumerate(solutions):
         if isinstance(one, Solution) and len(one.steps) > settings.max_steps:
             place = "" if at is None else f"{at}.{index}."
@@ -453,7 +456,11 @@ async def _scored(
     scores = await live.batcher.score(
         [one for one in solutions if isinstance(one, Solution)], deadline=deadline
     )
-    results = await _results(request, live.prm, solutions, scores, grade, at, deadline)
+    grade_all = partial(verdicts, solutions, scores, live.prm, grade, at=at)
+    if grade.checks == "none":
+        results = grade_all()
+    else:
+        results = await _in_thread(request, grade_all, deadline, "the steps were checked")
     fine = [result for result in results if "error" not in result]
     tokens = [result["tokens"] for result in fine]
     names = next((one.class_names for one in scores if isinstance(one, StepScores) and one.class_names), None)
@@ -526,61 +533,12 @@ def _check_shape(
             raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
 
 
-def _pieces(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Slices of about `_PIECE` characters each."""
-    start = 0
-    while start < len(sizes):
-        end, size = start, 0
-        while end < len(sizes) and (end == start or size + sizes[end] <= _PIECE):
-            size += 1 + sizes[end]
-            end += 1
-        yield start, end
-        start = end
-
-
-async def _split_all(
-    request: Request, asked: Sequence[Any], read: Callable[[Any], Read], deadline: float
-) -> list[Read]:
-    """The solutions of what was sent; long texts are split in a thread, some at a time."""
-    sizes = [len(one.solution or "") for one in asked]
-    if sum(sizes) <= _INLINE:
-        return [read(one) for one in asked]
-    solutions: list[Read] = []
-    for start, end in _pieces(sizes):
-        work = partial(lambda part: [read(one) for one in part], asked[start:end])
-        solutions += await _in_turn(request, work, deadline, "texts were split into steps")
-    return solutions
-
-
-async def _results(
-    request: Request,
-    prm: PRM,
-    asked: Sequence[Read],
-    scores: Sequence[StepScores | Refusal],
-    grade: Grade,
-    at: str | None,
-    deadline: float,
-) -> list[dict[str, Any]]:
-    """The results of a request; exact checks run in a thread, some solutions at a time."""
-    if grade.checks == "none":
-        return verdicts(asked, scores, prm, grade, at=at)
-    rest = iter(scores)
-    results: list[dict[str, Any]] = []
-    for start, end in _pieces(
-        [sum(map(len, one.texts)) if isinstance(one, Solution) else 0 for one in asked]
-    ):
-        part = asked[start:end]
-        own = [next(rest) for one in part if isinstance(one, Solution)]
-        work = partial(verdicts, part, own, prm, grade, at=at, start=start)
-        results += await _in_turn(request, work, deadline, "the steps were checked")
-    return results
-
-
-async def _in_turn(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:
+async def _in_thread(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:
     service = service_of(request)
+    result = await asyncio.get_running_loop().run_in_executor(service.splitter, work)
     if service.clock() >= deadline:
         raise LateError(f"the deadline passed while {what}")
-    return await asyncio.get_running_loop().run_in_executor(service.splitter, work)
+    return result
 
 
 def _sequences(given: Any) -> list[str | list[int]]:
