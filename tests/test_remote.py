@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +27,6 @@ from stepmark.errors import (
     UsageError,
 )
 from stepmark.models.policies.transport import Patience
-from stepmark.models.remote.exchange import PerProcess
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.records import Problem, Refusal, ScoredSolution, Step
 
@@ -113,19 +111,6 @@ def test_what_is_sent():
     }
 
 
-def test_a_text_is_cut_by_the_server():
-    server = Words()
-    with client(server) as asking:
-        scored = asking.score("p", "one\none two", split="line")
-    assert scored.solution.texts == ("one", "one two")
-    assert scored.steps.scores == (1.0, 0.5)
-    assert server.asked("/v1/score")[0]["solutions"] == [
-        {"problem": "p", "solution": "one\none two", "split": "line"}
-    ]
-    with client(server) as asking, pytest.raises(UsageError, match="the steps are given"):
-        asking.score("p", ["one"], split="line")
-
-
 def test_what_the_prm_cannot_read_is_an_input_error_of_its_kind():
     with client(Words()) as asking, pytest.raises(MarkerInTextError, match="cannot be read") as told:
         asking.score("p", ["unreadable"])
@@ -174,13 +159,6 @@ def test_what_is_no_text_or_number_is_refused_before_it_is_sent(ask, words):
     with client(server) as asking, pytest.raises(UsageError, match=words):
         ask(asking)
     assert server.log == []
-
-
-@pytest.mark.parametrize("address", [ADDRESS, ADDRESS + "/", ADDRESS + "/v1", ADDRESS + "/v1/"])
-def test_ways_to_write_an_address(address):
-    with Client(address, transport=Words().transport) as asking:
-        assert asking.address == ADDRESS
-        assert asking.model().id == "words"
 
 
 @pytest.mark.parametrize(
@@ -260,16 +238,6 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(caplog):
     assert len(caplog.messages) == 5  # the second attempt came within a second of the first
 
 
-def test_the_last_failure_is_told():
-    server = Words(in_turn(*[error(500, "the model failed", type="failed")] * 9))
-    with (
-        client(server, patience=Patience(retries=2)) as asking,
-        pytest.raises(BackendError, match=r"3 attempts; the last: HTTP 500: the model failed"),
-    ):
-        asking.score("p", ["a"])
-    assert len(server.log) == 3
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
@@ -338,18 +306,6 @@ def test_a_client_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_connections_are_closed():
-    with client(Words()) as asking:
-        asking.score("p", ["a"])
-        session = asking.session("p")
-        session.extend([("a",)])
-    assert asking.is_closed
-    for ask in (lambda: asking.score("p", ["a"]), lambda: session.extend([("b",)])):
-        with pytest.raises(UsageError, match="is closed; make another"):
-            ask()
-    session.close()  # there is nothing to be done about it
-
-
 def test_a_process_that_is_forked_has_connections_of_its_own(monkeypatch):
     """Else it and the first one would read each other's answers."""
     with client(Words()) as asking:
@@ -366,20 +322,6 @@ def test_a_process_that_is_forked_has_connections_of_its_own(monkeypatch):
     assert not before.is_closed  # which would end the first one's too
     monkeypatch.undo()
     before.close()
-
-
-def test_threads_of_a_forked_process_that_ask_first_get_the_same():
-    both = threading.Barrier(2, timeout=30)
-
-    def make():
-        both.wait()  # neither has entered its own yet
-        return object()
-
-    one = PerProcess(make)
-    assert one.made is None
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: one.here, range(2))
-    assert first is second is one.made is one.here
 
 
 def test_a_session_begins_anew_in_a_process_that_is_forked(monkeypatch):
@@ -535,31 +477,6 @@ def test_batches_are_bounded_and_in_order():
     assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [4, 4, 2]
 
 
-def test_batches_are_bounded_by_their_text_too():
-    server = Words(max_body=800)  # a hundred characters a request, at eight bytes each
-    with client(server) as asking:
-        asking.model()
-        long = [Solution.of("p", ["x" * 60]) for _ in range(3)] + [Solution.of("p", ["x" * 500])]
-        assert len(list(asking.score_many([*long, *solutions(3)]))) == 7
-    assert [len(body["solutions"]) for body in server.asked("/v1/score")] == [1, 1, 1, 1, 3]
-
-
-def test_a_stream_is_read_no_further_than_a_batch():
-    read = []
-
-    def endless():
-        while True:
-            read.append(len(read))
-            yield Solution.of("p", ["a"])
-
-    with client(Words(), batch=5) as asking:
-        results = asking.score_many(endless())
-        for _ in range(6):
-            next(results)
-        assert len(read) == 10
-        results.close()
-
-
 def large(most):
     def before(path, body):
         if path == "/v1/score" and len(body["solutions"]) > most:
@@ -656,16 +573,6 @@ def test_what_was_done_stays_when_the_connection_is_lost():
             given.append(result)
     assert [result.solution.id for result in given] == ["n0", "n1", "n2", "n3"]
     assert asking.ledger.solutions == 4
-
-
-def test_nothing_is_asked_for_nothing():
-    server = Words()
-    with client(server) as asking:
-        assert list(asking.score_many([])) == []
-        assert asking.rank("p", []) == []
-        with asking.session("p") as session:
-            assert session.extend([]) == []
-    assert server.asked("/v1/s.*") == []
 
 
 # -- The order of candidates -----------------------------------------------------------------------------------
@@ -959,23 +866,6 @@ def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
         assert asking.ledger.steps == 7
 
 
-def test_a_session_that_holds_less_than_it_says_is_emptied_as_often_as_it_takes():
-    """Of session_memory_mb a client knows nothing: how much of it a step takes depends on its length."""
-    server = Words()
-    server.room = 3
-    steps = [(f"step {number}",) for number in range(20)]
-    with client(server) as asking, asking.session("p") as session:
-        assert [one.score for one in session.extend(steps)] == [0.5] * 20
-        assert (
-            server.opened == 3
-        )  # the one that said so, the one that showed how much, and the one that gets no more
-        assert len(server.sessions) == 1
-        # What goes on from them is as good; of 3, a session holds one and what it goes on from, or two of those.
-        longer = [(*prefix, "x") for prefix in steps[:4]]
-        assert [one.score for one in session.extend(longer)] == [1.0] * 4
-        assert asking.ledger.steps == 24
-
-
 def test_a_session_that_is_always_full_is_given_up():
     def before(path, body):
         told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}
@@ -1034,18 +924,6 @@ def test_a_session_of_which_a_node_is_lost_is_opened_anew():
         server.before = in_turn(lost)
         assert session.extend([("a", "b")])[0].score == 1.0
         assert server.opened == 2
-
-
-def test_a_server_that_forgets_at_once_is_given_up():
-    def before(path, body):
-        return error(404, "no such session", type="not_found") if path.endswith("/steps") else None
-
-    with (
-        client(Words(before)) as asking,
-        asking.session("p") as session,
-        pytest.raises(BackendError, match="lost 4 times"),
-    ):
-        session.extend([("a",)])
 
 
 @pytest.mark.parametrize(

@@ -107,19 +107,6 @@ def test_white_space_reaches_the_prm_as_it_was_sent():
     assert ("q", ("  a ",)) in seen
 
 
-def test_a_single_solution_and_settings_of_its_own():
-    async def conversation(client):
-        body = {"problem": PROBLEM, "steps": WRONG, "aggregate": "product", "threshold": 0.1}
-        answer = (await client.post("/v1/score", json=body)).json()
-        assert (answer["aggregate"], answer["threshold"]) == ("product", 0.1)
-        [result] = answer["results"]
-        assert result["score"] == pytest.approx(0.9 * 0.2)
-        assert result["first_error"] == -1
-        assert "steps" not in result
-
-    talk(conversation)
-
-
 def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
     async def conversation(client):
         answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
@@ -129,15 +116,6 @@ def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
         assert (facts["default_aggregate"], facts["default_threshold"]) == ("mean", 0.95)
 
     talk(conversation, settings=ServerSettings(aggregate="mean", threshold=0.95))
-
-
-def test_a_prm_without_a_threshold_knows_no_first_error():
-    async def conversation(client):
-        answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
-        assert answer["threshold"] is None
-        assert answer["results"][0]["first_error"] is None
-
-    talk(conversation, prm(score_kind="log-ratio", default_threshold=None))
 
 
 def test_texts_are_cut_as_asked():
@@ -365,38 +343,6 @@ def test_a_session_from_beginning_to_end():
             assert "expired" in error(await request, 404, "not_found")
 
     talk(conversation)
-
-
-def test_a_full_session_says_so_and_has_room_after_a_release():
-    async def conversation(client):
-        [model] = (await client.get("/v1/models")).json()["data"]
-        assert (model["stepmark"]["session_nodes"], model["stepmark"]["max_sessions"]) == (2, 7)
-        at = f"/v1/sessions/{(await client.post('/v1/sessions', json={'problem': PROBLEM})).json()['id']}"
-        body = {"steps": [{"text": "1 + 1 = 2"}, {"text": "1 + 1 = 3"}, {"text": "2 + 2 = 4"}]}
-        good, bad, full = (await client.post(f"{at}/steps", json=body)).json()["results"]
-        assert (good["score"], bad["score"]) == (0.9, 0.2)
-        assert list(full) == ["error"]
-        assert (full["error"]["type"], full["error"]["field"]) == ("session_full", "steps.2")
-        assert "release" in full["error"]["message"]
-        await client.post(f"{at}/release", json={"nodes": [bad["node"]]})
-        [room] = (await client.post(f"{at}/steps", json={"steps": body["steps"][2:]})).json()["results"]
-        assert room["score"] == 0.9
-
-    talk(conversation, settings=ServerSettings(session_nodes=2, sessions=7))
-
-
-def test_there_are_only_so_many_sessions_and_the_next_is_told_when_to_come():
-    async def conversation(client):
-        for _ in range(2):
-            opened = await client.post("/v1/sessions", json={"problem": "p"})
-            assert opened.status_code == 200
-        refused = await client.post("/v1/sessions", json={"problem": "p"})
-        error(refused, 429, "busy")
-        assert 1 <= int(refused.headers["retry-after"]) <= 50
-        await client.delete(f"/v1/sessions/{opened.json()['id']}")
-        assert (await client.post("/v1/sessions", json={"problem": "p"})).status_code == 200
-
-    talk(conversation, settings=ServerSettings(sessions=2, session_idle=49.0))
 
 
 # ---- what the server says of itself ----

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 
 import pytest
 import torch
@@ -160,29 +159,6 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
     run(scene())
 
 
-def test_a_session_whose_prefixes_were_forgotten_goes_on(zoo):
-    prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
-    problem, steps = "p", ("so x = 6", "36 - 6 = 30")
-
-    async def scene():
-        length = len(prm.encoder.encode(Solution.of(problem, steps)).ids)
-        batcher = Batcher(backend_of(prm, memory_tokens=length), token_budget=1000, queue_tokens=10_000)
-        await batcher.start()
-        sessions = Sessions(batcher, limit=2, nodes=10, idle=60)
-        name = sessions.open(Problem(text=problem))
-        (first,) = await sessions.extend(name, [(None, steps[0])])
-        (other,) = await batcher.score([Solution.of("q", ["so y = 60", "3 + 4 = 7"])])
-        assert isinstance(other, StepScores | Refusal)
-        (second,) = await sessions.extend(name, [(first.node, steps[1])])
-        assert [first.graded.score, second.graded.score] == pytest.approx(
-            alone.score(problem, list(steps)), abs=1e-5
-        )
-        sessions.end_all()
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_what_cannot_be_read_says_why(zoo):
     prm = load(zoo, "qwen-prm")
 
@@ -232,21 +208,6 @@ def test_rows_with_activation_are_shares(zoo):
         CachedBackend(one).prepare([Reading(tokens=(5, 6), activation=True)])
     )
     assert all(len(row) == 1 and 0 <= row[0] <= 1 for row in rows.rows)
-
-
-def test_cost_is_what_neither_the_tree_nor_a_neighbour_has(zoo):
-    prm = load(zoo, "qwen-prm")
-    backend = CachedBackend(prm)
-    texts = [("so x = 6", "a"), ("so x = 6", "b"), ("so x = 6", "a")]
-    one, other, same = backend.prepare([Whole(solution=Solution.of("p", steps)) for steps in texts])
-    assert (backend.fresh(one, None), one.tokens) == (len(one.encoded.ids),) * 2
-    assert 0 < backend.fresh(other, one) < other.tokens / 2
-    assert backend.fresh(same, one) == 0
-    backend.compute([one])
-    assert backend.fresh(one, None) == 0
-    ours, theirs = one.encoded.ids.tolist(), other.encoded.ids.tolist()
-    differs = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
-    assert backend.fresh(other, None) == len(theirs) - differs
 
 
 def test_whole_prefixes_for_what_keeps_no_state(zoo):
@@ -310,36 +271,3 @@ def test_whole_prefixes_go_to_the_prm_by_problem_and_are_checked():
     assert found[1].solution.problem.text == "odd"
     with pytest.raises(BackendError):
         WholeBackend(Noting(1.5)).compute(works[:1])
-
-
-def test_the_tokenizer_and_the_model_have_a_thread_each(zoo):
-    prm = load(zoo, "qwen-prm")
-    threads = {"encode": set(), "head": set()}
-    encode, head = prm.encoder.encode, prm.head
-
-    def encoding(solution):
-        threads["encode"].add(threading.get_ident())
-        return encode(solution)
-
-    def heading(rows):
-        threads["head"].add(threading.get_ident())
-        return head(rows)
-
-    prm.encoder.encode, prm.head = encoding, heading
-
-    async def scene():
-        batcher = Batcher(backend_of(prm), token_budget=100, queue_tokens=100_000)
-        await batcher.start()
-        sessions = Sessions(batcher, limit=1, nodes=50, idle=60)
-        name = sessions.open(Problem(text="p"))
-        await asyncio.gather(
-            *(batcher.score(solutions(5, seed=seed)) for seed in range(5)),
-            *(sessions.extend(name, [(None, f"x = {i}")]) for i in range(5)),
-        )
-        sessions.end_all()
-        await batcher.stop(grace=5)
-
-    run(scene())
-    assert len(threads["encode"]) == len(threads["head"]) == 1
-    assert not (threads["encode"] | threads["head"]) & {threading.get_ident()}
-    assert threads["encode"] != threads["head"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_backends import Clock, Ruled, solution
-from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.errors import BackendError, InputError
 from stepmark.records import Problem, Refusal, StepScores
 from stepmark.serving.backend import Growth, Prepared, Whole
 from stepmark.serving.batcher import Batcher, BusyError, DrainingError, FairQueue, LateError
@@ -106,15 +106,6 @@ def test_small_ones_are_finished_one_after_the_other_and_a_large_one_takes_turns
     assert owners.index("late") <= 3
 
 
-def test_one_that_returns_has_no_credit_for_the_time_away():
-    queue = FairQueue()
-    queue.put("steady", [(i, work("x")) for i in range(1000)])
-    queue.take(500, whole_cost)
-    queue.put("late", [(i, work("y")) for i in range(400)])
-    owners = [one.owner for one in queue.take(100, whole_cost)]
-    assert owners.count("late") == owners.count("steady") == 50
-
-
 def test_solutions_of_one_problem_stand_together():
     queue = FairQueue()
     queue.put("one", [(i, work("x", problem=f"p{i % 3}")) for i in range(12)])
@@ -130,16 +121,6 @@ def test_what_is_at_hand_costs_nothing_but_does_not_make_a_batch_endless():
     beside_of = []
     queue.take(50, lambda one, beside: beside_of.append(beside) or 25)
     assert [one is None for one in beside_of] == [True, False, False]
-
-
-def test_what_leaves_is_gone():
-    queue = FairQueue()
-    queue.put("one", [(0, work("abc"))])
-    queue.put("other", [(0, work("de"))])
-    assert queue.drop("one") == 3
-    assert queue.drop("one") == 0
-    assert [one.owner for one in queue.take(10, whole_cost)] == ["other"]
-    assert (queue.tokens, len(queue)) == (0, 0)
 
 
 # The batcher.
@@ -168,21 +149,6 @@ def test_answers_are_in_order_and_what_cannot_be_read_is_a_refusal():
         assert backend.released == ["abcd"]
         assert {kind for kind, _ in backend.threads} == {"prepare", "compute"}
         assert len(backend.threads) == 2  # one thread each
-
-    run(scene())
-
-
-def test_a_backend_without_rows_says_so():
-    async def scene():
-        backend = Ruled()
-        backend.pooling = False
-        batcher = Batcher(backend, token_budget=1, queue_tokens=1)
-        with pytest.raises(UsageError, match="gives no rows"):
-            await batcher.rows([[1]])
-        await batcher.stop(grace=0)
-        for wrong in ({"token_budget": 0, "queue_tokens": 1}, {"token_budget": 1, "queue_tokens": 0}):
-            with pytest.raises(UsageError, match="at least 1, found 0"):
-                Batcher(backend, **wrong)
 
     run(scene())
 
@@ -233,25 +199,6 @@ def test_one_solution_does_not_wait_for_a_thousand():
     run(scene())
 
 
-def test_one_that_leaves_while_it_is_computed_gives_back_what_was_kept():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
-        await batcher.start()
-        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd")]
-        leaving = asyncio.create_task(batcher.extend(growths))
-        await until(lambda: len(backend.batches) == 1)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        backend.gate.release()
-        await until(lambda: backend.released == ["ab", "cd"])
-        assert backend.kept == 0
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
     async def scene():
         backend = Ruled()
@@ -264,52 +211,6 @@ def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await until(lambda: backend.released == ["ab"])
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
-def test_part_of_a_request_was_computed_when_it_left():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
-        await batcher.start()
-        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd", "ef")]
-        leaving = asyncio.create_task(batcher.extend(growths))
-        await until(lambda: len(backend.batches) == 1)
-        backend.gate.release()
-        await until(lambda: len(backend.batches) == 2)
-        leaving.cancel()
-        backend.gate.release()
-        await until(lambda: sorted(backend.released) == ["ab", "cd"])
-        await batcher.stop(grace=5)
-        assert backend.batches == [["ab"], ["cd"]]
-
-    run(scene())
-
-
-def test_the_deadline_passes():
-    async def scene():
-        clock = Clock()
-        backend = Ruled(gated=True, clock=clock)
-        batcher = Batcher(backend, token_budget=2, queue_tokens=1000, clock=clock)
-        await batcher.start()
-        with pytest.raises(LateError, match="had passed"):
-            await batcher.score([solution("a")], deadline=clock.now)
-        first = asyncio.create_task(batcher.score([solution("aa")]))
-        await until(lambda: len(backend.batches) == 1)
-        late = asyncio.create_task(batcher.score([solution("bb")], deadline=clock.now + 1000))
-        patient = asyncio.create_task(batcher.score([solution("cc")], deadline=clock.now + 5000))
-        await until(lambda: len(batcher._queue) == 2)
-        clock.now += 1000
-        backend.gate.release()
-        with pytest.raises(LateError, match="before everything was computed"):
-            await late
-        backend.gate.release()
-        assert scores(await first) == [(2.0,)]
-        assert scores(await patient) == [(2.0,)]
-        assert backend.batches == [["aa"], ["cc"]]
-        assert (batcher.figures.late, batcher.figures.requests) == (1, 3)
         await batcher.stop(grace=5)
 
     run(scene())
@@ -398,10 +299,6 @@ def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
         await batcher.stop(grace=5)
 
     run(scene())
-
-
-def test_before_anything_is_measured_one_comes_back_after_a_second():
-    assert BusyError("full", retry_after=0.0).retry_after == 1.0
 
 
 def test_a_request_that_breaks_the_model_fails_alone():

@@ -210,10 +210,6 @@ def test_a_candidate_that_was_cut_off_is_passed_over():
     assert (told["stepmark"]["chosen"], told["choices"][0]["finish_reason"]) == (0, "length")
 
 
-def test_what_is_not_counted_is_not_said():
-    assert "usage" not in ask(Upstream(FIVE, SIX, usage=False), ASKED, n=2).json()
-
-
 def test_votes():
     texts = [FIVE, SIX, SIX, "It is hard."]
     told = ask(Upstream(*texts), ASKED, n=4, search="majority").json()
@@ -231,16 +227,6 @@ def test_votes():
         pytest.approx(2 * WRONG),
         None,
     ]
-
-
-def test_a_request_chooses_in_its_own_way():
-    body = {**ASKED, "stepmark": {"n": 3, "choose": "majority", "aggregate": "product", "texts": True}}
-    told = ask(Upstream(SIX, FIVE, SIX), body, n=1).json()
-    how = told["stepmark"]
-    assert (how["n"], how["choose"], how["chosen"], how["aggregate"]) == (3, "majority", 0, "product")
-    assert how["candidates"][1]["score"] == pytest.approx(RIGHT * PLAIN)
-    assert how["candidates"][1]["text"] == FIVE
-    assert how["candidates"][1]["steps"] == ["2 + 3 = 5", "The answer is 5."]
 
 
 def test_a_vote_without_an_answer_falls_back_and_says_so():
@@ -435,17 +421,6 @@ def test_no_value_of_any_field_is_a_failure_of_the_server():
     assert {key for key, status in statuses.items() if status == 404} <= {
         (("model",), repr(odd)[:20]) for odd in ODD
     }
-
-
-def test_another_model_is_not_here():
-    refused = ask(Upstream(), {**ASKED, "model": "sums"}, n=2)
-    assert refused.status_code == 404
-    assert "'best-of-2' does" in refused.json()["error"]["message"]
-
-
-def test_one_greedy_candidate_is_one():
-    told = ask(Upstream(FIVE), {**ASKED, "temperature": 0, "stepmark": {"n": 1}}).json()
-    assert told["stepmark"]["n"] == 1
 
 
 def test_scores_below_zero_do_not_vote():
@@ -653,8 +628,3 @@ def test_settings_that_cannot_work(settings, said):
         ChatModel(**settings)
     assert ChatModel(n=1, temperature=0.0).model == "best-of-1"
     assert ChatModel(search="weighted-vote", chat_name="mine").model == "mine"
-
-
-def test_an_address_that_is_none():
-    with pytest.raises(UsageError, match="http://"):
-        ServedWriter("localhost:8000")

@@ -302,48 +302,6 @@ def test_a_client_that_goes_away_while_it_sends():
     asyncio.run(conversation())
 
 
-def test_a_deadline_that_passes():
-    gate = Gate()
-
-    async def conversation():
-        # Long enough for all of them to be in the queue, on a busy machine too: what is late before that is not counted.
-        async with site(prm(script=gate), ServerSettings(timeout=1.5)) as (client, app):
-            session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
-            answers = await asyncio.gather(
-                client.post("/v1/score", json={**ONE, "timeout": 1.0}),
-                client.post("/v1/score", json=ONE),
-                client.post(f"/v1/sessions/{session}/steps", json={"steps": [{"text": "a"}]}),
-                client.post("/v1/rank", json={"problem": "p", "candidates": ["a"]}),
-            )
-            for answer in answers:
-                error(answer, 504, "deadline")
-            gate.open.set()
-            assert (await client.post("/v1/score", json={**ONE, "timeout": 60})).status_code == 200
-            assert app.service.live.batcher.figures.late == 4
-
-    asyncio.run(conversation())
-
-
-def test_a_full_queue_sends_away_and_says_when_to_come_again():
-    gate = Gate()
-
-    async def conversation():
-        async with site(prm(script=gate), ServerSettings(token_budget=1, queue_tokens=40)) as (client, app):
-            first = asyncio.create_task(client.post("/v1/score", json=ONE))
-            await gate.entered()
-            body = {"solutions": [{"problem": "x" * 60, "steps": ["1 + 1 = 2"]}]}  # 24 tokens, about
-            second = asyncio.create_task(client.post("/v1/score", json=body))
-            await until(lambda: app.service.live.batcher.figures.waiting_requests == 2)
-            refused = await client.post("/v1/score", json=body)
-            error(refused, 429, "busy")
-            assert int(refused.headers["retry-after"]) >= 1
-            gate.open.set()
-            assert (await first).status_code == (await second).status_code == 200
-            assert (await client.post("/v1/score", json=body)).status_code == 200
-
-    asyncio.run(conversation())
-
-
 # ---- loading and draining ----
 
 
@@ -435,50 +393,6 @@ def test_a_stop_while_it_loads_does_not_wait_for_it():
         asyncio.run(conversation())
     finally:
         never.set()
-
-
-def test_a_stop_finishes_what_is_in_work_and_takes_nothing_new():
-    gate = Gate()
-
-    async def conversation():
-        async with loading(lambda: prm(script=gate)) as (client, service, started, _):
-            await started
-            work = asyncio.create_task(client.post("/v1/score", json=ONE))
-            await gate.entered()
-            stopping = service.stop()
-            for answer in (await client.get("/ready"), await client.post("/v1/score", json=ONE)):
-                assert "shutting down" in error(answer, 503, "unavailable")
-                assert "retry-after" in answer.headers
-            assert answer.headers["connection"] == "close"
-            assert (await client.get("/health")).status_code == 200
-            assert not work.done()
-            gate.open.set()
-            assert (await work).status_code == 200
-            await stopping
-            assert service.stop() is stopping
-
-    asyncio.run(conversation())
-
-
-def test_what_is_not_begun_in_the_time_of_grace_is_refused():
-    gate = Gate()
-
-    async def conversation():
-        settings = ServerSettings(token_budget=1, grace=0.05)
-        async with loading(lambda: prm(script=gate), settings) as (client, service, started, _):
-            await started
-            body = {"solutions": [ONE, {**ONE, "problem": "q"}]}
-            work = asyncio.create_task(client.post("/v1/score", json=body))
-            await gate.entered()
-            stopping = service.stop()
-            answer = await work
-            error(answer, 503, "unavailable")
-            assert answer.headers["connection"] == "close"
-            gate.open.set()
-            await stopping
-            assert gate.asked == ["p"]
-
-    asyncio.run(conversation())
 
 
 def test_extensions_load_after_the_prm_list_their_models_and_are_stopped():
@@ -588,23 +502,6 @@ def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_a
         "10.0.0.9 - GET /a?b?[31m 401",
         "10.0.0.9 alice HEAD /v1/models 200",
     ]
-
-
-def test_websockets_are_closed():
-    async def conversation():
-        async with site(prm()) as (_, app):
-            sent = []
-
-            async def receive():
-                return {"type": "websocket.connect"}
-
-            async def send(message):
-                sent.append(message)
-
-            await app({"type": "websocket", "path": "/"}, receive, send)
-            assert sent == [{"type": "websocket.close", "code": 1008}]
-
-    asyncio.run(conversation())
 
 
 def test_names_of_folders_and_hubs(tmp_path):

@@ -151,19 +151,6 @@ def test_killed_clients_leave_the_queue_and_nobody_else_notices():
         assert 'status="499"} 3.0\n' in server.metrics.text().decode()
 
 
-def test_the_one_that_is_computed_is_killed_and_the_next_is_answered():
-    gate = Gate()
-    with OnPort(ScriptedPRM(gate), settings=ServerSettings(token_budget=1)) as server:
-        first = Raw(server, message("first", "a"))
-        assert gate.reached.wait(60)
-        with Raw(server, message("next", "b")) as after:
-            until(lambda: figures(server).waiting_requests == 2)
-            first.break_off()
-            until(lambda: figures(server).waiting_requests == 1)
-            gate.open.set()
-            assert after.answer()[0] == 200
-
-
 def test_a_body_that_trickles_is_given_up_while_others_are_answered():
     with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=ServerSettings(body_timeout=3.0)) as server:
         whole = message("slow", "a")

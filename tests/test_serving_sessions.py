@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_backends import Clock, Ruled
-from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.errors import BackendError, InputError
 from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem
-from stepmark.serving.batcher import Batcher, BusyError, DrainingError
+from stepmark.serving.batcher import Batcher, BusyError
 from stepmark.serving.sessions import Sessions, UnknownSessionError
 from test_serving_batcher import run, until
 
@@ -72,21 +72,6 @@ def test_the_same_step_again_is_the_same_node_and_is_computed_once():
     served(scene)
 
 
-def test_the_same_step_asked_twice_at_once_is_one_node():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        both = [asyncio.create_task(sessions.extend(name, [(None, "abc")])) for _ in range(2)]
-        await until(lambda: backend.batches)
-        for _ in range(2):
-            backend.gate.release()
-        (one,), (other,) = await asyncio.gather(*both)
-        assert one == other
-        assert sessions.nodes == 1
-        backend.gate.release()
-
-    served(scene, gated=True)
-
-
 def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
     async def scene(backend, sessions, clock):
         name = sessions.open(PROBLEM)
@@ -112,21 +97,6 @@ def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
             sessions.open(Problem(text=" "))
 
     served(scene, nodes=4)
-
-
-def test_steps_that_are_being_scored_count_too():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        first = asyncio.create_task(sessions.extend(name, [(None, t) for t in "abc"]))
-        await until(lambda: backend.batches)
-        second = asyncio.create_task(sessions.extend(name, [(None, t) for t in "def"]))
-        for _ in range(2):
-            backend.gate.release()
-        assert [isinstance(one, InputError) for one in await second] == [False, True, True]
-        assert not any(isinstance(one, InputError) for one in await first)
-        assert sessions.nodes == 4
-
-    served(scene, gated=True, nodes=4)
 
 
 def test_idle_sessions_end_and_busy_ones_do_not():
@@ -248,26 +218,6 @@ def test_those_in_use_are_not_ended_and_who_finds_no_room_is_told_when_to_come()
     served(scene, limit=10, idle=1000.0, memory=100_000)
 
 
-def test_one_that_is_being_computed_for_is_not_ended_to_make_room():
-    async def scene(backend, sessions, clock):
-        for _ in range(5):
-            backend.gate.release()
-        names = await filled(sessions, clock, 5)
-        works = [asyncio.create_task(sessions.extend(name, [(None, "c")])) for name in names]
-        await until(lambda: len(backend.batches) == 6)
-        sixth = sessions.open(PROBLEM)
-        clock.now += 100
-        with pytest.raises(BusyError) as caught:
-            await sessions.extend(sixth, [(None, "b" * 500)])
-        assert caught.value.retry_after == 1.0
-        for _ in range(6):
-            backend.gate.release()
-        await asyncio.gather(*works)
-        assert len(sessions) == 6
-
-    served(scene, gated=True, limit=10, idle=1000.0, memory=100_000)
-
-
 def test_one_session_has_a_quarter_at_most():
     async def scene(backend, sessions, clock):
         name = sessions.open(PROBLEM)
@@ -317,35 +267,6 @@ def test_a_closed_session_is_gone_and_so_is_what_it_was_waiting_for():
         await until(lambda: backend.released == ["abc"])
 
     served(scene, gated=True)
-
-
-def test_a_failure_leaves_the_session_as_it_was():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        (node,) = await sessions.extend(name, [(None, "abc")])
-        with pytest.raises(BackendError, match="it broke"):
-            await sessions.extend(name, [(node.node, "de"), (node.node, "!")])
-        (after,) = await sessions.extend(name, [(node.node, "de")])
-        assert after.graded.score == 2.0
-        assert sessions.nodes == 2
-
-    served(scene)
-
-
-def test_draining_is_told():
-    async def play():
-        batcher = Batcher(Ruled(), token_budget=1, queue_tokens=1)
-        sessions = Sessions(batcher, limit=1, nodes=1, idle=1)
-        name = sessions.open(PROBLEM)
-        await batcher.stop(grace=0)
-        with pytest.raises(DrainingError):
-            await sessions.extend(name, [(None, "a")])
-        sessions.end_all()
-        for wrong in ({"limit": 0}, {"nodes": 0}, {"memory": 0}, {"idle": 0.0}):
-            with pytest.raises(UsageError):
-                Sessions(batcher, **({"limit": 1, "nodes": 1, "idle": 1.0} | wrong))
-
-    run(play())
 
 
 @settings(max_examples=20, deadline=None)

@@ -101,12 +101,6 @@ def test_random_json(place, path, body):
 
 
 @profile
-@given(path=st.sampled_from(PATHS), body=st.dictionaries(fields, values, max_size=5))
-def test_random_objects_of_known_fields(place, path, body):
-    place.post(path, json.dumps(body))
-
-
-@profile
 @given(data=st.data(), example=st.sampled_from(EXAMPLES))
 def test_changes_of_good_requests(place, data, example):
     path, body = example[0], copy.deepcopy(example[1])
