@@ -276,7 +276,7 @@ class CachedBackend:
 
     def release(self, grown: Sequence[Grown]) -> None:
         """See `WholeBackend.release`."""
-        self.session.drop(one.place for one in grown if one.place is not None)
+        self.session.drop(item.place for item in grown if item.place is not None)
 
     def _tokens(self, ask: Reading) -> Encoded:
         """Token ids, with the positions at which steps are read."""

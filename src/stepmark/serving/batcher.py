@@ -126,7 +126,7 @@ class FairQueue(Generic[Owner]):
             lane = self._lanes.get(owner)
             if lane is None:
                 # A new request has no credit for the time before.
-                self._floor = min((one.served for one in self._lanes.values()), default=self._floor)
+                self._floor = min((item.served for item in self._lanes.values()), default=self._floor)
                 lane = self._lanes[owner] = _Lane(owner, self._numbers, self._floor)
                 self._numbers += 1
             lane.waiting.setdefault(work.ask.key, deque()).append((index, work))
@@ -333,13 +333,13 @@ class Batcher:
         """
         if not self.backend.pooling:
             raise UsageError(f"{self.backend.prm.name} gives no rows of token ids")
-        tokens = (one if isinstance(one, str) else tuple(one) for one in sequences)
-        asks = [Reading(tokens=one, activation=activation, special=special) for one in tokens]
+        tokens = (item if isinstance(item, str) else tuple(item) for item in sequences)
+        asks = [Reading(tokens=item, activation=activation, special=special) for item in tokens]
         return cast("list[Rows | InputError]", await self._answer(asks, deadline))
 
     def release(self, grown: Iterable[Grown]) -> None:
         """Free the state of some prefixes, before the next batch."""
-        held = [one for one in grown if one.place is not None]
+        held = [item for item in grown if item.place is not None]
         if held and not self._stopped:
             self._released += held
             self._work.set()
@@ -409,7 +409,7 @@ class Batcher:
             answer = request.answer
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 # Answered and cancelled in the same turn of the loop: nobody received it, so nobody gives it back.
-                self.release(one for one in answer.result() if isinstance(one, Grown))
+                self.release(item for item in answer.result() if isinstance(item, Grown))
             raise
         finally:
             preparing.cancel()
@@ -485,7 +485,7 @@ class Batcher:
         request.missing -= 1
         if not request.missing:
             self._figures.answered += 1
-            request.answer.set_result([one for one in request.results if one is not None])
+            request.answer.set_result([item for item in request.results if item is not None])
 
     def _fail(self, request: _Request, error: BaseException) -> None:
         if not request.answer.done():
@@ -514,7 +514,7 @@ class Batcher:
         if not answer.done():
             answer.cancel()
         if answer.cancelled() or answer.exception() is not None:
-            self.release(one for one in request.results if isinstance(one, Grown))
+            self.release(item for item in request.results if isinstance(item, Grown))
         if not self._live:
             self._idle.set()
 
@@ -544,28 +544,28 @@ class Batcher:
                 self._late(request)
         batch = self._queue.take(self._budget, self.backend.fresh)
         now = self.clock()
-        for one in batch:
-            if not one.owner.begun:
-                one.owner.begun = True
-                self._figures.queue_seconds.observe(now - one.owner.arrived)
+        for item in batch:
+            if not item.owner.begun:
+                item.owner.begun = True
+                self._figures.queue_seconds.observe(now - item.owner.arrived)
         return batch
 
     async def _batch(self, batch: Sequence[Taken[_Request]]) -> None:
         """Compute a batch; if that fails, each request's part alone, so that only the one at fault fails."""
-        self._figures.computing_tokens = sum(one.work.tokens for one in batch)
-        owners = list(dict.fromkeys(one.owner for one in batch))
+        self._figures.computing_tokens = sum(item.work.tokens for item in batch)
+        owners = list(dict.fromkeys(item.owner for item in batch))
         try:
             if not await self._computed(batch, alone=len(owners) == 1):
                 for owner in owners:
                     if not owner.answer.done():
-                        await self._computed([one for one in batch if one.owner is owner], alone=True)
+                        await self._computed([item for item in batch if item.owner is owner], alone=True)
         finally:
             self._figures.computing_tokens = 0
 
     async def _computed(self, batch: Sequence[Taken[_Request]], *, alone: bool) -> bool:
         """Compute and deliver; whether there is nothing left to do. A part of one request that fails, fails it."""
         try:
-            results = await self._compute([one.work for one in batch])
+            results = await self._compute([item.work for item in batch])
         except Exception as error:
             if not alone:
                 return False
@@ -573,8 +573,8 @@ class Batcher:
             self._figures.failed += not request.answer.done()
             self._fail(request, _as_backend_error(error))
             return True
-        for one, result in zip(batch, results, strict=True):
-            self._settle(one.owner, one.index, result)
+        for item, result in zip(batch, results, strict=True):
+            self._settle(item.owner, item.index, result)
         return True
 
     async def _compute(self, works: Sequence[Prepared]) -> list[Result]:

@@ -174,7 +174,7 @@ class ServedWriter:
         }
         return {
             "model": self.name,
-            "messages": [{"role": one.role, "content": one.content} for one in asked.messages],
+            "messages": [{"role": item.role, "content": item.content} for item in asked.messages],
             "n": asked.n - have,
             "temperature": asked.temperature,
             **{name: value for name, value in optional.items() if value is not None},
@@ -186,16 +186,16 @@ class ServedWriter:
         except UnicodeEncodeError as error:
             raise InputError(f"the conversation is not valid Unicode: {error}") from None
         except DeclinedError as declined:
-            said = declined.message[:200]
+            reason = declined.message[:200]
             if declined.status in (400, 413, 422):
-                if _TOO_LONG.search(said):
-                    message = f"the policy refuses the conversation as too long: {said}"
+                if _TOO_LONG.search(reason):
+                    message = f"the policy refuses the conversation as too long: {reason}"
                     raise TooLongError(message, field="messages") from None
-                raise InputError(f"the policy refuses the request: {said}") from None
+                raise InputError(f"the policy refuses the request: {reason}") from None
             if declined.status == 504:
-                raise PolicyAwayError(f"the policy's server answers 504: {said}") from None
+                raise PolicyAwayError(f"the policy's server answers 504: {reason}") from None
             hint = "; set STEPMARK_API_KEY where the server runs" if declined.status in (401, 403) else ""
-            raise PolicyError(f"the policy's server answers {declined.status}: {said}{hint}") from None
+            raise PolicyError(f"the policy's server answers {declined.status}: {reason}{hint}") from None
         except UnansweredError as error:
             raise PolicyAwayError(f"the policy's server does not answer ({error.why})") from None
         except UnreachableError as error:
@@ -205,7 +205,9 @@ class ServedWriter:
 
     async def _only_model(self) -> str:
         listed = (await self._ask("GET", "/models", None)).get("data")
-        names = [one.get("id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        names = (
+            [item.get("id") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+        )
         if len(names) != 1 or not isinstance(names[0], str):
             place = f"{self._rules.address}{self._prefix}#NAME"
             raise PolicyError(
@@ -251,7 +253,7 @@ class ThreadWriter:
             raise PolicyError(f"the policy {self.name}: {error}") from None
         if isinstance(reply, InputError):
             raise reply
-        counts = [one.tokens for one in reply]
+        counts = [item.tokens for item in reply]
         return Drawn(
             texts=tuple(reply),
             prompt_tokens=reply[0].prompt_tokens,
@@ -352,15 +354,17 @@ class Completions:
         drawn = await self._drawn(writer, asked)
         solutions = await asyncio.to_thread(self._split, problem_of(asked.messages), drawn.texts)
         scores = await live.batcher.score(
-            [one for one in solutions if isinstance(one, Solution)], deadline=deadline
+            [item for item in solutions if isinstance(item, Solution)], deadline=deadline
         )
         results = verdicts(solutions, scores, live.prm, grade, at="candidates")
         _check_any_scored(results, solutions, drawn)
-        answers = [None if (found := find_answer(one.text)) is None else found.text for one in drawn.texts]
+        answers = [
+            None if (extracted := find_answer(item.text)) is None else extracted.text for item in drawn.texts
+        ]
         picked = await self._picked(
             [result.get("score") for result in results],
             answers,
-            [one.finish != "length" for one in drawn.texts],
+            [item.finish != "length" for item in drawn.texts],
             body.selection.choose or settings.choice,
         )
         candidates = []
@@ -449,9 +453,9 @@ class Completions:
 
     def _split(self, problem: str, texts: Sequence[Written]) -> list[Read]:
         solutions: list[Read] = []
-        for one in texts:
+        for item in texts:
             try:
-                cut = split_text(one.text, self.settings.split, marker=self.settings.marker)
+                cut = split_text(item.text, self.settings.split, marker=self.settings.marker)
                 solutions.append(Solution(problem=Problem(text=problem), steps=cut.steps, split=cut.how))
             except InputError as error:
                 solutions.append(error)
@@ -482,9 +486,9 @@ class Completions:
 
 def _check_any_scored(results: Sequence[dict[str, Any]], solutions: Sequence[Read], drawn: Drawn) -> None:
     """Refuse to choose where nothing was graded: any answer would look chosen."""
-    if any(one.get("score") is not None for one in results):
+    if any(item.get("score") is not None for item in results):
         return
-    if not any(one.text.strip() for one in drawn.texts):
+    if not any(item.text.strip() for item in drawn.texts):
         raise PolicyError(f"the policy wrote nothing in any of {len(drawn.texts)} candidates")
     for result, solution in zip(results, solutions, strict=True):
         if "error" in result and isinstance(solution, Solution):

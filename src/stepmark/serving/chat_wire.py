@@ -166,12 +166,12 @@ class ChatRequest(Request):
             Refused: the last turn is not the user's, or a turn is blank.
         """
         read: list[Message] = []
-        for number, one in enumerate(self.messages):
-            text = "".join(part.text for part in one.content)
+        for number, turn in enumerate(self.messages):
+            text = "".join(part.text for part in turn.content)
             if not text.strip():
                 field = f"messages.{number}.content"
                 raise Refused("invalid_request", "expected a text that is not blank", field=field)
-            read.append(Message(role="system" if one.role == "developer" else one.role, content=text))
+            read.append(Message(role="system" if turn.role == "developer" else turn.role, content=text))
         if read[-1].role != "user":
             raise Refused(
                 "invalid_request",

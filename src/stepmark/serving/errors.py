@@ -139,7 +139,7 @@ _EXPECTED = {
 
 def refused_body(model: type[BaseModel], errors: Sequence[dict[str, Any]]) -> Refused:
     """The first error of a body, as pydantic reports them; an unknown key before a missing one, for it may be that one misspelt."""
-    error = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     kind, place = error["type"], tuple(error["loc"][1:])
     field = ".".join(map(str, place)) or None
     if kind == "missing":
@@ -164,11 +164,11 @@ def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
             continue
         waiting: list[Any] = [model.model_fields[part].annotation]
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, type) and issubclass(one, BaseModel):
-                model = one
+            entry = waiting.pop()
+            if isinstance(entry, type) and issubclass(entry, BaseModel):
+                model = entry
                 break
-            waiting.extend(get_args(one))
+            waiting.extend(get_args(entry))
     return list(model.model_fields)
 
 

@@ -1,4 +1,4 @@
-"""The server's metrics, in Prometheus's format by `prometheus_client`; the batcher's counts are plain numbers that are read when somebody asks."""
+"""The server's metrics, in Prometheus's format by `prometheus_client`; the batcher's counts are plain numbers that are read on request."""
 
 from __future__ import annotations
 

@@ -184,10 +184,10 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     single = body.solutions is None
     at = None if single else "solutions"
     asked = _asked(body)
-    for index, one in enumerate(asked):
-        _check_split(one.split, one.marker, None if single else f"solutions.{index}")
+    for index, item in enumerate(asked):
+        _check_split(item.split, item.marker, None if single else f"solutions.{index}")
     above, results = await _scored(
-        request, live, body, asked, at, lambda one: solution_of(one.problem, one, one.split, one.marker)
+        request, live, body, asked, at, lambda item: solution_of(item.problem, item, item.split, item.marker)
     )
     if single and "error" in results[0]:
         error = results[0]["error"]
@@ -210,7 +210,7 @@ async def rank(request: Request, body: RankRequest) -> Response:
         body,
         body.candidates,
         "candidates",
-        lambda one: solution_of(body.problem, one, body.split, body.marker),
+        lambda item: solution_of(body.problem, item, body.split, body.marker),
     )
     return answer({"object": "ranking", **above, "results": best_first(results)})
 
@@ -282,7 +282,7 @@ async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
     live, most = service.need(), service.settings.max_solutions
     if len(body.steps) > most:
         raise too_many("steps", len(body.steps), most, "steps", "`max_solutions`")
-    steps = [(one.after, one.text) for one in body.steps]
+    steps = [(item.after, item.text) for item in body.steps]
     nodes = await live.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
     results = [_step_result(index, node) for index, node in enumerate(nodes)]
     return answer({"object": "steps", "model": live.name, "results": results})
@@ -309,9 +309,15 @@ def _step_result(index: int, node: Node | InputError) -> dict[str, Any]:
         own = (node.field or "").startswith("steps[")
         error = type(node)(node.message, field=node.field if own else None)
         return {"error": refused_input(error, at=None if own else f"steps.{index}").error}
-    said = node.graded
-    classes = {} if said.classes is None else {"classes": list(said.classes)}
-    return {"node": node.node, "score": said.score, **classes, "tokens": said.tokens, "root": said.root}
+    scored_step = node.graded
+    classes = {} if scored_step.classes is None else {"classes": list(scored_step.classes)}
+    return {
+        "node": node.node,
+        "score": scored_step.score,
+        **classes,
+        "tokens": scored_step.tokens,
+        "root": scored_step.root,
+    }
 
 
 # The server itself.
@@ -358,15 +364,15 @@ async def index() -> Response:
 
 
 def solution_of(
-    problem: str, one: SolutionToScore | CandidateFields, how: str | None, marker: str | None
+    problem: str, item: SolutionToScore | CandidateFields, how: str | None, marker: str | None
 ) -> Read:
     """What `stepmark grade` would read of a row with these fields."""
     row: dict[str, Any] = {"problem": problem}
-    row |= {"steps": one.steps} if one.steps is not None else {"solution": one.solution}
-    if one.id is not None:
-        row["id"] = one.id
+    row |= {"steps": item.steps} if item.steps is not None else {"solution": item.solution}
+    if item.id is not None:
+        row["id"] = item.id
     try:
-        return read_solution(row, where=one.id or "", how=how or "auto", marker=marker).solution
+        return read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
     except InputError as error:
         return error
 
@@ -393,17 +399,17 @@ def verdicts(
     """
     rest = iter(scores)
     results: list[dict[str, Any]] = []
-    for index, one in enumerate(asked):
-        name = {"id": one.id} if isinstance(one, Solution) and one.id is not None else {}
+    for index, item in enumerate(asked):
+        name = {"id": item.id} if isinstance(item, Solution) and item.id is not None else {}
         try:
-            if isinstance(one, InputError):
-                raise one
+            if isinstance(item, InputError):
+                raise item
             given = next(rest)
             if isinstance(given, Refusal):
                 raise given.error
-            verdict = graded(one, given, prm, grade)
+            verdict = graded(item, given, prm, grade)
             # Steps that were sent are not sent back.
-            row = to_row(verdict, {} if one.split is not None else {"steps": None})
+            row = to_row(verdict, {} if item.split is not None else {"steps": None})
         except InputError as error:
             name = {"id": error.where} if error.where else name
             place = None if at is None else f"{at}.{index}"
@@ -443,18 +449,18 @@ async def _scored(
     deadline = _deadline(request, body.timeout)
 
     def split_all() -> list[Read]:
-        return [read(one) for one in asked]
+        return [read(item) for item in asked]
 
-    if sum(len(one.solution or "") for one in asked) <= _INLINE:
+    if sum(len(item.solution or "") for item in asked) <= _INLINE:
         solutions = split_all()
     else:
         solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
-    for index, one in enumerate(solutions):
-        if isinstance(one, Solution) and len(one.steps) > settings.max_steps:
+    for index, item in enumerate(solutions):
+        if isinstance(item, Solution) and len(item.steps) > settings.max_steps:
             place = "" if at is None else f"{at}.{index}."
-            raise too_many(f"{place}solution", len(one.steps), settings.max_steps, "steps", "`max_steps`")
+            raise too_many(f"{place}solution", len(item.steps), settings.max_steps, "steps", "`max_steps`")
     scores = await live.batcher.score(
-        [one for one in solutions if isinstance(one, Solution)], deadline=deadline
+        [item for item in solutions if isinstance(item, Solution)], deadline=deadline
     )
     grade_all = partial(verdicts, solutions, scores, live.prm, grade, at=at)
     if grade.checks == "none":
@@ -463,7 +469,9 @@ async def _scored(
         results = await _in_thread(request, grade_all, deadline, "the steps were checked")
     fine = [result for result in results if "error" not in result]
     tokens = [result["tokens"] for result in fine]
-    names = next((one.class_names for one in scores if isinstance(one, StepScores) and one.class_names), None)
+    names = next(
+        (item.class_names for item in scores if isinstance(item, StepScores) and item.class_names), None
+    )
     above = {
         "model": live.name,
         "score_kind": live.prm.score_kind,
@@ -515,20 +523,20 @@ def _check_shape(
     """Either steps or a text of each, and no more than one request may have."""
     if at is not None and len(asked) > settings.max_solutions:
         raise too_many(at, len(asked), settings.max_solutions, at, "`max_solutions`")
-    for index, one in enumerate(asked):
+    for index, item in enumerate(asked):
         place = "" if at is None else f"{at}.{index}."
-        if (one.steps is None) == (one.solution is None):
-            found = "neither" if one.steps is None else "both"
+        if (item.steps is None) == (item.solution is None):
+            what_came = "neither" if item.steps is None else "both"
             raise Refused(
-                "invalid_request", f"expected steps or solution, found {found}", field=f"{place}steps"
+                "invalid_request", f"expected steps or solution, found {what_came}", field=f"{place}steps"
             )
-        if isinstance(one, SolutionToScore) and one.steps is not None and (one.split or one.marker):
-            name = "split" if one.split is not None else "marker"
+        if isinstance(item, SolutionToScore) and item.steps is not None and (item.split or item.marker):
+            name = "split" if item.split is not None else "marker"
             message = f"{name} says how a text is split, and the steps are given: leave it out"
             raise Refused("invalid_request", message, field=f"{place}{name}")
-        if one.steps is not None and len(one.steps) > settings.max_steps:
-            raise too_many(f"{place}steps", len(one.steps), settings.max_steps, "steps", "`max_steps`")
-        length, most = len(one.solution or ""), settings.max_characters
+        if item.steps is not None and len(item.steps) > settings.max_steps:
+            raise too_many(f"{place}steps", len(item.steps), settings.max_steps, "steps", "`max_steps`")
+        length, most = len(item.solution or ""), settings.max_characters
         if length > most:
             raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
 
@@ -550,7 +558,9 @@ def _sequences(given: Any) -> list[str | list[int]]:
         raise Refused("invalid_request", f"expected token ids or a text, found {what}", field="input")
     if type(given[0]) is int:
         return [_sequence(given, "input", of_ids=True)]
-    return [_sequence(one, f"input.{i}", of_ids=not isinstance(given[0], str)) for i, one in enumerate(given)]
+    return [
+        _sequence(item, f"input.{i}", of_ids=not isinstance(given[0], str)) for i, item in enumerate(given)
+    ]
 
 
 def _sequence(given: Any, field: str, *, of_ids: bool) -> str | list[int]:

@@ -275,7 +275,7 @@ async def _in_thread(make: Callable[[], PRM]) -> PRM:
 
 
 def served_name(name: str) -> str:
-    """A PRM's name for clients: of a folder only the last part, for where it lies is nobody's business."""
+    """A PRM's name for clients: of a folder only the last part, so that paths of this machine are not shown."""
     path = Path(name).expanduser()
     if not name.startswith(("http://", "https://")) and (path.is_absolute() or path.exists()):
         return path.resolve().name or name

@@ -124,7 +124,7 @@ class Sessions:
     @property
     def nodes(self) -> int:
         """Steps that are held in all of them."""
-        return sum(len(one.nodes) for one in self._sessions.values())
+        return sum(len(state.nodes) for state in self._sessions.values())
 
     def open(self, problem: Problem) -> str:
         """Begin a session; its name, which cannot be guessed. Nothing is computed yet.
@@ -137,7 +137,7 @@ class Sessions:
             raise InputError("the problem is empty", field="problem")
         self.expire()
         if len(self._sessions) >= self._limit:
-            first = min(one.used for one in self._sessions.values()) + self.idle
+            first = min(state.used for state in self._sessions.values()) + self.idle
             raise BusyError(
                 f"{self._limit} sessions are open, which is all there may be; close those that are done with",
                 retry_after=first - self._clock(),
@@ -171,7 +171,7 @@ class Sessions:
             UnknownSessionError: no such session, or it was closed meanwhile.
             BusyError, LateError, DrainingError, BackendError, CheckpointError: see `Batcher.score`.
         """
-        one = self._of(session)
+        state = self._of(session)
         results: list[Node | InputError | None] = [None] * len(steps)
         asked: dict[tuple[int | None, str], list[int]] = {}
         growths: list[Growth] = []
@@ -179,22 +179,22 @@ class Sessions:
         for i, (after, text) in enumerate(steps):
             if (after, text) in asked:
                 asked[after, text].append(i)
-            elif (number := one.numbers.get((after, text))) is not None:
-                results[i] = Node(node=number, graded=one.nodes[number].grown.graded)
-            elif after is not None and after not in one.nodes:
+            elif (number := state.numbers.get((after, text))) is not None:
+                results[i] = Node(node=number, graded=state.nodes[number].grown.graded)
+            elif after is not None and after not in state.nodes:
                 results[i] = InputError(
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
                 )
-            elif len(one.nodes) + one.coming + len(asked) >= self._nodes:
+            elif len(state.nodes) + state.coming + len(asked) >= self._nodes:
                 results[i] = SessionFullError(
                     f"a session holds {self._nodes} steps at most (`session_nodes`), and this one has no room for another; release "
                     "those that are done with",
                     field=f"steps[{i}]",
                 )
             else:
-                growth = self._growth(one, after, text)
+                growth = self._growth(state, after, text)
                 more = self._about(growth)
-                if one.size + one.size_coming + size + more > self._share:
+                if state.size + state.size_coming + size + more > self._share:
                     results[i] = SessionFullError(
                         f"{self._so_much()}, and this one has no room for another step; release those that are done with",
                         field=f"steps[{i}]",
@@ -203,26 +203,26 @@ class Sessions:
                 asked[after, text] = [i]
                 growths.append(growth)
                 size += more
-        self._need(size, one)
-        one.used = self._clock()
-        one.busy += 1
-        one.coming += len(growths)
-        one.size_coming += size
+        self._need(size, state)
+        state.used = self._clock()
+        state.busy += 1
+        state.coming += len(growths)
+        state.size_coming += size
         self._coming += size
         try:
-            found = await self._batcher.extend(growths, deadline=deadline)
+            answers = await self._batcher.extend(growths, deadline=deadline)
         finally:
-            one.busy -= 1
-            one.coming -= len(growths)
-            one.size_coming -= size
+            state.busy -= 1
+            state.coming -= len(growths)
+            state.size_coming -= size
             self._coming -= size
-            one.used = self._clock()
-        if one.closed:
-            self._batcher.release(grown for grown in found if isinstance(grown, Grown))
+            state.used = self._clock()
+        if state.closed:
+            self._batcher.release(grown for grown in answers if isinstance(grown, Grown))
             raise UnknownSessionError
-        for ((after, text), places), growth, grown in zip(asked.items(), growths, found, strict=True):
+        for ((after, text), places), growth, grown in zip(asked.items(), growths, answers, strict=True):
             result = (
-                grown if isinstance(grown, InputError) else self._entered(one, after, text, growth, grown)
+                grown if isinstance(grown, InputError) else self._entered(state, after, text, growth, grown)
             )
             for i in places:
                 results[i] = result
@@ -234,13 +234,13 @@ class Sessions:
         Raises:
             UnknownSessionError: no such session.
         """
-        one = self._of(session)
-        one.used = self._clock()
-        gone = [held for node in nodes if (held := one.nodes.pop(node, None)) is not None]
+        state = self._of(session)
+        state.used = self._clock()
+        gone = [held for node in nodes if (held := state.nodes.pop(node, None)) is not None]
         for held in gone:
-            one.numbers.pop((held.after, held.steps[-1]), None)
+            state.numbers.pop((held.after, held.steps[-1]), None)
         size = sum(held.size for held in gone)
-        one.size -= size
+        state.size -= size
         self.size -= size
         self._batcher.release(held.grown for held in gone)
         return len(gone)
@@ -258,8 +258,8 @@ class Sessions:
         """End what has been idle for too long; how many. Happens by itself while an event loop runs."""
         old = [
             name
-            for name, one in self._sessions.items()
-            if not one.busy and self._clock() >= one.used + self.idle
+            for name, state in self._sessions.items()
+            if not state.busy and self._clock() >= state.used + self.idle
         ]
         for name in old:
             self._end(name)
@@ -275,10 +275,10 @@ class Sessions:
 
     def _of(self, session: str) -> _Session:
         self.expire()
-        one = self._sessions.get(session)
-        if one is None:
+        state = self._sessions.get(session)
+        if state is None:
             raise UnknownSessionError
-        return one
+        return state
 
     @property
     def _share(self) -> int:
@@ -287,11 +287,11 @@ class Sessions:
     def _so_much(self) -> str:
         return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (`session_memory_mb`)"
 
-    def _growth(self, one: _Session, after: int | None, text: str) -> Growth:
-        held = None if after is None else one.nodes[after]
+    def _growth(self, state: _Session, after: int | None, text: str) -> Growth:
+        held = None if after is None else state.nodes[after]
         if held is None:
-            return Growth(problem=one.problem, text=text)
-        return Growth(problem=one.problem, steps=held.steps, text=text, place=held.grown.place)
+            return Growth(problem=state.problem, text=text)
+        return Growth(problem=state.problem, steps=held.steps, text=text, place=held.grown.place)
 
     def _about(self, growth: Growth) -> int:
         """Bytes that it will take, before that is known."""
@@ -305,7 +305,11 @@ class Sessions:
             return
         now = self._clock()
         idle = sorted(
-            ((one.used, name) for name, one in self._sessions.items() if not one.busy and one is not but)
+            (
+                (state.used, name)
+                for name, state in self._sessions.items()
+                if not state.busy and state is not but
+            )
         )
         free = [name for used, name in idle if now >= used + _IN_USE]
         if sum(self._sessions[name].size for name in free) < lacking:
@@ -319,26 +323,26 @@ class Sessions:
                 self._end(name)
                 self.evicted += 1
 
-    def _entered(self, one: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
+    def _entered(self, state: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
         # Asked twice at the same time: the first to come back has made the node.
-        if (number := one.numbers.get((after, text))) is not None:
+        if (number := state.numbers.get((after, text))) is not None:
             self._batcher.release([grown])
-            return Node(node=number, graded=one.nodes[number].grown.graded)
-        number, one.made = one.made, one.made + 1
+            return Node(node=number, graded=state.nodes[number].grown.graded)
+        number, state.made = state.made, state.made + 1
         held = _Held(steps=(*growth.steps, text), after=after, grown=grown, size=_size(growth, grown.size))
-        one.nodes[number] = held
-        one.size += held.size
+        state.nodes[number] = held
+        state.size += held.size
         self.size += held.size
-        one.numbers[after, text] = number
+        state.numbers[after, text] = number
         return Node(node=number, graded=grown.graded)
 
     def _end(self, session: str) -> None:
-        one = self._sessions.pop(session)
-        one.closed = True
-        self.size -= one.size
-        self._batcher.release(held.grown for held in one.nodes.values())
-        one.nodes.clear()
-        one.numbers.clear()
+        state = self._sessions.pop(session)
+        state.closed = True
+        self.size -= state.size
+        self._batcher.release(held.grown for held in state.nodes.values())
+        state.nodes.clear()
+        state.numbers.clear()
 
     def _watch(self) -> None:
         """Look again when the next one can be old."""
@@ -347,7 +351,7 @@ class Sessions:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # used outside a loop: then `expire` is called by hand
                 return
-            first = min(one.used for one in self._sessions.values()) + self.idle
+            first = min(state.used for state in self._sessions.values()) + self.idle
             # Those in work may be old already, and are not to be asked after all the time.
             wait = min(max(first - self._clock(), self.idle / 8), self.idle)
             self._timer = loop.call_later(wait, self._tick)
@@ -359,6 +363,6 @@ class Sessions:
             self._watch()
 
 
-def _size(growth: Growth, kept: int) -> int:
+def _size(growth: Growth, held_bytes: int) -> int:
     """Bytes, about, of a step."""
-    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + kept
+    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + held_bytes

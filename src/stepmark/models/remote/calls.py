@@ -315,7 +315,7 @@ class Calls:
         if isinstance(candidates, str):
             raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
         questions = [
-            Question.of(problem, one, split=split if isinstance(one, str) else None) for one in candidates
+            Question.of(problem, item, split=split if isinstance(item, str) else None) for item in candidates
         ]
         if not questions:
             return []
@@ -488,9 +488,9 @@ def read(model: type[AnyAnswer], data: Any, url: str) -> AnyAnswer:
         raise odd(f"{url}: {place}", expected, first["input"]) from None
 
 
-def odd(place: str, expected: str, found: object) -> BackendError:
+def odd(place: str, expected: str, actual: object) -> BackendError:
     """An answer that is not what it must be."""
-    return BackendError(f"{place}: expected {expected}, found {found!r:.80}; no score was made from it")
+    return BackendError(f"{place}: expected {expected}, found {actual!r:.80}; no score was made from it")
 
 
 def error_of(body: ErrorBody) -> InputError:
@@ -540,7 +540,7 @@ def _scores(answer: ScoreAnswer, asked: Sequence[Solution], url: str) -> list[Sc
     for i, result in enumerate(answer.results):
         if result.index != i:
             raise odd(f"{url}: results[{i}]", f"the index {i}", result.index)
-    return [_scored(answer, result, one, url) for result, one in zip(answer.results, asked, strict=True)]
+    return [_scored(answer, result, item, url) for result, item in zip(answer.results, asked, strict=True)]
 
 
 def _ranking(
@@ -552,8 +552,8 @@ def _ranking(
         raise odd(f"{url}: results", f"each index from 0 to {len(asked) - 1} once", order)
     results = [(result.index, _scored(answer, result, asked[result.index], url)) for result in answer.results]
     scores = [
-        -math.inf if isinstance(one, InputError) or one[0].score is None else one[0].score
-        for _, one in results
+        -math.inf if isinstance(item, InputError) or item[0].score is None else item[0].score
+        for _, item in results
     ]
     if scores != sorted(scores, reverse=True):
         raise odd(f"{url}: results", "the highest score first", scores)
@@ -604,7 +604,7 @@ def _scored(
     findings = None
     if result.findings is not None:
         try:
-            findings = read_findings([one.model_dump() for one in result.findings], count)
+            findings = read_findings([item.model_dump() for item in result.findings], count)
         except InputError as error:
             raise odd(place, "findings of exact checks", str(error)) from None
     scored = ScoredSolution(

@@ -26,7 +26,7 @@ _LONGEST = 3600.0
 """Seconds: no request may take longer."""
 
 PATIENT = Patience()
-"""What clients have if nothing else is said."""
+"""The default of clients."""
 
 Verb = Literal["GET", "POST", "DELETE"]
 Result = TypeVar("Result")
@@ -173,32 +173,32 @@ class Rules:
             longest = min(left, self.patience.timeout, _LONGEST)
             # A little less, so that the server's own word comes before we hang up.
             content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
-            heard = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
+            response = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
             pause = None
-            if isinstance(heard, httpx.RequestError):
-                why = f"{type(heard).__name__}: {heard}"
+            if isinstance(response, httpx.RequestError):
+                why = f"{type(response).__name__}: {response}"
             else:
-                assert heard is not None
+                assert response is not None
                 self._contact.answered = True
-                if heard.is_success:
-                    return parse(_json(heard, url))
-                if heard.status_code not in _AGAIN:
-                    raise _declined(heard, url)
-                why = f"HTTP {heard.status_code}: {_declined(heard, url).message}"
-                pause = _come_again(heard)
+                if response.is_success:
+                    return parse(_json(response, url))
+                if response.status_code not in _AGAIN:
+                    raise _declined(response, url)
+                why = f"HTTP {response.status_code}: {_declined(response, url).message}"
+                pause = _come_again(response)
             if pause is None:
                 failures += 1
                 if once or failures > self.patience.retries:
-                    if isinstance(heard, httpx.RequestError):
-                        self._contact.check(url, heard, since=begun, pause=math.inf)
+                    if isinstance(response, httpx.RequestError):
+                        self._contact.check(url, response, since=begun, pause=math.inf)
                     raise UnansweredError(
                         f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it",
                         why,
                     )
                 full = min(self.patience.first_wait * 2 ** (failures - 1), self.patience.max_wait)
                 pause = full * (0.5 + 0.5 * self._rng.random())
-                if isinstance(heard, httpx.RequestError):
-                    self._contact.check(url, heard, since=begun, pause=pause)
+                if isinstance(response, httpx.RequestError):
+                    self._contact.check(url, response, since=begun, pause=pause)
             else:
                 waited = self._clock() - begun
                 if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
@@ -231,7 +231,7 @@ def _is_address(text: str) -> bool:
 
 
 def _shown(address: str) -> str:
-    """An address as an error names it: what may be a password in it is in nobody's log."""
+    """An address as an error names it: credentials are redacted."""
     scheme, at, rest = address.rpartition("@")
     if not at:
         return repr(address)
@@ -314,8 +314,8 @@ class PerProcess(Generic[Value]):
     def here(self) -> Value:
         """The one of the process that asks."""
         process = os.getpid()
-        found = self._made.get(process)
-        return self._made.setdefault(process, self._make()) if found is None else found
+        value = self._made.get(process)
+        return self._made.setdefault(process, self._make()) if value is None else value
 
     @property
     def made(self) -> Value | None:

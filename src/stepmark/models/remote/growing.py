@@ -35,7 +35,7 @@ class _Held:
     node: int
     graded: Graded
     length: int
-    """Tokens of the prefix, as far as they are told."""
+    """Tokens of the prefix, as far as the server counts them."""
 
 
 class _LostError(Exception):
@@ -141,7 +141,7 @@ class Growing:
         timeout: float | None,
     ) -> Exchange[None]:
         """Ask for every step whose rest has a node; of prefixes whose rest has none, for the first step that is missing."""
-        wanted = set(prefixes)
+        targets = set(prefixes)
         missing: dict[Prefix, None] = {}
         for prefix in prefixes:
             if prefix in done:
@@ -182,7 +182,7 @@ class Growing:
                     done[prefix] = type(result)(result.message, field=f"steps[{len(prefix) - 1}]")
                 else:
                     self._enter(prefix, result, incremental=model.sessions)
-                    if prefix in wanted:
+                    if prefix in targets:
                         done[prefix] = result[1]
             if full:
                 raise _FullError
@@ -226,7 +226,10 @@ class Growing:
                     raise _LostError from None
                 raise
             # We name only nodes that it gave us; if one is not there, the session has been somewhere else.
-            if any(isinstance(one, InputError) and (one.field or "").endswith("after") for one in results):
+            if any(
+                isinstance(result, InputError) and (result.field or "").endswith("after")
+                for result in results
+            ):
                 raise _LostError
             return results
 

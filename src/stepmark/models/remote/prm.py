@@ -54,8 +54,8 @@ class RemotePRM(Grader):
     @property
     def identity(self) -> str:
         """The name with what the server tells of settings and weights; with the address where it tells nothing."""
-        told = self.served.identity
-        return told if told != self.served.id else f"{told}@{self.client.address}"
+        identity = self.served.identity
+        return identity if identity != self.served.id else f"{identity}@{self.client.address}"
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -145,8 +145,8 @@ class RemoteScorer:
                 return self._sessions[problem].extend([requests[i].steps for i in by_problem[problem]])
 
             answered, failed = _together(some, extend)
-            for problem, found in answered.items():
-                replies.update(zip(by_problem[problem], found, strict=True))
+            for problem, graded in answered.items():
+                replies.update(zip(by_problem[problem], graded, strict=True))
             if failed is not None:
                 # What is returned is recorded in one go, but nothing is returned now.
                 for number, reply in replies.items():
