@@ -44,7 +44,7 @@ from stepmark.search.picking import Picked, pick
 from stepmark.search.searching import Choice
 from stepmark.serving.batcher import LateError
 from stepmark.serving.chat_wire import ChatAnswer, ChatRequest, problem_of
-from stepmark.serving.errors import Refused, retry
+from stepmark.serving.errors import Refused, invalid, retry
 from stepmark.serving.routes import (
     Read,
     StrictRoute,
@@ -349,7 +349,7 @@ class Completions:
         asked = self._draw(body)
         if not writer.penalties and (asked.presence_penalty or asked.frequency_penalty):
             name = "presence_penalty" if asked.presence_penalty else "frequency_penalty"
-            raise Refused("invalid_request", f"the policy {writer.name} knows no penalties", field=name)
+            raise invalid(f"the policy {writer.name} knows no penalties", field=name)
         grade = check_grade(live.prm, live.grade, body.selection.aggregate, checks="none")
         drawn = await self._drawn(writer, asked)
         solutions = await asyncio.to_thread(self._split, problem_of(asked.messages), drawn.texts)
@@ -415,19 +415,18 @@ class Completions:
         n = body.selection.n or settings.n
         if n > settings.max_n:
             message = f"expected at most {settings.max_n} candidates, found {n} (`max_n`)"
-            raise Refused("invalid_request", message, field="stepmark.n")
+            raise invalid(message, field="stepmark.n")
         temperature = settings.temperature if body.temperature is None else body.temperature
         if n > 1 and not temperature:
-            raise Refused(
-                "invalid_request",
+            raise invalid(
                 f"at temperature 0 all {n} candidates are one: leave it out ({settings.temperature:g}), or ask for one with stepmark.n = 1",
                 field="temperature",
             )
         if body.stop and not all(body.stop):
-            raise Refused("invalid_request", "expected texts that are not empty", field="stop")
+            raise invalid("expected texts that are not empty", field="stop")
         if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
             message = "max_tokens says something else; give one of them"
-            raise Refused("invalid_request", message, field="max_completion_tokens")
+            raise invalid(message, field="max_completion_tokens")
         return Draw(
             messages=body.conversation,
             n=n,
@@ -471,8 +470,7 @@ class Completions:
         if choice == "best":
             return pick(scores, answers, choice, finished=finished)
         if choice == "vote" and any(score is not None and score < 0 for score in scores):
-            raise Refused(
-                "invalid_request",
+            raise invalid(
                 "scores of this PRM can be below 0 and are no weights; choose best or majority",
                 field="stepmark.choose",
             )

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from stepmark.batching import Message
 from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, Request, Timeout, examples
 from stepmark.records import ScoreKind
-from stepmark.serving.errors import Refused
+from stepmark.serving.errors import invalid
 from stepmark.serving.settings import MOST_CANDIDATES
 
 
@@ -170,11 +170,10 @@ class ChatRequest(Request):
             text = "".join(part.text for part in turn.content)
             if not text.strip():
                 field = f"messages.{number}.content"
-                raise Refused("invalid_request", "expected a text that is not blank", field=field)
+                raise invalid("expected a text that is not blank", field=field)
             read.append(Message(role="system" if turn.role == "developer" else turn.role, content=text))
         if read[-1].role != "user":
-            raise Refused(
-                "invalid_request",
+            raise invalid(
                 f"expected the last turn to be the user's, found the {read[-1].role}'s: a begun reply cannot be continued here",
                 field=f"messages.{len(read) - 1}.role",
             )

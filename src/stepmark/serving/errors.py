@@ -74,6 +74,11 @@ class Refused(HTTPException):
         return json.dumps({"error": self.error}).encode()
 
 
+def invalid(message: str, field: str | None = None) -> Refused:
+    """A request with a wrong field."""
+    return Refused("invalid_request", message, field=field)
+
+
 def retry(seconds: float) -> dict[str, str]:
     """The header Retry-After: whole seconds, at least 1."""
     return {"retry-after": str(max(1, round(seconds + 0.499)))}
@@ -146,15 +151,15 @@ def refused_body(model: type[BaseModel], errors: Sequence[dict[str, Any]]) -> Re
         message = (
             "expected this field, found none" if place else "expected a JSON object, found an empty body"
         )
-        return Refused("invalid_request", message, field=field)
+        return invalid(message, field=field)
     if kind == "extra_forbidden":
         known = _fields(model, place[:-1])
         near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        return Refused("invalid_request", f"unknown field.{hint} Known: {', '.join(known)}", field=field)
+        return invalid(f"unknown field.{hint} Known: {', '.join(known)}", field=field)
     expected = _EXPECTED.get(kind, error["msg"].removeprefix("Input should be "))
     expected = expected.replace("less than or equal to", "at most")
-    return Refused("invalid_request", f"expected {expected}, found {_shown(error['input'])}", field=field)
+    return invalid(f"expected {expected}, found {_shown(error['input'])}", field=field)
 
 
 def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:

@@ -46,7 +46,7 @@ from stepmark.models.remote.wire import (
 )
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.serving.batcher import LateError
-from stepmark.serving.errors import Refused, refused_input, too_many
+from stepmark.serving.errors import Refused, invalid, refused_input, too_many
 from stepmark.serving.metrics import CONTENT_TYPE
 from stepmark.serving.service import ARRIVED, Live, Service
 from stepmark.serving.sessions import Node
@@ -78,7 +78,7 @@ class _StrictRequest(Request):
             value = from_json(body)
             json.loads(body, object_pairs_hook=_once, parse_int=str, parse_float=str)
         except ValueError as error:
-            raise Refused("invalid_request", f"expected JSON in UTF-8: {error}") from None
+            raise invalid(f"expected JSON in UTF-8: {error}") from None
         return value
 
 
@@ -87,7 +87,7 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
     for key, _ in pairs:
         if key in seen:
             message = "the key stands twice in one object; expected once"
-            raise Refused("invalid_request", message, field=key)
+            raise invalid(message, field=key)
         seen.add(key)
 
 
@@ -162,7 +162,7 @@ def check_grade(
         field = "threshold"
         return grade if threshold is None else replace(grade, threshold=threshold).of(prm)
     except (SettingError, UsageError) as error:
-        raise Refused("invalid_request", str(error), field=field) from None
+        raise invalid(str(error), field=field) from None
 
 
 def _deadline(request: Request, timeout: float | None) -> float:
@@ -225,9 +225,8 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
     live = service.need()
     check_model(live.name, body.model)
     if not live.batcher.backend.pooling:
-        raise Refused(
-            "invalid_request",
-            f"{live.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM",
+        raise invalid(
+            f"{live.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
     sequences = _sequences(body.input)
     most = service.settings.max_solutions
@@ -378,12 +377,7 @@ def solution_of(
 
 
 def verdicts(
-    asked: Sequence[Read],
-    scores: Iterable[StepScores | Refusal],
-    prm: PRM,
-    grade: Grade,
-    *,
-    at: str | None,
+    asked: Sequence[Read], scores: Iterable[StepScores | Refusal], prm: PRM, grade: Grade, *, at: str | None
 ) -> list[dict[str, Any]]:
     """The results of a request, in its order, as `stepmark grade` makes its rows.
 
@@ -493,12 +487,12 @@ def _asked(body: ScoreRequest) -> list[SolutionToScore]:
     if body.solutions is None:
         if body.problem is None:
             message = "expected solutions, or problem and steps (or solution), found neither"
-            raise Refused("invalid_request", message, field="solutions")
+            raise invalid(message, field="solutions")
         return [SolutionToScore.model_construct(**own)]
     for name, value in own.items():
         if value is not None:
             message = f"found solutions and {name}: expected {name} inside of the solutions"
-            raise Refused("invalid_request", message, field=name)
+            raise invalid(message, field=name)
     return body.solutions
 
 
@@ -507,14 +501,14 @@ def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
     place = "" if at is None else f"{at}."
     if how == "agent":
         message = "a text has no turns to split by 'agent'; send its steps"
-        raise Refused("invalid_request", message, field=f"{place}split")
+        raise invalid(message, field=f"{place}split")
     try:
         split("-", how or "auto", marker=marker)
     except InputError:  # a marker of one dash leaves nothing of this text; another text may have more
         return
     except UsageError as error:
         field = "split" if isinstance(error, UnknownNameError) or marker is None else "marker"
-        raise Refused("invalid_request", str(error), field=place + field) from None
+        raise invalid(str(error), field=place + field) from None
 
 
 def _check_shape(
@@ -527,13 +521,11 @@ def _check_shape(
         place = "" if at is None else f"{at}.{index}."
         if (item.steps is None) == (item.solution is None):
             what_came = "neither" if item.steps is None else "both"
-            raise Refused(
-                "invalid_request", f"expected steps or solution, found {what_came}", field=f"{place}steps"
-            )
+            raise invalid(f"expected steps or solution, found {what_came}", field=f"{place}steps")
         if isinstance(item, SolutionToScore) and item.steps is not None and (item.split or item.marker):
             name = "split" if item.split is not None else "marker"
             message = f"{name} says how a text is split, and the steps are given: leave it out"
-            raise Refused("invalid_request", message, field=f"{place}{name}")
+            raise invalid(message, field=f"{place}{name}")
         if item.steps is not None and len(item.steps) > settings.max_steps:
             raise too_many(f"{place}steps", len(item.steps), settings.max_steps, "steps", "`max_steps`")
         length, most = len(item.solution or ""), settings.max_characters
@@ -555,7 +547,7 @@ def _sequences(given: Any) -> list[str | list[int]]:
         given = [given]
     if not isinstance(given, list) or not given:
         what = "an empty list" if given == [] else json_type(given)
-        raise Refused("invalid_request", f"expected token ids or a text, found {what}", field="input")
+        raise invalid(f"expected token ids or a text, found {what}", field="input")
     if type(given[0]) is int:
         return [_sequence(given, "input", of_ids=True)]
     return [
@@ -573,4 +565,4 @@ def _sequence(given: Any, field: str, *, of_ids: bool) -> str | list[int]:
         if of_ids
         else "a text that is not empty"
     )
-    raise Refused("invalid_request", f"expected {what}", field=field)
+    raise invalid(f"expected {what}", field=field)
