@@ -125,18 +125,6 @@ def test_it_scores_as_the_prm_does_here(zoo, name):
             )
 
 
-def test_an_error_names_the_same_field_there(zoo):
-    here = prm_of(zoo)
-    with InProcess(prm_of(zoo)) as server, remote(server) as there:
-        for solution in SOLUTIONS[6:9]:
-            fields = []
-            for prm in (here, there):
-                with pytest.raises(InputError) as told:
-                    prm.score(solution.problem.text, list(solution.texts))
-                fields.append(told.value.field)
-            assert fields[0] == fields[1]
-
-
 def test_candidates_in_order_and_texts_that_are_cut_there():
     prm = ScriptedPRM(lambda problem, steps: 1 / len(steps[-1]))
     with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as asking:
@@ -327,14 +315,6 @@ def test_a_search_outlives_its_sessions(zoo):
     for one, other in zip(results, expected, strict=True):
         assert one.cost == other.cost
         assert scored_nodes(one) == scored_nodes(other)
-
-
-def test_no_more_sessions_are_held_than_the_server_has():
-    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
-    with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
-        asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
-        assert [one.score for one in scorer.scorer_of(there).score(asked, unheard)] == [0.5] * 5
-        assert len(server.app.service.live.sessions) == 2
 
 
 def test_a_search_in_sessions_that_are_too_small_for_it_is_the_same_search(zoo):

@@ -12,11 +12,9 @@ import httpx
 import pytest
 
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 
 from stepmark.errors import CheckpointError, InputError, UsageError
-from stepmark.models.remote.wire import ErrorAnswer, ModelEntry
+from stepmark.models.remote.wire import ErrorAnswer
 from stepmark.serving.app import guarded
 from stepmark.serving.guard import BODIES_AT_ONCE, HEADERS, Keys
 from stepmark.serving.service import Service, served_name
@@ -125,11 +123,6 @@ def test_a_file_that_holds_no_keys(tmp_path, text, kind, words):
         Keys.read(file)
     assert words in str(caught.value)
     assert ALICE not in str(caught.value)
-
-
-def test_a_file_of_keys_that_begins_with_a_mark(tmp_path):
-    (tmp_path / "keys").write_text(f"\ufeffalice {ALICE}\n", encoding="utf-8")
-    assert Keys.read(tmp_path / "keys").name_of(f"Bearer {ALICE}".encode()) == "alice"
 
 
 def test_a_file_of_keys_that_is_not_there_or_no_text(tmp_path):
@@ -393,41 +386,6 @@ def test_a_stop_while_it_loads_does_not_wait_for_it():
         asyncio.run(conversation())
     finally:
         never.set()
-
-
-def test_extensions_load_after_the_prm_list_their_models_and_are_stopped():
-    events = []
-
-    class Echo:
-        router = APIRouter()
-
-        def load(self, model):
-            events.append(f"load {model.name}")
-
-        async def start(self, live):
-            events.append(f"start {live.name}")
-            return [ModelEntry(id="echo", created=7)]
-
-        async def stop(self):
-            events.append("stop")
-
-    @Echo.router.post("/v1/echo", include_in_schema=False)
-    async def echo(request: Request):
-        return JSONResponse(await request.json())
-
-    @Echo.router.post("/v1/typed", include_in_schema=False)
-    async def typed(count: int):
-        return count
-
-    async def conversation(client):
-        assert (await client.post("/v1/echo", json={"a": 1})).json() == {"a": 1}
-        listed = (await client.get("/v1/models")).json()["data"]
-        assert [one["id"] for one in listed] == ["sums", "echo"]
-        error(await client.post("/v1/typed?count=x"), 400, "invalid_request")
-        assert listed[1] == {"id": "echo", "object": "model", "created": 7, "owned_by": "stepmark"}
-
-    talk(conversation, extensions=[Echo()])
-    assert events == ["load sums", "start sums", "stop"]
 
 
 # ---- other sites' pages, other names, headers, the log ----
