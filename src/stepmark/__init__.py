@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
-    from stepmark.models.remote.async_client import AsyncClient as AsyncClient
+    from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.run import SearchAPI
+    from stepmark.serving.app import BackgroundServer as BackgroundServer
     from stepmark.serving.app import serve_in_process as serve_in_process
-    from stepmark.serving.listening import BackgroundServer as BackgroundServer
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
@@ -75,8 +75,8 @@ __version__ = "0.2.0"
 
 _HOME = {
     "ArithmeticWorld": "stepmark.problems.arithmetic_world",
-    "AsyncClient": "stepmark.models.remote.async_client",
-    "BackgroundServer": "stepmark.serving.listening",
+    "AsyncClient": "stepmark.models.remote.client",
+    "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
