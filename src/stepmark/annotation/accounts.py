@@ -1,6 +1,6 @@
-"""Who is who: accounts, invitations, sessions. Codes and tokens are shown once and kept as SHA-256 only.
+"""Accounts, invitations and sessions; codes and tokens are shown once and stored as SHA-256 only.
 
-Roles stand one above the other: an adjudicator may label too, an admin may do all.
+Each role includes the ones before it: annotator, adjudicator, admin. `Refused` is the error of every request that is not allowed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,44 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from starlette.exceptions import HTTPException
+
 from stepmark.annotation import tables
 from stepmark.annotation.database import check_text
-from stepmark.annotation.refusals import Refused
 from stepmark.errors import InputError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+
+class Refused(HTTPException):  # FastAPI lets these pass where it reads bodies
+    """A request that is refused: its status and what the answer says.
+
+    Args:
+        status: 400 malformed, 401 no session, 403 not allowed, 404 not there, 409 another version, 413 too large, 429 too often,
+            503 not stored.
+        error: what was expected, what was found, what to do.
+        field: the field that it is about.
+        headers: more headers of the answer.
+        more: what else the answer's body holds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        field: str | None = None,
+        headers: dict[str, str] | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(status, error, headers)
+        self.body: dict[str, Any] = {
+            "error": error,
+            **({} if field is None else {"field": field}),
+            **(more or {}),
+        }
+
 
 Role = Literal["annotator", "adjudicator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)

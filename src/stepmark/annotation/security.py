@@ -14,7 +14,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stepmark.annotation.refusals import Refused
+from stepmark.annotation.accounts import Refused
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Account, Accounts, Session

@@ -11,8 +11,7 @@ from stepmark.annotation import tables
 from stepmark.annotation.assigning import ItemFacts
 from stepmark.annotation.database import check_text
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, Decision, Folding, Marks
-from stepmark.annotation.wire import read_change
+from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_change
 from stepmark.errors import InputError
 
 if TYPE_CHECKING:
