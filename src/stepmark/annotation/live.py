@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from stepmark.annotation.database import AssignmentRow, ChangeRow, Database, Writer
-    from stepmark.annotation.items import Item
     from stepmark.annotation.project import Project
 
 

@@ -352,8 +352,6 @@ def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) ->
         return Loaded(project=_made({"items": [str(file)], **given}, COMMAND_LINE))
     data = _yaml(file)
     if "annotation_schemes" in data:
-        from stepmark.annotation.project import potato_settings
-
         taken, notes = potato_settings(data, str(file))
     else:
         taken, notes = data, ()

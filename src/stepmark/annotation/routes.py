@@ -1,4 +1,4 @@
-"""What the server answers when it does not do what was asked."""
+"""Routes for annotators: joining, logging in, the next item and its changes; the roles that routes need; the pages."""
 
 from __future__ import annotations
 

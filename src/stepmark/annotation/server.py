@@ -21,6 +21,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 
 from stepmark.annotation import routes, routes_admin, tables
@@ -39,11 +40,9 @@ from stepmark.solutions.interchange.potato_items import Shown
 from stepmark.store import read_rows
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
     from sqlalchemy import Connection
 
     from stepmark.annotation.accounts import Account
-    from stepmark.annotation.items import Item
     from stepmark.annotation.live import Live
 
 
@@ -143,6 +142,7 @@ def _resumed(row: LabelledRow, project: Project, losses: Losses) -> Resumed | No
 
 FIRST_HOURS = 24.0
 """How long the first admin's link holds; every start makes another as long as there is no admin."""
+_PROJECT = TypeAdapter(Project)
 _NAMESPACE = uuid.UUID("5d3c1f0e-7a41-4c8e-9a55-2f1b0c9d6e77")
 """Of the ids of changes that are taken over: the same ones at every start, so that none is stored twice."""
 
@@ -170,7 +170,7 @@ def prepare(
         UsageError: the database has labels of another mode.
     """
     check_settings(database, project)
-    _note(database, "project", _project_adapter().dump_json(project).decode())
+    _note(database, "project", _PROJECT.dump_json(project).decode())
     items: Sequence[Item] = read_items(project)
     if suggest is not None:
         items = suggest(items)
@@ -217,8 +217,7 @@ def noted_project(connection: Connection, shown: str) -> Project:
         raise UsageError(
             f"{shown}: it does not hold its project's settings, as those of earlier versions: serve it once with this version"
         )
-    project: Project = _project_adapter().validate_json(stored)
-    return project
+    return _PROJECT.validate_json(stored)
 
 
 def _note(database: Database, key: str, value: str) -> None:
@@ -234,12 +233,6 @@ def _noted(connection: Connection, key: str) -> str | None:
         select(tables.meta.c.value).where(tables.meta.c.key == key)
     ).scalar()
     return value
-
-
-def _project_adapter() -> TypeAdapter[Project]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Project)
 
 
 def _take_over(connection: Connection, project: Project, answers: Sequence[Resumed], now: float) -> None:

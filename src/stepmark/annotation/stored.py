@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import ItemFacts
 from stepmark.annotation.database import check_text
@@ -15,31 +17,22 @@ from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_cha
 from stepmark.errors import InputError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
     from sqlalchemy import Connection
 
     from stepmark.annotation.project import Project
 
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    if type_ not in _ADAPTERS:
-        _ADAPTERS[type_] = TypeAdapter(type_)
-    return _ADAPTERS[type_]
+_ITEM = TypeAdapter(Item)
+_DECISION = TypeAdapter(Decision)
 
 
 def write_item(item: Item) -> str:
     """An item as it is stored."""
-    return _adapter(Item).dump_json(item).decode()
+    return _ITEM.dump_json(item).decode()
 
 
 def read_item(data: str) -> Item:
     """What `write_item` wrote."""
-    item: Item = _adapter(Item).validate_json(data)
-    return item
+    return _ITEM.validate_json(data)
 
 
 def store_items(connection: Connection, items: Sequence[Item]) -> int:
@@ -171,9 +164,7 @@ def _answer(key: tuple[str, str], log: list[Any], project: Project) -> Answer:
 def store_decision(connection: Connection, decision: Decision, *, account: int, at: float) -> None:
     """Add what an adjudicator decided; an earlier decision of the item stays in the table."""
     row = {"item": decision.item, "account": account, "at": at}
-    connection.execute(
-        tables.decisions.insert(), {**row, "data": _adapter(Decision).dump_json(decision).decode()}
-    )
+    connection.execute(tables.decisions.insert(), {**row, "data": _DECISION.dump_json(decision).decode()})
 
 
 def decisions_of(connection: Connection, *, item: str | None = None) -> list[Decision]:
@@ -182,7 +173,7 @@ def decisions_of(connection: Connection, *, item: str | None = None) -> list[Dec
     found: dict[str, Decision] = {}
     query = t.select().order_by(t.c.id)
     for row in connection.execute(query if item is None else query.where(t.c.item == item)):
-        found[row.item] = _adapter(Decision).validate_json(row.data)
+        found[row.item] = _DECISION.validate_json(row.data)
     return list(found.values())
 
 
