@@ -10,16 +10,15 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
 from stepmark.annotation import tables
 from stepmark.annotation.database import check_text
 from stepmark.errors import InputError
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class Refused(HTTPException):  # FastAPI lets these pass where it reads bodies
@@ -165,8 +164,6 @@ def invite(connection: Connection, role: Role, *, uses: int, hours: float, by: s
 
 def count_admins(connection: Connection) -> int:
     """How many accounts may invite others."""
-    from sqlalchemy import func, select
-
     table = tables.accounts
     where = (table.c.role == "admin") & ~table.c.disabled
     return int(connection.execute(select(func.count()).select_from(table).where(where)).scalar_one())
@@ -222,9 +219,6 @@ class Accounts:
         Raises:
             Refused: no such invitation, it is used up or over (403); the name is taken (400).
         """
-        from sqlalchemy import func, select
-        from sqlalchemy.exc import IntegrityError
-
         now, table = self._clock(), tables.invitations
         good = (table.c.code_hash == hashed(code)) & (table.c.expires > now) & (table.c.uses_left > 0)
         role = connection.execute(select(table.c.role).where(good)).scalar()

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
 from stepmark.annotation import tables
 from stepmark.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
     from stepmark.annotation.project import Project
 
 
@@ -71,8 +72,6 @@ class Database:
 
     def abandon(self) -> None:
         """Remove the file if this object made it and no item is stored: a refused start leaves nothing."""
-        from sqlalchemy import select
-
         if self.path is None or not self._new:
             return
         with self.reading() as connection:
@@ -117,8 +116,6 @@ class Database:
             with _locked(Path(f"{self.path}.lock"), taken):
                 yield
             return
-        from sqlalchemy import text
-
         with self.engine.connect() as connection:
             held = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}).scalar()
             connection.commit()
@@ -133,8 +130,6 @@ class Database:
     @property
     def shown(self) -> str:
         """The database's name for messages, without a password."""
-        from sqlalchemy import make_url
-
         return (
             str(self.path)
             if self.path is not None
@@ -142,9 +137,6 @@ class Database:
         )
 
     def _prepare(self, create: bool) -> None:
-        from sqlalchemy import inspect, select
-        from sqlalchemy.exc import DBAPIError
-
         try:
             there = "meta" in inspect(self.engine).get_table_names()
             if not there and not create:
@@ -221,8 +213,6 @@ def immediate(connection: Connection) -> Connection:
 
 
 def _engine(url: str, dialect: Dialect) -> Engine:
-    from sqlalchemy import create_engine, event
-
     if dialect == "postgresql":
         try:
             return create_engine(url, pool_pre_ping=True)
@@ -267,8 +257,6 @@ def check_settings(database: Database, project: Project) -> None:
     Raises:
         UsageError: labels were made in another mode: they would mean something else now.
     """
-    from sqlalchemy import select
-
     now = {"mode": project.mode, "allow_neutral": project.allow_neutral}
     with database.writing() as connection:
         stored = connection.execute(
@@ -424,8 +412,6 @@ class Writer:
         self._loop.call_soon_threadsafe(self._finish, batch, outcome)
 
     def _write(self, batch: _Batch) -> _Outcome:
-        from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-
         connection = self._connect()
         try:
             try:
@@ -454,8 +440,6 @@ class Writer:
         )
 
     def _one_by_one(self, connection: Connection, batch: _Batch) -> _Outcome:
-        from sqlalchemy.exc import IntegrityError
-
         outcome = _Outcome(changes=[], leases=[None] * len(batch.leases), calls=[])
         if batch.leases:
             last = {row[:2]: row for row, _ in batch.leases}
@@ -614,8 +598,6 @@ def restore(source: Path, url: str, *, force: bool = False) -> None:
 
 
 def _copy(source: Connection, target: Connection) -> None:
-    from sqlalchemy import text
-
     for table in tables.metadata.sorted_tables:
         target.execute(table.delete())
         rows = source.execute(table.select().execution_options(yield_per=_MANY))

@@ -30,6 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from sqlalchemy import Connection, func, select
+
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import Account, Accounts, Refused, audit
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
@@ -53,8 +55,6 @@ from stepmark.metrics.aggregate import aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from sqlalchemy import Connection
 
     from stepmark.annotation.database import AssignmentRow, ChangeRow, Database, Writer
     from stepmark.annotation.project import Project
@@ -308,8 +308,6 @@ class Labelling:
             del self._reading[key]
 
     def _rows(self, key: tuple[str, int]) -> Iterable[tuple[str, str, float | None, float]]:
-        from sqlalchemy import select
-
         t = tables.changes
         query = (
             select(t.c.id, t.c.data, t.c.seconds, t.c.at)
@@ -627,8 +625,6 @@ class Live:
                 _LOG.exception("the items could not be put in order")
 
     def _show(self, item: str) -> Shown:
-        from sqlalchemy import select
-
         with self.database.reading() as connection:
             data = connection.execute(
                 select(tables.items.c.data).where(tables.items.c.id == item)
@@ -642,8 +638,6 @@ class Live:
             return list(item_facts(connection))
 
     def _load(self) -> None:
-        from sqlalchemy import func, select
-
         t, c = tables.assignments, tables.changes
         with self.database.reading() as connection:
             self.accounts.load(connection)
@@ -666,8 +660,6 @@ class Live:
             self._restore(connection)
 
     def _restore(self, connection: Connection) -> None:
-        from sqlalchemy import func, select
-
         t, c = tables.assignments, tables.changes
         joined = t.join(c, (t.c.item == c.c.item) & (t.c.account == c.c.account))
         spent = (

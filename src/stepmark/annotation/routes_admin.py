@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
+from sqlalchemy import Connection
 
 from stepmark.annotation import accounts as who
 from stepmark.annotation import tables
@@ -33,8 +34,6 @@ from stepmark.errors import InputError, StepmarkError
 from stepmark.store.writing import encode_row
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from stepmark.annotation.project import Project
 
 disputes_router = APIRouter(tags=["disputes"], dependencies=[need("adjudicator")])

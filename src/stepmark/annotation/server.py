@@ -22,6 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
+from sqlalchemy import Connection, select
 from starlette.exceptions import HTTPException
 
 from stepmark.annotation import routes, routes_admin, tables
@@ -40,8 +41,6 @@ from stepmark.solutions.interchange.potato_items import Shown
 from stepmark.store import read_rows
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from stepmark.annotation.accounts import Account
     from stepmark.annotation.live import Live
 
@@ -227,8 +226,6 @@ def _note(database: Database, key: str, value: str) -> None:
 
 
 def _noted(connection: Connection, key: str) -> str | None:
-    from sqlalchemy import select
-
     value: str | None = connection.execute(
         select(tables.meta.c.value).where(tables.meta.c.key == key)
     ).scalar()
@@ -236,8 +233,6 @@ def _noted(connection: Connection, key: str) -> str | None:
 
 
 def _take_over(connection: Connection, project: Project, answers: Sequence[Resumed], now: float) -> None:
-    from sqlalchemy import select
-
     known = {row.id for row in connection.execute(select(tables.changes.c.id))}
     steps = {row.id: row.steps for row in connection.execute(select(tables.items.c.id, tables.items.c.steps))}
     taken = 0
@@ -272,8 +267,6 @@ def _take_over(connection: Connection, project: Project, answers: Sequence[Resum
 
 def _account(connection: Connection, name: str, now: float) -> int:
     """The account of this name; a new one has a token that nobody knows, and an admin gives it another."""
-    from sqlalchemy import select
-
     t = tables.accounts
     account = connection.execute(select(t.c.id).where(t.c.name == name)).scalar()
     if account is None:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
+from sqlalchemy import Connection, func, select
 
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import ItemFacts
@@ -17,8 +18,6 @@ from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_cha
 from stepmark.errors import InputError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from stepmark.annotation.project import Project
 
 _ITEM = TypeAdapter(Item)
@@ -44,8 +43,6 @@ def store_items(connection: Connection, items: Sequence[Item]) -> int:
     Raises:
         InputError: an id stands for another solution now, and there are labels of the old one; or a text that no database holds.
     """
-    from sqlalchemy import func, select
-
     t = tables.items
     known = {row.id: row.data for row in connection.execute(select(t.c.id, t.c.data))}
     position = connection.execute(select(func.coalesce(func.max(t.c.position), -1))).scalar_one() + 1
@@ -124,8 +121,6 @@ def answers_of(
         only: of these items; None for all.
         account: of this account; None for all.
     """
-    from sqlalchemy import select
-
     if only is not None and not only:
         return []
     c, a, i = tables.changes, tables.accounts, tables.items
@@ -178,7 +173,5 @@ def decisions_of(connection: Connection, *, item: str | None = None) -> list[Dec
 
 
 def _labelled(connection: Connection, item: str) -> bool:
-    from sqlalchemy import select
-
     c = tables.changes
     return connection.execute(select(c.c.version).where(c.c.item == item).limit(1)).first() is not None
