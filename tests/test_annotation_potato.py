@@ -16,7 +16,7 @@ from stepmark.annotation.reading import read_items
 from stepmark.annotation.server import resumed
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
-from stepmark.solutions.interchange.conversion import write_labelled
+from stepmark.solutions.interchange.formats import write_labelled
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "annotation" / "project.yaml"
 

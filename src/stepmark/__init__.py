@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.checks import Finding as Finding
     from stepmark.solutions.checks import check as check
-    from stepmark.solutions.interchange.conversion import convert as convert
-    from stepmark.solutions.interchange.conversion import read_labelled as read_labelled
+    from stepmark.solutions.interchange.formats import convert as convert
+    from stepmark.solutions.interchange.formats import read_labelled as read_labelled
     from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
@@ -99,7 +99,7 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
-    "convert": "stepmark.solutions.interchange.conversion",
+    "convert": "stepmark.solutions.interchange.formats",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
     "from_dataset": "stepmark.integrations.hub_datasets",
@@ -113,7 +113,7 @@ _HOME = {
     "open_dataset": "stepmark.integrations.hub_datasets",
     "publish": "stepmark.integrations.hub",
     "read_dataset": "stepmark.integrations.hub_datasets",
-    "read_labelled": "stepmark.solutions.interchange.conversion",
+    "read_labelled": "stepmark.solutions.interchange.formats",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",

@@ -31,8 +31,7 @@ from typing import Any, Literal, TypeVar
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.records import LabelledSolution, Problem, ScoredSolution, Solution, Step, read_record
-from stepmark.solutions.interchange.conversion import items_of_rows
-from stepmark.solutions.interchange.formats import detect
+from stepmark.solutions.interchange.formats import detect, items_of_rows
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading
 from stepmark.solutions.segmentation import split as split_text
 from stepmark.store import json_type, read_rows

@@ -35,8 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepmark.solutions.borders import paragraph_cuts
-from stepmark.solutions.protect import Fence, fences_of, lines_of, outside, protected_spans
+from stepmark.solutions.borders import Fence, fences_of, lines_of, outside, paragraph_cuts, protected_spans
 
 LONG = 8
 """A piece of code with more lines than this is cut inside."""

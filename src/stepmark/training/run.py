@@ -17,8 +17,7 @@ from stepmark.records import Refusal
 from stepmark.settings import checked
 from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.conversion import first_row, items_of_rows
-from stepmark.solutions.interchange.formats import detect
+from stepmark.solutions.interchange.formats import detect, first_row, items_of_rows
 from stepmark.store import (
     ENDINGS,
     STDIO,
