@@ -25,7 +25,7 @@ from concept_world import Found, percent
 from stepmark import Solution, load_prm
 from stepmark.cli import main as stepmark
 from stepmark.metrics.binary import auc
-from stepmark.show.drawing import svg, theme_css
+from stepmark.show.evaluation import svg, theme_css
 from stepmark.show.plots import Bars, Plot, Series
 from stepmark.store import atomic_write, read_rows
 

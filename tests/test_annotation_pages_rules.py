@@ -17,7 +17,7 @@ import pytest
 from stepmark.annotation.marks import Folding, marks_data, read_change
 from stepmark.errors import InputError
 from stepmark.show import colour
-from stepmark.show.pieces import pieces
+from stepmark.show.html import pieces
 from stepmark.show.text import INVISIBLE, code_point, visible
 
 WEB = Path(str(files("stepmark.annotation") / "web"))

@@ -14,8 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from stepmark.models import attention
 from stepmark.models.tree import pack
-from stepmark.training import fused
-from stepmark.training.fused import Weight, add_norm, fits, hidden_rows, linears, rotary, swiglu
+from stepmark.training import net as fused
+from stepmark.training.net import Weight, add_norm, fits, hidden_rows, linears, rotary, swiglu
 
 torch.set_num_threads(1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepmark.errors import InputError
 from stepmark.records import Problem
-from stepmark.solutions.prm800k import read_prm800k
+from stepmark.solutions.interchange.prm800k_flat import read_prm800k
 
 
 def write_rows(file, rows):

@@ -17,8 +17,15 @@ from stepmark.models.policies.transport import Patience
 from stepmark.models.remote.wire import ModelsAnswer
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.chat import Completions, ServedWriter, ThreadWriter
-from stepmark.serving.chat_wire import ChatAnswer, ChatRequest, Selection, problem_of
+from stepmark.serving.chat import (
+    ChatAnswer,
+    ChatRequest,
+    Completions,
+    Selection,
+    ServedWriter,
+    ThreadWriter,
+    problem_of,
+)
 from stepmark.serving.settings import ChatModel
 
 QUICK = Patience(retries=2, first_wait=0.001)

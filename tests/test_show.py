@@ -24,11 +24,11 @@ from stepmark.show.html import (
     CODE_NAMES,
     FRAGMENT_ALPHA,
     highlight,
+    pieces,
     solution_fragment,
     steps_fragment,
     text_html,
 )
-from stepmark.show.pieces import pieces
 from stepmark.show.terminal import solution_lines
 from stepmark.show.text import check_solution, first_error_words, number, one_line, spelled, visible
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.show import colour
 from stepmark.show.colour import LINE, SERIES
-from stepmark.show.drawing import picture_html, svg
+from stepmark.show.evaluation import picture_html, svg
 from stepmark.show.plots import (
     Bars,
     Bin,
@@ -644,7 +644,7 @@ def test_the_first_four_series_differ_for_every_eye(mode: colour.Mode, form: str
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_text_on_the_strongest_tint_is_legible(mode: colour.Mode) -> None:
-    from stepmark.show.drawing import TINTS
+    from stepmark.show.evaluation import TINTS
 
     for hue in SERIES[mode][:2]:
         assert colour.contrast(colour.INK[mode], colour.over(hue, TINTS[1], colour.PAGE[mode])) >= 4.5
@@ -680,7 +680,7 @@ def test_without_matplotlib_the_line_to_type_is_said(monkeypatch: pytest.MonkeyP
 
 def test_importing_the_records_loads_nothing_heavy() -> None:
     code = (
-        "import sys, stepmark.show.evaluation, stepmark.show.drawing\n"
+        "import sys, stepmark.show.evaluation, stepmark.show.evaluation\n"
         "print(sorted({'matplotlib', 'numpy', 'rich', 'pygments', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from chromium import Browser
 from html_tree import Element, Tree
 from stepmark.errors import InputError, UsageError
 from stepmark.show.compute import compute_plot
-from stepmark.show.drawing import svg
+from stepmark.show.evaluation import svg
 from stepmark.show.search import CandidateView, NodeView, SearchPage, SearchView, rounds, search_html
 from stepmark.show.tables import Table
 

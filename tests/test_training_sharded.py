@@ -16,7 +16,7 @@ import torch
 from sharded_training import SCENARIOS, run
 from stepmark.errors import UsageError
 from stepmark.models.load import load_prm
-from stepmark.training.fused import fits
+from stepmark.training.net import fits
 from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.parallel import Workers
 from test_recipe import rated_rows

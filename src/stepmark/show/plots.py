@@ -1,6 +1,6 @@
 """Plots as plain records of names and numbers, with what they show in words and as a table.
 
-A missing number is None: it is left out of the picture, never drawn as 0, and shown as a dash in the table. `stepmark.show.drawing` draws them.
+A missing number is None: it is left out of the picture, never drawn as 0, and shown as a dash in the table. `stepmark.show.evaluation` draws them.
 """
 
 from __future__ import annotations

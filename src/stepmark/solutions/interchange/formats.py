@@ -26,7 +26,6 @@ from stepmark.solutions.interchange import (
     potato,
     prm800k_flat,
     prm800k_raw,
-    prm800k_records,
     rlhflow,
     texts,
     trl,
@@ -86,7 +85,7 @@ FORMATS: Mapping[str, Format] = {
         about="PRM800K's released records, with branches",
         keys=(prm800k_raw.KEYS,),
         read=prm800k_raw.read,
-        write=prm800k_records.write,
+        write=prm800k_raw.write,
     ),
     "prm800k-flat": Format(
         about="PRM800K, one row a rated completion",
