@@ -49,13 +49,11 @@ from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
+from stepmark.rl.hacking import Watch, Watched
 from stepmark.rl.monitor import History, Monitor
-from stepmark.rl.online import OnlineImplicit
-from stepmark.rl.refit import Refit
-from stepmark.rl.refitted import RefittedPRM
+from stepmark.rl.refit import OnlineImplicit, Refit, RefittedPRM
 from stepmark.rl.settings import Implicit, Training
 from stepmark.rl.trainer import Listener, Trainer
-from stepmark.rl.watched import Watch, Watched
 from stepmark.store import atomic_write
 
 RESULT_FILE = "result.json"

@@ -20,10 +20,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from ports import lasting_port
 from stepmark.annotation import accounts
-from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.database import Database
 from stepmark.annotation.items import Item
 from stepmark.annotation.live import Live
+from stepmark.annotation.marks import Answer, Decision
 from stepmark.annotation.project import Project
 from stepmark.annotation.security import Site as Place
 from stepmark.annotation.server import build_app, guarded

@@ -6,8 +6,7 @@ import json
 from collections import Counter
 
 from stepmark.batching.cluster_worker import ClusterWorker, Trouble
-from stepmark.batching.rounds import Done, Failed, Lost, Replied
-from stepmark.batching.spreading import Spreading
+from stepmark.batching.spreading import Done, Failed, Lost, Replied, Spreading
 
 
 class Here:

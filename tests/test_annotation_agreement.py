@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.annotation.answers import Answer
-from stepmark.annotation.comparing import agrees, gap
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import marks_of_first_error, marks_of_ratings
+from stepmark.annotation.marks import Answer, agrees, gap, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.quality import step_agreement
 from stepmark.records import Solution
 

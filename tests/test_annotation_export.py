@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.exporting import FORMATS, Exporting, export
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.marks import marks_of_first_error, marks_of_ratings
+from stepmark.annotation.marks import Answer, Decision, marks_of_first_error, marks_of_ratings
 from stepmark.annotation.project import Help, Project
 from stepmark.errors import InputError, StepmarkError, UsageError
 from stepmark.records import Problem, Solution, Step

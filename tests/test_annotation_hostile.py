@@ -11,7 +11,7 @@ import uuid
 
 from annotation_worlds import Person, an_item, serving
 from stepmark.annotation.project import Limits, Project
-from stepmark.annotation.routes_pages import files
+from stepmark.annotation.routes import files
 
 
 def story(tmp_path, tell, items=(), project=None):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.ordering import ActiveOrder, active_order, uncertainty
+from stepmark.annotation.live import ActiveOrder, active_order, uncertainty
 from stepmark.errors import UsageError
 from stepmark.records import Solution
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stepmark.annotation.answers import Answer
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.progress import annotator_progress, project_progress
-from stepmark.annotation.quality import annotator_quality, screening_state
+from stepmark.annotation.marks import Answer, Marks, marks_of_first_error, marks_of_ratings
+from stepmark.annotation.quality import (
+    annotator_progress,
+    annotator_quality,
+    project_progress,
+    screening_state,
+)
 from stepmark.records import Solution
 
 

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 
 from annotation_worlds import BASE, an_item, serving
-from stepmark.annotation.access import needed
 from stepmark.annotation.accounts import ROLES
+from stepmark.annotation.routes import needed
 from stepmark.annotation.server import ROUTERS
 
 NOBODY, ANNOTATOR, ADJUDICATOR, ADMIN = None, "annotator", "adjudicator", "admin"

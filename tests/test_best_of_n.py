@@ -17,20 +17,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.best_of_n_items import (
+from stepmark.evaluation.best_of_n_figures import (
     Counting,
+    chosen_shares,
     common_sizes,
     figures,
     items,
     method_names,
     policy_statistic,
+    ranks,
+    spearman,
     statistic,
+    subset_sizes,
+    subsets,
     summary,
+    vote,
     vote_refusal,
 )
-from stepmark.evaluation.candidates import Candidate, CandidateSet
-from stepmark.evaluation.length_bias import ranks, spearman
-from stepmark.evaluation.subsets import chosen_shares, subset_sizes, subsets, vote
+from stepmark.evaluation.cases import Candidate, CandidateSet
 from stepmark.metrics.intervals import bootstrap
 from stepmark.records import ScoreKind, StepScores
 

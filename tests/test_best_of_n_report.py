@@ -24,9 +24,8 @@ from stepmark.evaluation.best_of_n import (
     refused_votes,
     undecided_table,
 )
-from stepmark.evaluation.best_of_n_items import Counting, items, policy_statistic, statistic
-from stepmark.evaluation.candidates import Candidate, CandidateSet
-from stepmark.evaluation.cases import Case
+from stepmark.evaluation.best_of_n_figures import Counting, items, policy_statistic, statistic
+from stepmark.evaluation.cases import Candidate, CandidateSet, Case
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import measured, read_result, write_html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet

@@ -11,26 +11,24 @@ import pytest
 from stepmark.cli import main
 from stepmark.errors import CheckpointError, ScoreKindError, UsageError
 from stepmark.evaluation.calibration import Calibration, direction
-from stepmark.evaluation.calibration_fit import (
+from stepmark.evaluation.calibration_figures import (
+    FIGURES,
     FITTED,
     MEASURED,
     apply,
+    bin_statistic,
     by_file,
     by_group,
     by_share,
-    edges,
-    fit,
-    logits_of,
-    place,
-)
-from stepmark.evaluation.calibration_items import (
-    FIGURES,
-    bin_statistic,
     check_how,
     difficulties,
+    edges,
     facets,
+    fit,
     floor,
     items_of,
+    logits_of,
+    place,
     position,
     solution_score,
     statistic,

@@ -15,7 +15,7 @@ import stepmark.batching.cluster
 from cluster_here import Here
 from stepmark.batching import ScoreSolution
 from stepmark.batching.cluster import Build
-from stepmark.batching.rounds import LARGEST, gathered
+from stepmark.batching.spreading import LARGEST, gathered
 from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM

@@ -17,8 +17,7 @@ import stepmark.batching.cluster
 from checkpoints import qwen_prm
 from cluster_here import Here
 from stepmark.batching import Graded, Release, Score, Write, Written
-from stepmark.batching.rounds import Homes
-from stepmark.batching.spreading import Spreading
+from stepmark.batching.spreading import Homes, Spreading
 from stepmark.cli import main
 from test_search_cli import MODELS, SMALL, problems, rows_of
 from test_spreading import Fake
@@ -83,7 +82,7 @@ def test_models_that_keep_what_they_read_are_asked_where_they_have_read(
     tmp_path, cluster, checkpoints, capsys, monkeypatch
 ):
     # On a busy machine one worker may be far behind, and is helped.
-    monkeypatch.setattr("stepmark.batching.rounds._BEHIND", 1000)
+    monkeypatch.setattr("stepmark.batching.spreading._BEHIND", 1000)
     file = problems(tmp_path, 4)
     cluster(size=2)
     words = ["--policy", checkpoints / "policy", "--prm", checkpoints / "prm", "--dtype", "float32"]

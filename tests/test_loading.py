@@ -23,7 +23,7 @@ from stepmark.models.pooling import PoolingPRM
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, ScoringSpec, TextLayout, spec_key
-from stepmark.rl.refitted import RefittedPRM
+from stepmark.rl.refit import RefittedPRM
 from stepmark.training.settings import Weights
 from tiny_language_model import tiny_model, tiny_tokenizer
 

@@ -19,7 +19,7 @@ from stepmark.evaluation.perturbations import (
     perturbation,
     perturbed_solutions,
 )
-from stepmark.evaluation.perturbations.arithmetic import calculations, holds, opposite, other_number
+from stepmark.evaluation.perturbations.breaking import calculations, holds, opposite, other_number
 from stepmark.evaluation.perturbations.text import (
     continued,
     final_answer,

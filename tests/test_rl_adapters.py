@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 from rl_adapters_world import CONTROL, PIECES, step_score, steps_prm
 from stepmark.errors import InputError, MissingExtraError, ScoreKindError, UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.rl.adapters.completions import advantages, check_credit, problem_of, rate, solution_scores
-from stepmark.rl.adapters.token_rows import NO_ZERO, batch_of_rows, estimator, token_row
+from stepmark.rl.adapters.completions import (
+    NO_ZERO,
+    advantages,
+    batch_of_rows,
+    check_credit,
+    estimator,
+    problem_of,
+    rate,
+    solution_scores,
+    token_row,
+)
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit.methods import GRPO, PRIME, MinForm, ProcessGRPO, StepPPO
 

@@ -21,9 +21,9 @@ from stepmark.models.policies.local import LocalPolicy  # noqa: E402
 from stepmark.rl.credit.methods import load_credit  # noqa: E402
 from stepmark.rl.display import Display, clock_face  # noqa: E402
 from stepmark.rl.display import words as line_of  # noqa: E402
+from stepmark.rl.hacking import Watched  # noqa: E402
 from stepmark.rl.monitor import read_lines, read_watched  # noqa: E402
 from stepmark.rl.trainer import Update  # noqa: E402
-from stepmark.rl.watched import Watched  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)

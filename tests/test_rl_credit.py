@@ -14,15 +14,35 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.critic import gae, ppo, step_ppo
-from stepmark.rl.credit.defences import blend, papo, prof_keep, progrs, zero_mean_wrong
-from stepmark.rl.credit.groups import Deviation, leave_one_out, to_go
-from stepmark.rl.credit.implicit import batch_scaled, prime_code, prime_paper, whitened
-from stepmark.rl.credit.kl import kl, kl_reward
+from stepmark.rl.credit.advantages import (
+    Deviation,
+    batch_scaled,
+    blend,
+    clip,
+    delta,
+    gae,
+    grpo_process,
+    kl,
+    kl_reward,
+    leave_one_out,
+    min_form,
+    min_form_rewards,
+    outcome_grpo,
+    papo,
+    potential,
+    ppo,
+    prime_code,
+    prime_paper,
+    prof_keep,
+    progress,
+    progrs,
+    rloo,
+    step_ppo,
+    to_go,
+    whitened,
+    zero_mean_wrong,
+)
 from stepmark.rl.credit.methods import GRPO, PAPO, PPO, PRIME, ProcessGRPO, StepPPO
-from stepmark.rl.credit.outcome import outcome_grpo, rloo
-from stepmark.rl.credit.process import grpo_process, min_form, min_form_rewards, progress
-from stepmark.rl.credit.shaping import clip, delta, potential
 
 D = torch.float64
 

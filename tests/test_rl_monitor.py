@@ -14,15 +14,24 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step, Verdict  # noqa: E402
 from stepmark.rl.actor import Actor, padded  # noqa: E402
-from stepmark.rl.hacking import Cusum  # noqa: E402
-from stepmark.rl.monitor import History, Monitor, read_lines, read_watched  # noqa: E402
-from stepmark.rl.promise import Baseline  # noqa: E402
+from stepmark.rl.hacking import (  # noqa: E402
+    Baseline,
+    Cusum,
+    Watch,
+)
+from stepmark.rl.monitor import (  # noqa: E402
+    History,
+    Monitor,
+    read_lines,
+    read_watched,
+    watched,
+)
 from stepmark.rl.report import alarm_words, rl_html  # noqa: E402
-from stepmark.rl.rewarding import Rated  # noqa: E402
-from stepmark.rl.spans import StepSpans  # noqa: E402
+from stepmark.rl.rewarding import (  # noqa: E402
+    Rated,
+    StepSpans,
+)
 from stepmark.rl.trainer import Evaluation, Update  # noqa: E402
-from stepmark.rl.watched import Watch  # noqa: E402
-from stepmark.rl.watching import watched  # noqa: E402
 from stepmark.show.drawing import svg  # noqa: E402
 from stepmark.show.plots import Lines, Mark, Series  # noqa: E402
 from stepmark.show.plots import words as plot_words  # noqa: E402

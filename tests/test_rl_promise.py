@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from stepmark.errors import UsageError
-from stepmark.rl.hacking import Cusum
-from stepmark.rl.promise import EDGE, SCALE, SHIFT, Baseline
+from stepmark.rl.hacking import EDGE, SCALE, SHIFT, Baseline, Cusum
 
 
 def sigmoid(x):

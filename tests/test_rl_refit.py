@@ -17,13 +17,16 @@ from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Ste
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
 from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
+from stepmark.rl.hacking import Watch  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_lines, read_watched  # noqa: E402
-from stepmark.rl.refit import Refit, saved_updates  # noqa: E402
-from stepmark.rl.refit_training import recipe_of  # noqa: E402
-from stepmark.rl.refitted import RefittedPRM  # noqa: E402
+from stepmark.rl.refit import (  # noqa: E402
+    Refit,
+    RefittedPRM,
+    recipe_of,
+    saved_updates,
+)
 from stepmark.rl.settings import Refitting, Training  # noqa: E402
 from stepmark.rl.trainer import Trainer, Update  # noqa: E402
-from stepmark.rl.watched import Watch  # noqa: E402
 from stepmark.solutions.interchange import LabelledRow  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.examples import LabelRules, examples  # noqa: E402

@@ -25,11 +25,16 @@ from stepmark.rl.credit.methods import (  # noqa: E402
     ProgressAdvantage,
     StepPPO,
 )
-from stepmark.rl.loss import policy_loss, share_of, token_weights, value_loss  # noqa: E402
-from stepmark.rl.online import OnlineImplicit  # noqa: E402
+from stepmark.rl.refit import OnlineImplicit  # noqa: E402
 from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
 from stepmark.rl.settings import Implicit, Training  # noqa: E402
-from stepmark.rl.trainer import Trainer  # noqa: E402
+from stepmark.rl.trainer import (  # noqa: E402
+    Trainer,
+    policy_loss,
+    share_of,
+    token_weights,
+    value_loss,
+)
 from stepmark.solutions.segmentation import split  # noqa: E402
 from stepmark.training.checkpoint import write_trained  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402

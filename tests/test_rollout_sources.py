@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.disagreement_items import steps_right
-from stepmark.evaluation.rollouts import JUDGE, read_math_shepherd, read_openr
-from stepmark.evaluation.sources import read_cases
+from stepmark.evaluation.sources import JUDGE, read_cases, read_math_shepherd, read_openr
 
 QUESTION = "What is 2 + 3?"
 

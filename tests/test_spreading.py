@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.batching import Answerer, Verify, Write, Written, run
-from stepmark.batching.rounds import DEATHS, LARGEST, Done, Failed, Lost, Replied, cut
-from stepmark.batching.spreading import Spreading
+from stepmark.batching.spreading import DEATHS, LARGEST, Done, Failed, Lost, Replied, Spreading, cut
 from stepmark.errors import BackendError, InputError
 from stepmark.records import Verdict
 

@@ -23,10 +23,18 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from stepmark.annotation.answers import Answer, Decision
-from stepmark.annotation.comparing import Gap, differing, gap
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import NO_ERROR, Marks, Rating, item_first
+from stepmark.annotation.marks import (
+    NO_ERROR,
+    Answer,
+    Decision,
+    Gap,
+    Marks,
+    Rating,
+    differing,
+    gap,
+    item_first,
+)
 from stepmark.errors import InputError
 
 

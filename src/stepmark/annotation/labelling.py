@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import Assigning, Assignment, ItemFacts
-from stepmark.annotation.comparing import agrees
-from stepmark.annotation.marks import Change, ChangeKind, Folding, Marks
+from stepmark.annotation.marks import Change, ChangeKind, Folding, Marks, agrees
 from stepmark.annotation.project import check_change
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.wire import read_change

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from stepmark.annotation import routes_admin, routes_disputes, routes_pages, routes_session, routes_work
+from stepmark.annotation import routes, routes_admin
 from stepmark.annotation.refusals import Refused
 from stepmark.annotation.security import Guard, Scope, Site
 from stepmark.errors import InputError, StepmarkError, UsageError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from stepmark.annotation.live import Live
 
 ROUTERS = (
-    routes_work.router,
-    routes_session.router,
-    routes_disputes.router,
-    routes_admin.router,
-    routes_pages.router,
+    routes.work,
+    routes.session,
+    routes_admin.disputes_router,
+    routes_admin.admin,
+    routes.pages,
 )
 
 
@@ -73,11 +73,11 @@ def guarded(app: FastAPI, live: Live, site: Site) -> Guard:
     """The app behind its guard: what is served."""
 
     async def changes(account: Account, _scope: Scope, body: bytes) -> bytes:
-        return await routes_work.answer_changes(live, account, body)
+        return await routes.answer_changes(live, account, body)
 
     async def next_item(account: Account, scope: Scope, _body: bytes) -> bytes:
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        return await routes_work.answer_next(live, account, query.get("after", [None])[-1])
+        return await routes.answer_next(live, account, query.get("after", [None])[-1])
 
     return Guard(
         app,

@@ -8,11 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from stepmark.annotation import tables
-from stepmark.annotation.answers import Answer, Decision
 from stepmark.annotation.assigning import ItemFacts
 from stepmark.annotation.database import check_text
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Folding, Marks
+from stepmark.annotation.marks import Answer, Decision, Folding, Marks
 from stepmark.annotation.wire import read_change
 from stepmark.errors import InputError
 

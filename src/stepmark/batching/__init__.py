@@ -37,7 +37,7 @@ Rounds keep replay exact and the calls large; their price is that a round lasts 
 request. More methods `in_flight` hide that.
 """
 
-from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore, Result, run
+from stepmark.batching.driver import Answerer, Method, Ready, Reply, ReplyStore, Result, run, together
 from stepmark.batching.requests import (
     Choose,
     Finish,
@@ -56,7 +56,6 @@ from stepmark.batching.requests import (
     cut_at_stop,
     sample_seed,
 )
-from stepmark.batching.together import together
 
 __all__ = [
     "Answerer",

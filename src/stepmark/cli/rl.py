@@ -5,9 +5,9 @@ from __future__ import annotations
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.published import full_name
+from stepmark.rl.hacking import Watch
 from stepmark.rl.run import rl
 from stepmark.rl.settings import Implicit, Refitting, Training
-from stepmark.rl.watched import Watch
 
 
 def _policy(policy: str) -> str:

@@ -11,13 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from stepmark.errors import InputError
-from stepmark.evaluation import best_of_n_items
-from stepmark.evaluation.best_of_n_items import Counting, method_names, summary, vote_refusal
-from stepmark.evaluation.candidates import Candidate, CandidateSet
-from stepmark.evaluation.cases import Case
+from stepmark.evaluation import best_of_n_figures
+from stepmark.evaluation.best_of_n_figures import (
+    CORRECTNESS,
+    MEASURES,
+    Counting,
+    method_names,
+    summary,
+    vote_refusal,
+)
+from stepmark.evaluation.cases import Candidate, CandidateSet, Case
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views, check_same
 from stepmark.evaluation.examples import SHOWN, card, problem
-from stepmark.evaluation.length_bias import CORRECTNESS, MEASURES
 from stepmark.evaluation.result import Figure, Item, Result, made_folder
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_candidates
@@ -178,8 +183,8 @@ def _candidate(
 
 
 def statistic(items: Sequence[Item]) -> Statistic:
-    """Every figure of the items: those of `best_of_n_items.statistic`, and those of `policy_statistic` after "policy/"."""
-    choices, policies = best_of_n_items.statistic(items), best_of_n_items.policy_statistic(items)
+    """Every figure of the items: those of `best_of_n_figures.statistic`, and those of `policy_statistic` after "policy/"."""
+    choices, policies = best_of_n_figures.statistic(items), best_of_n_figures.policy_statistic(items)
 
     def figures(weights: Floats) -> dict[str, Floats]:
         return choices(weights) | {f"{_POLICY}{name}": value for name, value in policies(weights).items()}
@@ -270,7 +275,7 @@ class BestOfN(Evaluation):
             judged: the same candidates with the scores of an outcome reward model.
 
         Raises:
-            InputError: candidates that cannot be evaluated (see `best_of_n_items.items`).
+            InputError: candidates that cannot be evaluated (see `best_of_n_figures.items`).
             UsageError: sizes that no problem has.
         """
         outcomes: dict[str, float] = {}
@@ -282,7 +287,7 @@ class BestOfN(Evaluation):
                 outcome_tokens[row.case.id] = (row.steps.problem_tokens or 0) + row.steps.solution_tokens
         counting = Counting(sizes=tuple(self.sizes) or None, seed=run.seed)
         how = headline(sheet)
-        items = best_of_n_items.items(
+        items = best_of_n_figures.items(
             candidate_sets(sheet, verifier, outcomes=outcomes, outcome_tokens=outcome_tokens), counting
         )
         figures = run.figures(items, statistic(items))

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration_fit import (
+from stepmark.evaluation.calibration_figures import (
     FITTED,
+    MAPS,
     MEASURED,
+    POSITIONS,
+    Facet,
     Maps,
     Split,
+    Target,
     apply,
+    bin_statistic,
     by_file,
     by_group,
     by_share,
-    fit,
-)
-from stepmark.evaluation.calibration_items import (
-    MAPS,
-    POSITIONS,
-    Facet,
-    Target,
-    bin_statistic,
     check_how,
     facets,
+    fit,
     floor,
     items_of,
     statistic,

@@ -27,9 +27,8 @@ from stepmark.evaluation.disagreement_items import (
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.examples import card, problem, spread
 from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.rollouts import read_openr
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.sources import read_cases
+from stepmark.evaluation.sources import read_cases, read_openr
 from stepmark.evaluation.thresholds import Policy, policies
 from stepmark.metrics.intervals import Statistic
 from stepmark.models.lazy import Lazy

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.evaluation.calibration_items import check_how, solution_score
+from stepmark.evaluation.calibration_figures import check_how, solution_score
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import Evaluation, Run, Views
 from stepmark.evaluation.examples import card, problem, unreadable

@@ -8,15 +8,21 @@ PRMBench        `idx`, `classification`, `modified_question`, `modified_process`
 candidates      `id`, `question`, `gold`, `candidates` (each `model`, `text`, `answer`, `correct`)
 PRM800K, flat   `instruction`, `responses`, `next_response`, `rating` (one row a rated completion)
 TRL             `prompt`, `completions`, `labels`
-openr           `question`, `final_answer`, `reasoning_steps` (`stepmark.evaluation.rollouts`)
+openr           `question`, `final_answer`, `reasoning_steps` (`stepmark.evaluation.sources`)
 Math-Shepherd   `input`, `label`, `task` (the same)
 ==============  ======================================================================================
+
+Step labels made by rollouts, as cases: ours, openr's trees (nested and flat) and Math-Shepherd's rows.
+
+The shapes are read by `stepmark.solutions.interchange`. Where a share's number of rollouts is not known, of it only
+whether any succeeded becomes a label here, as Math-Shepherd's hard labels have it: a rating 1 or -1 of kind "value".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -24,16 +30,118 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until, unique
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.formats import read_solution
+from stepmark.solutions.interchange import labels, math_shepherd, openr
 from stepmark.solutions.interchange.benchmarks import (
     PRMBENCH_KEYS,
     PROCESSBENCH_KEYS,
     prmbench_labelled,
     unnumbered,
 )
-from stepmark.solutions.interchange.rows import need, text_of
+from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, need, text_of
 from stepmark.solutions.segmentation import split
 from stepmark.store import Columns, Row, Source, json_type, read_rows, row_files
 from stepmark.store.columns import identifier, problem_column, reference_answer
+
+JUDGE = openr.JUDGE
+"""Who judged, in the judgements of these cases."""
+
+
+def read_openr(
+    files: Sequence[Source], *, trials: int | None = None, columns: Columns | None = None
+) -> list[Case]:
+    """Every path of openr's trees as a case (`stepmark.solutions.interchange.openr`). Ids are NAME:LINE/NUMBER.
+
+    Args:
+        files: of either layout, as `store.read_rows` takes them.
+        trials: rollouts that each share was estimated with, which the files do not say. None: only whether any
+            succeeded is taken from a share, and the share stands in the judgement's note.
+        columns: as `store.read_rows`.
+
+    Raises:
+        InputError: with the place: another format, a share out of [0, 1] or no multiple of 1 / trials.
+        UsageError: `trials` is not positive.
+    """
+    return unique(
+        case for file in files for case in openr_cases(read_rows(file, columns=columns), trials=trials)
+    )
+
+
+def openr_cases(rows: Iterable[Row], trials: int | None = None) -> Iterator[Case]:
+    """The cases of one file; see `read_openr`."""
+    settings, losses = Reading(trials=trials), Losses()
+    for raw in rows:
+        for row in openr.read(raw, settings, losses):
+            yield _case(row, group="openr")
+
+
+def read_math_shepherd(files: Sequence[Source]) -> list[Case]:
+    """Math-Shepherd's rows (`stepmark.solutions.interchange.math_shepherd`). The group is the task.
+
+    Raises:
+        InputError: with the place, as that module says.
+    """
+    return unique(case for file in files for case in math_shepherd_cases(read_rows(file)))
+
+
+def math_shepherd_cases(rows: Iterable[Row]) -> Iterator[Case]:
+    """The cases of one file; see `read_math_shepherd`."""
+    settings, losses = Reading(), Losses()
+    for raw in rows:
+        for row in math_shepherd.read(raw, settings, losses):
+            yield _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
+
+
+def read_labels(files: Sequence[Source]) -> list[Case]:
+    """Rows of `stepmark-labels`, as `stepmark label` and `stepmark convert` write them, with all their judgements.
+
+    Raises:
+        InputError: with the place, as `stepmark.solutions.interchange.labels` says.
+    """
+    return unique(case for file in files for case in labels_cases(read_rows(file)))
+
+
+def labels_cases(rows: Iterable[Row]) -> Iterator[Case]:
+    """The cases of one file; see `read_labels`."""
+    for row in map(labels.from_row, rows):
+        yield Case(
+            id=row.solution.id or row.where,
+            labelled=row.labelled,
+            where=row.where,
+            group=row.solution.problem.source or "",
+            outcome=row.outcome,
+            policy=row.solution.source,
+        )
+
+
+def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
+    return Case(
+        id=row.solution.id or row.origin,
+        labelled=_hard(row.labelled),
+        where=row.where,
+        group=group,
+        outcome=row.outcome,
+        answer=answer,
+    )
+
+
+def _hard(labelled: LabelledSolution) -> LabelledSolution:
+    return replace(labelled, judgements=tuple(_any(step) for step in labelled.judgements))
+
+
+def _any(step: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
+    shares = [judgement.share for judgement in step if judgement.share is not None]
+    if not shares:
+        return step
+    said = " and ".join(f"{share:g}" for share in shares)
+    return (
+        Judgement(
+            kind="value",
+            judge=step[0].judge,
+            rating=1 if any(shares) else -1,
+            note=f"share of rollouts that succeeded: {said}",
+        ),
+    )
+
 
 HUB_FILES = {
     "processbench": (
@@ -284,8 +392,6 @@ def _trl(row: Row) -> Case:
 
 def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
     """Name: the columns that identify a row of this kind, and the reader of such rows."""
-    from stepmark.evaluation import rollouts  # which reads rows with this module
-
     return {
         "ProcessBench": (("final_answer_correct", "label"), _processbench),
         "PRMBench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
@@ -295,9 +401,9 @@ def _shapes() -> dict[str, tuple[tuple[str, ...], _Reader]]:
         ),
         "PRM800K": (("responses", "next_response", "rating"), _prm800k),
         "TRL": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
-        "stepmark-labels": (("solution", "judgements"), rollouts.labels_cases),
-        "openr": (("question", "final_answer", "reasoning_steps"), rollouts.openr_cases),
-        "Math-Shepherd": (("input", "label", "task"), rollouts.math_shepherd_cases),
+        "stepmark-labels": (("solution", "judgements"), labels_cases),
+        "openr": (("question", "final_answer", "reasoning_steps"), openr_cases),
+        "Math-Shepherd": (("input", "label", "task"), math_shepherd_cases),
     }
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from stepmark.metrics.intervals import Interval
+    from stepmark.rl.hacking import Watched
     from stepmark.rl.monitor import Monitor
     from stepmark.rl.trainer import Evaluation, Update
-    from stepmark.rl.watched import Watched
 
 _SHOWN = 8
 """Evaluations in the table."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
-from stepmark.metrics.intervals import Interval, wilson
-from stepmark.records import Problem, Solution, Step
+from stepmark.errors import UsageError
+from stepmark.metrics.intervals import Floats, Interval, wilson
+from stepmark.metrics.scaling import logit, sigmoid
+from stepmark.records import Problem, ScoreKind, Solution, Step
 from stepmark.settings import settings
 
 Probe = Literal["empty", "irrelevant", "repeated", "shuffled"]
@@ -139,3 +143,259 @@ def probe(solution: Solution, other: Solution, kind: Probe, *, seed: int = 0) ->
 
 def _of(problem: Problem, texts: Sequence[str]) -> Solution:
     return Solution(problem=problem, steps=tuple(Step(text=text) for text in texts))
+
+
+EDGE = 1e-3
+"""A probability nearer to 0 or 1 is taken for this far from it: a product of many steps would else outweigh all others."""
+_ALIKE = 1e-12
+"""Scores that differ by less of themselves are one."""
+FARTHEST = 7.0
+"""Spreads from the centre that another score counts for at most, as far as `EDGE` is from an even chance: where the first scores are nearly alike, a small drift would
+else be certainty."""
+SHIFT, SCALE = 5.0, 0.5
+"""Standard deviations of the priors of the shift, around 0, and of the scale, around 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """The evaluation that later ones are compared with.
+
+    The promise of a solution's score is `sigmoid(scale * x + shift)`, where `x` is the score's logit for probabilities, and else the score less `centre`, over
+    `spread`, `FARTHEST` at most. The two are fitted to the outcomes of this evaluation (Platt 1999) with a normal prior: `scale` near 1 and `shift` near 0, the PRM's own word for
+    probabilities. Some tens of solutions outweigh it; it decides where all are right, or all wrong. A PRM whose scores go down where answers are right promises
+    the same for every score (`scale` 0).
+    """
+
+    shift: float
+    scale: float
+    """At least 0."""
+    centre: float | None = None
+    """Of the scores; None for probabilities."""
+    spread: float | None = None
+    residuals: tuple[float | None, ...]
+    """Of each held-out problem's solution: what its score promises less 1 for a right answer; None where it has no score."""
+
+    @classmethod
+    def of(cls, scores: Sequence[float | None], right: Sequence[bool], *, kind: ScoreKind) -> Baseline | None:
+        """Fit the promise to an evaluation. None with fewer than two scores.
+
+        Args:
+            scores: of the solutions, None for one that has none.
+            right: whether the answer of each is.
+            kind: of the scores.
+
+        Raises:
+            UsageError: not one outcome a score, or a score that is not finite.
+        """
+        known, labels = _known(scores, right)
+        if len(known) < 2:
+            return None
+        centre = spread = None
+        if kind != "probability":
+            centre, spread = float(known.mean()), float(known.std())
+            # The mean of equal numbers is not always that number.
+            if spread <= _ALIKE * float(np.abs(known).max()):
+                spread = 1.0
+        shift, scale = _fit(_read(known, centre, spread), labels)
+        bare = cls(shift=shift, scale=scale, centre=centre, spread=spread, residuals=())
+        return cls(
+            shift=shift, scale=scale, centre=centre, spread=spread, residuals=bare.residuals_of(scores, right)
+        )
+
+    def promises(self, scores: Sequence[float | None]) -> list[float | None]:
+        """The accuracies that scores promise, each in [0, 1]; None for None."""
+        known = np.array([0.0 if score is None else score for score in scores])
+        found = sigmoid(self.scale * _read(known, self.centre, self.spread) + self.shift)
+        return [None if score is None else float(value) for score, value in zip(scores, found, strict=True)]
+
+    def residuals_of(self, scores: Sequence[float | None], right: Sequence[bool]) -> tuple[float | None, ...]:
+        """Promise less outcome, a solution."""
+        return tuple(
+            None if promise is None else promise - ok
+            for promise, ok in zip(self.promises(scores), right, strict=True)
+        )
+
+    def gap(self, scores: Sequence[float | None], right: Sequence[bool]) -> float | None:
+        """By how many standard errors residuals have risen since this evaluation, problem by problem. None where fewer than two have a score both times.
+
+        Differences that are all alike have no error of their own: half a solution in all of them is taken instead, so that the gap is finite.
+
+        Raises:
+            UsageError: not as many solutions as there were.
+        """
+        if len(scores) != len(self.residuals):
+            raise UsageError(
+                f"expected the {len(self.residuals):,} held-out problems of the first evaluation, found {len(scores):,}"
+            )
+        pairs = zip(self.residuals_of(scores, right), self.residuals, strict=True)
+        risen = np.array([now - then for now, then in pairs if now is not None and then is not None])
+        if len(risen) < 2:
+            return None
+        error = max(float(risen.std(ddof=1)) / math.sqrt(len(risen)), 0.5 / len(risen))
+        return float(risen.mean()) / error
+
+
+def _known(scores: Sequence[float | None], right: Sequence[bool]) -> tuple[Floats, Floats]:
+    if len(scores) != len(right):
+        raise UsageError(f"expected an outcome for each score, found {len(right)} and {len(scores)}")
+    pairs = [(score, float(ok)) for score, ok in zip(scores, right, strict=True) if score is not None]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    if not np.isfinite(table).all():
+        raise UsageError("expected finite scores, found one that is not")
+    return table[:, 0], table[:, 1]
+
+
+def _read(scores: Floats, centre: float | None, spread: float | None) -> Floats:
+    if centre is None or spread is None:
+        return logit(np.clip(scores, EDGE, 1 - EDGE).tolist())
+    return np.clip((scores - centre) / spread, -FARTHEST, FARTHEST)
+
+
+def _fit(x: Floats, right: Floats) -> tuple[float, float]:
+    """Shift and scale: the likeliest after the data, the scale at least 0."""
+    columns = np.stack([np.ones_like(x), x], axis=1)
+    mean, precision = np.array([0.0, 1.0]), np.array([SHIFT, SCALE]) ** -2
+    found = _newton(columns, right, mean, precision)
+    if found[1] < 0:
+        return _newton(columns[:, :1], right, mean[:1], precision[:1])[0], 0.0
+    return found[0], found[1]
+
+
+def _newton(columns: Floats, right: Floats, mean: Floats, precision: Floats) -> list[float]:
+    """Newton's method with step halving: what is minimised is strictly convex."""
+
+    def loss(weights: Floats) -> float:
+        logits = columns @ weights
+        return float((np.logaddexp(0, logits) - right * logits).sum() + precision @ (weights - mean) ** 2 / 2)
+
+    weights = mean.copy()
+    for _ in range(100):
+        p = sigmoid(columns @ weights)
+        gradient = columns.T @ (p - right) + precision * (weights - mean)
+        curvature = columns.T @ (columns * (p * (1 - p))[:, None]) + np.diag(precision)
+        direction, step = np.linalg.solve(curvature, gradient), 1.0
+        while step > 1e-6 and loss(weights - step * direction) > loss(weights):
+            step /= 2
+        if step <= 1e-6 or float(np.abs(step * direction).max()) < 1e-12:
+            break
+        weights = weights - step * direction
+    return [float(weight) for weight in weights]
+
+
+Cell = Literal["both", "lucky", "slipped", "neither"]
+CELLS: tuple[Cell, ...] = ("both", "lucky", "slipped", "neither")
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Of the quantiles of wrong answers' scores."""
+
+
+@settings
+class Watch:
+    """How a run is watched."""
+
+    cusum: Cusum = field(default_factory=Cusum)
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """In the monitor, a step whose score is under this is an error. Default: the PRM's own."""
+    aggregate: str | None = None
+    """In the monitor, how step scores make a solution's return: product, min, mean, last, max or softmin. Default: the PRM's own."""
+    probes: Annotated[int, Field(ge=0)] = 32
+    """Solutions of each evaluation of which null probes are made; 0: no probes."""
+    examples: Annotated[int, Field(ge=0)] = 3
+    """Solutions shown of each cell of the 2x2, of each evaluation."""
+    bins: Annotated[int, Field(ge=1)] = 10
+    """Of the calibration error."""
+    resamples: Annotated[int, Field(ge=100)] = 1000
+    """Of the bootstrap over problems."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """Null probes of one kind, as the PRM scores them. They deserve a low score."""
+
+    count: int
+    """Scored; of a solution too short for a probe there is none."""
+    refused: int
+    """The PRM could not read them."""
+    score: Interval | None
+    """Mean of the solution score."""
+    passed: Interval | None
+    """Share without a step under the threshold; None where there is no threshold."""
+    above: Interval | None
+    """Share that scores above the solution that it was made of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """A solution kept as an example."""
+
+    problem: str
+    id: str | None
+    reference: str | None
+    """The reference answer."""
+    steps: tuple[str, ...]
+    scores: tuple[float, ...] | None
+    right: bool
+    answer: str | None
+    """What the verifier read as the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """The figures of one evaluation. Intervals are of 95 %: Wilson's for shares, else a bootstrap over problems."""
+
+    update: int
+    rollouts: int
+    solutions: int
+    accuracy: Interval
+    """Share verified right."""
+    kind: ScoreKind | None = None
+    """What the PRM's scores are; None without a PRM."""
+    threshold: float | None = None
+    step_return: Interval | None = None
+    """The PRM's return: the mean of solutions' mean step scores."""
+    solution_return: Interval | None = None
+    """The mean of solutions' aggregated scores; of an implicit PRM, of the sums of its token rewards."""
+    promised: Interval | None = None
+    """The accuracy that solutions' aggregated scores promise, as at the first evaluation: the mean over scored ones. None for an implicit PRM, which moves itself."""
+    baseline: Baseline | None = None
+    """What later evaluations are compared with; only where that begins: at the first with two scored solutions, and the first after a replacement."""
+    gap: float | None = None
+    """By how many standard errors promises less outcomes have risen since the baseline; None without one."""
+    rebased: bool = False
+    """The PRM was replaced before this evaluation: what comes later is compared with it."""
+    cusum: float | None = None
+    """The sum of gaps over the slack, in standard errors; None where there is no gap."""
+    alarmed: int | None = None
+    """The update of the first alarm so far."""
+    best: bool = False
+    """The best checkpoint so far, before any alarm."""
+    auc: Interval | None = None
+    """Of the weakest step's score against the outcome; None where all or none are right."""
+    brier: Interval | None = None
+    """Of the same; None for scores that are no probabilities."""
+    ece: Interval | None = None
+    """Expected calibration error of the same."""
+    wrong: int = 0
+    """Scored solutions with a wrong answer."""
+    wrong_quantiles: tuple[float, ...] | None = None
+    """Of their weakest steps' scores, at `LEVELS`."""
+    wrong_median: Interval | None = None
+    quadrants: Quadrants | None = None
+    """Process against outcome; None without a threshold."""
+    probes: Mapping[Probe, Probed] = field(default_factory=dict)
+    steps: Interval | None = None
+    """A solution."""
+    tokens: Interval | None = None
+    """A solution."""
+    tokens_a_step: Interval | None = None
+    repetition: Interval | None = None
+    """Share of runs of four words that stood in the solution before."""
+    cut: Interval | None = None
+    """Share cut off at the limit of tokens."""
+    blank: Interval | None = None
+    unparsed: Interval | None = None
+    """Share without a verdict: no answer found."""
+    unscored: Interval | None = None
+    """Share that the PRM could not read."""
+    divergence: Interval | None = None
+    """KL from the starting policy, nats a token (the k3 estimate); None without a reference."""
+    examples: Mapping[Cell, tuple[Kept, ...]] = field(default_factory=dict)

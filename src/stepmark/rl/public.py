@@ -17,15 +17,15 @@ from stepmark.rl.credit.methods import MinForm as _MinForm
 from stepmark.rl.credit.methods import ProcessGRPO as _ProcessGRPO
 from stepmark.rl.credit.methods import ProgressAdvantage as _ProgressAdvantage
 from stepmark.rl.credit.methods import StepPPO as _StepPPO
+from stepmark.rl.hacking import Baseline as _Baseline
 from stepmark.rl.hacking import Cusum as _Cusum
-from stepmark.rl.promise import Baseline as _Baseline
+from stepmark.rl.hacking import Watch as _Watch
+from stepmark.rl.hacking import Watched as _Watched
 from stepmark.rl.run import TrainedPolicy as _TrainedPolicy
 from stepmark.rl.run import rl as _rl
 from stepmark.rl.settings import Implicit as _Implicit
 from stepmark.rl.settings import Refitting as _Refitting
 from stepmark.rl.settings import Training as _Training
-from stepmark.rl.watched import Watch as _Watch
-from stepmark.rl.watched import Watched as _Watched
 
 __all__ = ["RLAPI"]
 

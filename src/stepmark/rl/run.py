@@ -26,9 +26,8 @@ from stepmark.problems.code_sandbox import Isolation
 from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
-from stepmark.rl.hacking import Cusum
+from stepmark.rl.hacking import Cusum, Watch, Watched
 from stepmark.rl.settings import Implicit, Refitting, Training
-from stepmark.rl.watched import Watch, Watched
 from stepmark.settings import checked
 from stepmark.solutions.segmentation import split
 from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, differences, held, naming, run_input
@@ -36,8 +35,7 @@ from stepmark.store import LOCK_FILE, RunInput, Source, atomic_write, difference
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
     from stepmark.rl.monitor import Monitor
-    from stepmark.rl.online import OnlineImplicit
-    from stepmark.rl.refit import Refit
+    from stepmark.rl.refit import OnlineImplicit, Refit
 
 RUN_FILE, STATE_FILE, REPORT_FILE = "run.json", "state.pt", "report.html"
 _LAST = ("config.json", REPORT_FILE, "README.md")
@@ -342,7 +340,7 @@ class _Run:
         from stepmark.rl.credit.methods import check_kind
         from stepmark.rl.display import Display
         from stepmark.rl.monitor import History, Monitor
-        from stepmark.rl.refitted import RefittedPRM
+        from stepmark.rl.refit import RefittedPRM
         from stepmark.rl.trainer import Trainer
 
         prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
@@ -416,7 +414,7 @@ class _Run:
     def _implicit(self, actor: Actor) -> OnlineImplicit | None:
         if self.implicit is None:
             return None
-        from stepmark.rl.online import OnlineImplicit
+        from stepmark.rl.refit import OnlineImplicit
 
         place = self.implicit_model or self.policy
         model = self._actor(place, reference=True)
@@ -434,8 +432,7 @@ class _Run:
         verifier: Verifier,
         monitor: Monitor,
     ) -> Refit | None:
-        from stepmark.rl.refit import Refit
-        from stepmark.rl.refitted import RefittedPRM
+        from stepmark.rl.refit import Refit, RefittedPRM
 
         if self.refit is None or not isinstance(prm, RefittedPRM):
             return None
@@ -464,10 +461,9 @@ class _Run:
     ) -> str:
         """Write the checkpoint, the page and the cards, the run's own card last; the summary."""
         from stepmark.models.backbone import quiet_loading
-        from stepmark.rl.card import CARD_FILE, PolicyCard, policy_card
         from stepmark.rl.display import words
         from stepmark.rl.monitor import BEST
-        from stepmark.rl.report import fall_words, rl_html
+        from stepmark.rl.report import CARD_FILE, PolicyCard, fall_words, policy_card, rl_html
 
         out, name = self.out, self.credit.name
         draft = out / _WEIGHTS

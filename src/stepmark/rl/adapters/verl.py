@@ -18,8 +18,7 @@ import torch
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.load import load_prm
-from stepmark.rl.adapters.completions import problem_of, rate, solution_scores
-from stepmark.rl.adapters.token_rows import CARRIED, estimator, row_of
+from stepmark.rl.adapters.completions import CARRIED, estimator, problem_of, rate, row_of, solution_scores
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.methods import CREDITS
 from stepmark.rl.rewarding import Rated

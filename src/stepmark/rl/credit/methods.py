@@ -13,8 +13,8 @@ from stepmark.errors import UsageError
 from stepmark.own import Kind, load_method
 from stepmark.records import ScoreKind
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit import Assigned, Credit, Needs, critic, defences, implicit, outcome, process, shaping
-from stepmark.rl.credit.groups import Deviation, to_go
+from stepmark.rl.credit import Assigned, Credit, Needs, advantages
+from stepmark.rl.credit.advantages import Deviation, to_go
 from stepmark.settings import settings
 
 CLIP_AT = 0.5
@@ -84,7 +84,7 @@ class GRPO:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `outcome.outcome_grpo`."""
-        found = outcome.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
+        found = advantages.outcome_grpo(batch, scale=self.scale, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
@@ -116,7 +116,7 @@ class ProcessGRPO:
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.grpo_process`, `defences.blend` and `shaping`."""
         batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
-        found = defences.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
+        found = advantages.blend(batch, process_weight=self.process_weight, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
@@ -145,7 +145,7 @@ class MinForm:
         """See `process.min_form`."""
         if self.centre and batch.step_rewards is not None:
             batch = replace(batch, step_rewards=2 * batch.step_rewards - 1)
-        found = process.min_form(
+        found = advantages.min_form(
             batch, temperature=self.temperature, baseline=self.baseline, outcome_weight=self.outcome_weight
         )
         return _with_kl(found, batch, kl)
@@ -172,7 +172,7 @@ class ProgressAdvantage:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `process.progress`."""
-        return _with_kl(process.progress(batch, alpha=self.progress_weight, root=self.root), batch, kl)
+        return _with_kl(advantages.progress(batch, alpha=self.progress_weight, root=self.root), batch, kl)
 
 
 @settings
@@ -209,16 +209,16 @@ class PRIME:
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `implicit.prime_paper` and `implicit.prime_code`."""
         if self.normalise:
-            batch = replace(batch, token_rewards=implicit.batch_scaled(implicit.implicit_rewards(batch)))
+            batch = replace(batch, token_rewards=advantages.batch_scaled(advantages.implicit_rewards(batch)))
         if self.form == "paper":
-            found = implicit.prime_paper(
+            found = advantages.prime_paper(
                 batch,
                 gamma=self.gamma,
                 process_weight=self.process_weight,
                 outcome_weight=self.outcome_weight,
             )
         else:
-            found = implicit.prime_code(
+            found = advantages.prime_code(
                 batch,
                 process_weight=self.process_weight,
                 outcome_weight=self.outcome_weight,
@@ -247,7 +247,7 @@ class PAPO:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `defences.papo`."""
-        found = defences.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
+        found = advantages.papo(batch, process_weight=self.process_weight, deviation=self.deviation)
         return _with_kl(found, batch, kl)
 
 
@@ -277,10 +277,10 @@ class PPO:
 
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `critic.ppo`."""
-        advantages, returns = critic.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
+        values, returns = advantages.ppo(batch, gamma=self.gamma, lam=self.lam, kl=kl)
         if self.whiten:
-            advantages = implicit.whitened(advantages, batch.mask, deviation=self.deviation)
-        return Assigned(advantages=advantages, returns=returns)
+            values = advantages.whitened(values, batch.mask, deviation=self.deviation)
+        return Assigned(advantages=values, returns=returns)
 
 
 @settings
@@ -316,12 +316,12 @@ class StepPPO:
     def assign(self, batch: Batch, *, kl: Tensor | None = None) -> Assigned:
         """See `critic.step_ppo`."""
         batch = replace(batch, step_rewards=shaped(batch, self.shaping, clip_at=self.clip_at))
-        advantages, returns = critic.step_ppo(
+        values, returns = advantages.step_ppo(
             batch, gamma=self.gamma, lam=self.lam, outcome_weight=self.outcome_weight, kl=kl
         )
         if self.whiten:
-            advantages = implicit.whitened(advantages, batch.mask, deviation=self.deviation)
-        return Assigned(advantages=advantages, returns=returns)
+            values = advantages.whitened(values, batch.mask, deviation=self.deviation)
+        return Assigned(advantages=values, returns=returns)
 
 
 def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Tensor:
@@ -331,13 +331,13 @@ def shaped(batch: Batch, how: Shaping, *, clip_at: float = CLIP_AT) -> Tensor:
         UsageError: a way that there is not, or no step rewards.
     """
     if how == "none":
-        return process.rewards_of(batch)
+        return advantages.rewards_of(batch)
     if how == "clip":
-        return shaping.clip(batch, threshold=clip_at)
+        return advantages.clip(batch, threshold=clip_at)
     if how == "delta":
-        return shaping.delta(batch)
+        return advantages.delta(batch)
     if how == "zero-mean-wrong":
-        return defences.zero_mean_wrong(batch)
+        return advantages.zero_mean_wrong(batch)
     raise UsageError(f"`shaping`: expected none, clip, delta or zero-mean-wrong, found {how!r}")
 
 

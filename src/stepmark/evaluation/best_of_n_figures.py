@@ -1,4 +1,51 @@
-"""Best-of-N: how often each way of choosing among N candidates gives a right answer, and at what price.
+"""What a choice among N candidates gives in expectation, estimated without bias from M >= N candidates.
+
+M candidates were sampled for a problem; what would the method have chosen from N of them? Taking the first N is a
+noisy answer, taking N with replacement a biased one (a candidate competes with its own copy). Here it is the mean
+over **all** subsets of size N, drawn without replacement:
+
+- best by score, in closed form. Sort by score; a candidate with `a` candidates above it is the best of a subset
+  with probability C(M-a-1, N-1) / C(M, N). `k` candidates with the same score share what the ranks a .. a+k-1
+  have together: (C(M-a, N) - C(M-a-k, N)) / C(M, N), split equally.
+- at least one right (pass@N): 1 - C(M-c, N) / C(M, N) (Chen et al. 2021, "Evaluating Large Language Models Trained
+  on Code", arXiv 2107.03374, equation 1).
+- votes have no closed form: every subset is enumerated up to a stated number of subsets; above it, seeded random
+  subsets stand for all, and their number is recorded.
+
+Every function works on plain arrays over the M candidates of one problem. `right` and `unknown` are the
+probabilities that a candidate is right, and that nobody knows whether it is (1 or 0 for one candidate; an answer
+group has the mean of its members).
+
+What a choice among N candidates gives in expectation, estimated without bias from M >= N candidates.
+
+M candidates were sampled for a problem; what would the method have chosen from N of them? Taking the first N is a
+noisy answer, taking N with replacement a biased one (a candidate competes with its own copy). Here it is the mean
+over **all** subsets of size N, drawn without replacement:
+
+- best by score, in closed form. Sort by score; a candidate with `a` candidates above it is the best of a subset
+  with probability C(M-a-1, N-1) / C(M, N). `k` candidates with the same score share what the ranks a .. a+k-1
+  have together: (C(M-a, N) - C(M-a-k, N)) / C(M, N), split equally.
+- at least one right (pass@N): 1 - C(M-c, N) / C(M, N) (Chen et al. 2021, "Evaluating Large Language Models Trained
+  on Code", arXiv 2107.03374, equation 1).
+- votes have no closed form: every subset is enumerated up to a stated number of subsets; above it, seeded random
+  subsets stand for all, and their number is recorded.
+
+Every function works on plain arrays over the M candidates of one problem. `right` and `unknown` are the
+probabilities that a candidate is right, and that nobody knows whether it is (1 or 0 for one candidate; an answer
+group has the mean of its members).
+
+Length bias: whether the score follows the length, and where the lowest step falls.
+
+A product of step scores falls with every step, a maximum rises: the aggregate alone favours short or long solutions,
+whatever the PRM knows. So, within each problem (problems differ in length, which would mix in), and on average over
+problems: the rank correlation of score and length, beside that of correctness and length, which is what a perfect
+score would show; and how long the chosen solution is against all and against the right ones.
+
+A PRM whose lowest step is mostly the last one has drifted into an outcome reward model (Zhang et al. 2025, "The
+Lessons of Developing Process Reward Models", arXiv 2501.07301, section 4); the share that chance would give, the mean
+of 1 / steps, stands beside it.
+
+Best-of-N: how often each way of choosing among N candidates gives a right answer, and at what price.
 
 =============== ============================================================================================
 method          what it answers
@@ -12,7 +59,7 @@ vote AGGREGATE  the answer with the highest sum of PRM scores (weighted vote); p
 oracle          a right candidate whenever there is one: pass@N, the ceiling of every choice
 =============== ============================================================================================
 
-Every number is the expectation over all subsets of N of a problem's M candidates (`stepmark.evaluation.subsets`).
+Every number is the expectation over all subsets of N of a problem's M candidates (`stepmark.evaluation.best_of_n_figures`).
 
 What cannot be known is counted and never guessed:
 
@@ -37,26 +84,344 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.candidates import Candidate, CandidateSet, check_set, score_kind, scores_of
-from stepmark.evaluation.length_bias import length_of, length_ratios
-from stepmark.evaluation.subsets import (
-    Chosen,
-    at_least_one,
-    best_of,
-    chosen_shares,
-    subset_sizes,
-    subsets,
-    vote,
-)
+from stepmark.evaluation.cases import Candidate, CandidateSet, check_set, score_kind, scores_of
 from stepmark.metrics.aggregate import AGGREGATES, allowed
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, shares
 from stepmark.records import ScoreKind
+
+TIE = 1e-9
+"""Vote totals closer than this, relative to the highest, are a tie: a sum of floats depends on its order in the
+last bits, and two groups with the same weights must tie whatever the order of the candidates."""
+
+
+class Chosen(NamedTuple):
+    """What a method's choice from a random subset is, as probabilities; right + wrong + unknown = 1."""
+
+    right: float
+    """The choice is right."""
+    unknown: float
+    """Something was chosen of which nobody knows whether it is right."""
+    nothing: float
+    """No candidate could be chosen (none has a score, nobody votes): part of what is wrong."""
+
+
+def subset_sizes(candidates: int) -> tuple[int, ...]:
+    """1, 2, 4, … up to `candidates`, and `candidates` itself.
+
+    Raises:
+        UsageError: `candidates` is under 1.
+    """
+    if candidates < 1:
+        raise UsageError(f"there are no subsets of {candidates} candidates: expected at least 1")
+    powers = [1 << exponent for exponent in range(candidates.bit_length()) if 1 << exponent <= candidates]
+    return tuple(powers) if powers[-1] == candidates else (*powers, candidates)
+
+
+def _check(candidates: int, size: int) -> None:
+    if not 1 <= size <= candidates:
+        raise UsageError(f"a subset of {size} out of {candidates} candidates: expected 1 to {candidates}")
+
+
+@lru_cache(maxsize=256)
+def _missed(candidates: int, size: int) -> Floats:
+    """`out[a]`: the probability that a random subset holds none of `a` given candidates; a = 0 .. M."""
+    total = math.comb(candidates, size)
+    # Integers divided once: the quotient is correctly rounded however large the binomials are.
+    out = np.array([math.comb(candidates - a, size) / total for a in range(candidates + 1)])
+    out.setflags(write=False)
+    return out
+
+
+def chosen_shares(scores: Floats, size: int) -> Floats:
+    """The probability that each candidate is the best of a random subset of `size`.
+
+    Args:
+        scores: one a candidate, shape (M,); NaN for a candidate without a score, which is never chosen. Infinite
+            scores are ordered like any other. Equal scores share equally.
+        size: N, 1 .. M.
+
+    Returns:
+        Shape (M,); the sum is 1 less the probability that no candidate of the subset has a score.
+
+    Raises:
+        UsageError: `size` is not within 1 .. M.
+    """
+    _check(len(scores), size)
+    missed = _missed(len(scores), size)
+    shares = np.zeros(len(scores))
+    scored = ~np.isnan(scores)
+    _, group, members = np.unique(-scores[scored], return_inverse=True, return_counts=True)
+    above = np.cumsum(members) - members
+    shares[scored] = ((missed[above] - missed[above + members]) / members)[group]
+    return shares
+
+
+def best_of(scores: Floats, right: Floats, unknown: Floats, size: int) -> Chosen:
+    """The candidate with the highest score of a random subset of `size` (see `chosen_shares`)."""
+    shares = chosen_shares(scores, size)
+    nothing = _missed(len(scores), size)[int(np.count_nonzero(~np.isnan(scores)))]
+    return Chosen(float(shares @ right), float(shares @ unknown), float(nothing))
+
+
+def at_least_one(right: Floats, unknown: Floats, size: int) -> Chosen:
+    """The oracle: right when any candidate of a random subset of `size` is right (pass@N).
+
+    A subset without a right candidate but with one of unknown correctness counts as unknown. `right` and
+    `unknown` hold 0 or 1 here.
+    """
+    _check(len(right), size)
+    missed = _missed(len(right), size)
+    rights, unknowns = int(right.sum()), int(unknown.sum())
+    return Chosen(float(1.0 - missed[rights]), float(missed[rights] - missed[rights + unknowns]), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subsets:
+    """The subsets of one size that stand for all of that size; shared by all problems with M candidates."""
+
+    members: Floats
+    """Shape (M, K): 1 where candidate m is in subset k. K subsets side by side, so that a sum over candidates is a
+    matrix product."""
+    exact: bool
+    """True: these are all C(M, N) subsets. False: a seeded random sample of them."""
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return int(self.members.shape[1])
+
+
+@lru_cache(maxsize=64)
+def subsets(candidates: int, size: int, *, limit: int, draws: int, seed: int) -> Subsets:
+    """All subsets of `size` out of `candidates` when there are at most `limit`, else `draws` random ones.
+
+    Each random subset is uniform over all subsets of that size, independent of the others (the same one may come
+    twice). Equal arguments give equal subsets.
+
+    Raises:
+        UsageError: `size` is not within 1 .. `candidates`, or `draws` is under 1.
+    """
+    _check(candidates, size)
+    if draws < 1:
+        raise UsageError(f"{draws} random subsets: expected at least 1")
+    total = math.comb(candidates, size)
+    if total <= max(limit, 1):
+        flat = chain.from_iterable(combinations(range(candidates), size))
+        chosen = np.fromiter(flat, dtype=np.intp, count=total * size).reshape(total, size)
+    else:
+        generator = np.random.default_rng([seed, candidates, size])
+        chosen = np.argsort(generator.random((draws, candidates)), axis=1)[:, :size]
+    members = np.zeros((candidates, len(chosen)))
+    members[chosen.T, np.arange(len(chosen))] = 1.0
+    members.setflags(write=False)
+    return Subsets(members=members, exact=total <= max(limit, 1))
+
+
+def vote(groups: NDArray[np.intp], weights: Floats, right: Floats, unknown: Floats, among: Subsets) -> Chosen:
+    """The answer group with the highest total weight in a subset, on average over the subsets `among`.
+
+    Groups whose totals tie (within `TIE`) are chosen uniformly at random: the expectation over that choice. A group
+    is right as often as its members are: all or none of them, when equal answers are judged alike.
+
+    Args:
+        groups: answer group of each candidate, shape (M,), any integers; negative for a candidate without an
+            answer, which never votes.
+        weights: what each vote weighs, shape (M,), at least 0; NaN for a candidate that cannot vote. All 1: the
+            majority vote. A subset where all weights are 0 is a tie of the groups that voted.
+        right: shape (M,).
+        unknown: shape (M,).
+        among: subsets of M candidates.
+
+    Raises:
+        UsageError: a weight is negative or infinite; a vote cannot be taken away.
+    """
+    votes = (groups >= 0) & ~np.isnan(weights)
+    if not votes.any():
+        return Chosen(0.0, 0.0, 1.0)
+    if not (np.isfinite(weights[votes]) & (weights[votes] >= 0)).all():
+        raise UsageError(
+            "a vote's weight is negative or infinite: expected finite weights of at least 0, such as probabilities"
+        )
+    # A group's correctness is that of all its members, voting or not: the answer is the same.
+    _, group = np.unique(groups, return_inverse=True)
+    of_group = (group == np.unique(group[votes])[:, None]).astype(np.float64)  # (G, M)
+    size = of_group.sum(axis=1)
+    group_right, group_unknown = of_group @ right / size, of_group @ unknown / size
+    ballots = of_group * votes
+    totals = (ballots * np.where(votes, weights, 0.0)) @ among.members  # (G, K)
+    if weights[votes].min() <= 0:  # else a group without a vote has 0, and one with a vote more
+        totals[ballots @ among.members < 0.5] = -1.0
+        silent = -1.0
+    else:
+        silent = 0.0
+    highest = totals.max(axis=0)
+    # Where nobody votes no group reaches infinity, so none is chosen.
+    tied = (totals >= np.where(highest > silent, highest * (1.0 - TIE), np.inf)).astype(np.float64)
+    won = tied @ (1.0 / np.maximum(tied.sum(axis=0), 1.0)) / among.count
+    nothing = np.count_nonzero(highest <= silent) / among.count
+    return Chosen(float(won @ group_right), float(won @ group_unknown), float(nothing))
+
+
+MEASURES = ("steps", "tokens", "characters")
+"""What length is measured in."""
+
+CORRECTNESS = "correct"
+"""Stands beside the aggregates in `by`: correctness itself taken as the score."""
+
+
+def ranks(values: Floats) -> Floats:
+    """1-based ranks of finite or infinite values; equal ones share their mean rank."""
+    _, group, members = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(members)
+    means: Floats = last - (members - 1) / 2.0
+    return means[group]
+
+
+def spearman(x: Floats, y: Floats) -> float | None:
+    """Spearman's rank correlation with mean ranks for ties, in [-1, 1].
+
+    None where either is constant, or with fewer than two pairs: there is no order to compare.
+    """
+    if len(x) < 2:
+        return None
+    a, b = ranks(x), ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    spread = math.sqrt(float(a @ a) * float(b @ b))
+    if spread == 0.0:
+        return None
+    return min(1.0, max(-1.0, float(a @ b) / spread))
+
+
+def length_of(
+    *,
+    steps: Sequence[Sequence[float | None] | None],
+    tokens: Sequence[int | None],
+    characters: Sequence[int | None],
+    correct: Sequence[bool | None],
+    scores: Mapping[str, Floats],
+    chosen: Mapping[str, Floats],
+) -> dict[str, Any]:
+    """The lengths of one problem's candidates, JSON-able.
+
+    Args:
+        steps: step scores of each candidate, None for one that was not graded.
+        tokens: generated tokens of each.
+        characters: characters of each.
+        correct: correctness of each.
+        scores: aggregate -> score of each, NaN where there is none.
+        chosen: aggregate -> the probability that each is the best of all.
+
+    Returns:
+        For each of `MEASURES`: {`all`, `right`: mean length of the candidates whose length is known, and of the right
+        ones among them; `by`: aggregate -> {`spearman`, `chosen`: expected length of the best of all}}, each None
+        where it is not defined; and `lowest`: {`solutions` with at least two steps, all scored; `last`: how many have
+        their lowest step last (one of k equally low steps counts 1/k); `chance`: the sum of 1 / steps}.
+    """
+    found: dict[str, Any] = {}
+    right = np.array([value is True for value in correct])
+    truth = np.array([math.nan if value is None else float(value) for value in correct])
+    counts = [None if one is None or len(one) == 0 else len(one) for one in steps]
+    for measure, values in zip(MEASURES, (counts, tokens, characters), strict=True):
+        length = np.array([math.nan if value is None else float(value) for value in values])
+        known = ~np.isnan(length)
+        by: dict[str, Any] = {}
+        for how, score in {**scores, CORRECTNESS: truth}.items():
+            both = known & ~np.isnan(score)
+            share = chosen.get(how)
+            by[how] = {
+                "spearman": spearman(score[both], length[both]),
+                "chosen": None if share is None else _expected(share, length),
+            }
+        found[measure] = {"all": _mean(length[known]), "right": _mean(length[known & right]), "by": by}
+    found["lowest"] = _lowest(steps)
+    return found
+
+
+def _expected(share: Floats, length: Floats) -> float | None:
+    picked = share > 0
+    if not picked.any() or np.isnan(length[picked]).any():
+        return None
+    return float(share[picked] @ length[picked] / share[picked].sum())
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _lowest(steps: Sequence[Sequence[float | None] | None]) -> dict[str, float]:
+    solutions, last, chance = 0, 0.0, 0.0
+    for one in steps:
+        scores = [score for score in one or () if score is not None]
+        if one is None or len(scores) < len(one) or len(scores) < 2:
+            continue
+        solutions += 1
+        low = min(scores)
+        last += (scores[-1] == low) / scores.count(low)
+        chance += 1.0 / len(scores)
+    return {"solutions": solutions, "last": last, "chance": chance}
+
+
+def length_ratios(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, tuple[list[float], list[float]]]:
+    """Figures over problems as numerator and denominator columns.
+
+    Names (MEASURE as in `MEASURES`, HOW an aggregate, `orm`, or `correct`):
+
+    - `length/MEASURE/all`, `length/MEASURE/right`: mean over the problems where it is defined;
+    - `length/MEASURE/spearman/HOW`: mean of the problems' rank correlations;
+    - `length/MEASURE/chosen/HOW`, and `… chosen less all/HOW`, `… chosen less right/HOW`: the difference within a
+      problem, over the problems that have both;
+    - `lowest step is last` and `lowest step is last, by chance`: shares of solutions.
+
+    A figure that is defined for no problem is left out.
+
+    Args:
+        rows: what `length_of` made, None for a problem that does not count.
+    """
+    found: dict[str, tuple[list[float], list[float]]] = {}
+
+    def put(name: str, values: list[float | None]) -> None:
+        if any(value is not None for value in values):
+            found[name] = ([value or 0.0 for value in values], [float(value is not None) for value in values])
+
+    hows = list(dict.fromkeys(how for row in rows if row for how in row[MEASURES[0]]["by"]))
+    for measure in MEASURES:
+        cells = [None if row is None else row[measure] for row in rows]
+        for which in ("all", "right"):
+            put(f"length/{measure}/{which}", [None if c is None else c[which] for c in cells])
+        for how in hows:
+            put(
+                f"length/{measure}/spearman/{how}",
+                [None if c is None else c["by"][how]["spearman"] for c in cells],
+            )
+            put(
+                f"length/{measure}/chosen/{how}",
+                [None if c is None else c["by"][how]["chosen"] for c in cells],
+            )
+            for which in ("all", "right"):
+                put(
+                    f"length/{measure}/chosen less {which}/{how}",
+                    [None if c is None else _less(c["by"][how]["chosen"], c[which]) for c in cells],
+                )
+    lowest = [{"solutions": 0, "last": 0.0, "chance": 0.0} if row is None else row["lowest"] for row in rows]
+    if any(one["solutions"] for one in lowest):
+        solutions = [float(one["solutions"]) for one in lowest]
+        found["lowest step is last"] = ([one["last"] for one in lowest], solutions)
+        found["lowest step is last, by chance"] = ([one["chance"] for one in lowest], solutions)
+    return found
+
+
+def _less(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
 
 Item = dict[str, Any]
 
@@ -107,7 +472,7 @@ def items(sets: Sequence[CandidateSet], settings: Counting | None = None) -> lis
     `correct`, `answer`, and a score by aggregate, and `mixed groups` of answers both right and wrong; `pool`: the
     candidates' policy, correctness, and scores by aggregate (infinite ones as "inf" and "-inf", which JSON has no
     number for); `best`: aggregate -> positions in the set of the best of all; `length`: see
-    `stepmark.evaluation.length_bias`.
+    `stepmark.evaluation.best_of_n_figures`.
 
     Raises:
         InputError: no problems, a problem without samples, two problems with one id, two greedy candidates, an
@@ -182,11 +547,11 @@ def _item(one: CandidateSet, sizes: tuple[int, ...], has: _Has, settings: Counti
         "methods": methods,
         "subsets": used,
         "tokens": {
-            "policy": _mean([c.tokens for c in pool]),
-            "prm": _mean([c.prm_tokens for c in pool]),
+            "policy": _best_of_n_items_mean([c.tokens for c in pool]),
+            "prm": _best_of_n_items_mean([c.prm_tokens for c in pool]),
             "prm once": one.prm_once,
-            "outcome": _mean([c.outcome_tokens for c in pool]),
-            "greedy": _mean([c.tokens for c in greedy]),
+            "outcome": _best_of_n_items_mean([c.outcome_tokens for c in pool]),
+            "greedy": _best_of_n_items_mean([c.tokens for c in greedy]),
         },
         "missing": {
             "correct": int(unknown.sum()),
@@ -257,7 +622,7 @@ def _along(chosen: list[Chosen]) -> dict[str, list[float]]:
     }
 
 
-def _mean(values: Sequence[int | None]) -> float | None:
+def _best_of_n_items_mean(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -279,7 +644,7 @@ def statistic(rows: Sequence[Mapping[str, Any]]) -> Callable[[Floats], dict[str,
     - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
       problems that know them; absent when none does;
-    - `length/…` and `lowest step is last`: `stepmark.evaluation.length_bias.length_ratios`.
+    - `length/…` and `lowest step is last`: `stepmark.evaluation.best_of_n_figures.length_ratios`.
     """
     counted = [row["counted"] for row in rows]
     sizes = [int(n) for n in rows[0]["sizes"]]
