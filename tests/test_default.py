@@ -50,7 +50,16 @@ def test_the_card_tells_the_figures_that_the_calibration_holds() -> None:
     card = (default_folder() / "README.md").read_text(encoding="utf-8")
     assert f"Threshold {spec['threshold']:g}" in card
     assert f"{calibration['steps']:,} steps" in card
-    assert f"the F1 is {100 * calibration['first_errors']['f1']:.1f} at {spec['threshold']:g}" in card
+    held = calibration["first_errors"]
+    assert f"the F1 is {100 * held['f1']:.1f} at {held['threshold']:g}" in card
+    outcomes = calibration["outcome_samples"]
+    assert outcomes["threshold"] == spec["threshold"]
+    assert (
+        f"{outcomes['samples']:,} samples of 16 models on {outcomes['problems']} GSM8K test problems" in card
+    )
+    assert (
+        f"{100 * outcomes['wrong_found']:.1f} %" in card and f"{100 * outcomes['right_clean']:.1f} %" in card
+    )
     assert f"scale {calibration['scale']:.3f}, shift {calibration['shift']:.3f}" in card
 
 

@@ -155,7 +155,7 @@ _HEAD: dict[str, Any] = {
     "model": "default",
     "score_kind": "probability",
     "aggregate": "min",
-    "threshold": 0.754,
+    "threshold": 0.78,
     "usage": {"solutions": 1, "steps": 2, "tokens": 63},
 }
 
