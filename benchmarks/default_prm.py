@@ -70,6 +70,15 @@ RUNS = (
         tables=("First-error",),
     ),
     Run(
+        name="processbench-checks",
+        evaluation="processbench",
+        data=PROCESSBENCH,
+        more=("--checks", "all"),
+        scores_of="processbench",
+        quick=60,
+        tables=("First-error", "Distance"),
+    ),
+    Run(
         name="prmbench",
         evaluation="prmbench",
         data=("prmbench/prmbench.dev.jsonl.gz",),
@@ -147,7 +156,11 @@ def main() -> None:
     if arguments.docs:
         PAGE.write_text(page(results, commands), encoding="utf-8")
         print(f"wrote {PAGE}")
-    finish("default_prm", figures(results), {"processbench/gsm8k/f1": 47.9})
+    finish(
+        "default_prm",
+        figures(results),
+        {"processbench-checks/gsm8k/f1": 47.9, "processbench-checks/math/f1": 29.5},
+    )
 
 
 def figures(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -155,6 +168,7 @@ def figures(results: dict[str, dict[str, Any]]) -> dict[str, float]:
     wanted = {
         "processbench": ("gsm8k/f1", "gsm8k/error", "gsm8k/correct", "math/f1", "math/error", "math/correct"),
         "processbench-oracle": ("gsm8k/f1", "math/f1"),
+        "processbench-checks": ("gsm8k/f1", "math/f1"),
         "prmbench": ("overall/prmscore",),
     }
     found: dict[str, float] = {}
@@ -195,6 +209,8 @@ def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> 
 
 
 def _beside(run: Run) -> str:
+    if "--checks" in run.more:
+        return ", with the exact checks"
     return f", threshold {run.more[1]}" if run.more[:1] == ("--threshold",) else ""
 
 

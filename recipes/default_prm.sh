@@ -48,14 +48,22 @@ fi
 rows=("$out"/rows/{gsm8k,svamp,prm800k}.jsonl)
 [ ! -e "$out/rows/samples.jsonl" ] || rows+=("$out/rows/samples.jsonl")
 
-# One logit at a mark after each step, and the language-modelling loss of right steps' numbers and words of quantity beside it. The map and
-# the threshold are fitted on whole solutions of other problems, half of them people's ratings of a model's.
+# One logit at a mark after each step, and the language-modelling loss of right steps' numbers and words of quantity beside it. The map is
+# fitted on whole solutions of other problems, half of them people's ratings of a model's; the threshold too, where there are no samples for it.
 if [ ! -e "$out/prm" ]; then
     stepmark train "${rows[@]}" --held-out-data "$out/rows/held_out.jsonl" \
         --adapter --lora-rank 32 --lora-alpha 64 --frozen-layers 10 --learning-rate 8e-4 --head-rate 0.3 --objective hard --set language_weight=0.3 \
         --set language_tokens=quantities \
         --epochs 1 --token-budget 1024 --max-tokens 512 --evaluations 2 --tune-threshold \
         ${WARM:+--warm-start "$WARM"} ${MINUTES:+--minutes "$MINUTES"} --out "$out/prm"
+fi
+
+# The threshold, from samples of many models of which only the final answer was checked, where they are here.
+if [ -s "$out/rows/threshold.jsonl" ] && [ ! -e "$out/threshold.json" ]; then
+    [ ${#quick[@]} -eq 0 ] || sed -i 65,\$d "$out/rows/threshold.jsonl"
+    python recipes/default_prm_threshold.py "$out/prm" "$out/rows/threshold.jsonl" --graded "$out/threshold_graded.jsonl" --write \
+        | tee "$out/threshold.part"
+    mv "$out/threshold.part" "$out/threshold.json"
 fi
 
 python -m benchmarks.default_prm --prm "$out/prm" --out "$out/evaluation" ${quick[@]+"${quick[@]}"}

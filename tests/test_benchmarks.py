@@ -234,11 +234,12 @@ def test_the_default_prms_figures_by_hand(monkeypatch, capsys, tmp_path):
     default_prm.main()
     line = last_line(capsys.readouterr().out)
     assert line["benchmark"] == "default_prm"
-    assert line["aims"] == {"processbench/gsm8k/f1": 47.9}
+    assert line["aims"] == {"processbench-checks/gsm8k/f1": 47.9, "processbench-checks/math/f1": 29.5}
     figures = line["figures"]
     assert figures["processbench/gsm8k/error"] == 50.0
     assert figures["processbench/gsm8k/correct"] == 75.0
     assert figures["processbench/gsm8k/f1"] == pytest.approx(60.0)
+    assert figures["processbench-checks/math/f1"] == 100.0
     assert figures["processbench-oracle/gsm8k/f1"] == pytest.approx(60.0)
     assert figures["processbench/math/f1"] == 100.0
     assert figures["prmbench/overall/prmscore"] == 100.0

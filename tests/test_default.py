@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import stepmark
 from stepmark import Solution, StepScores
-from stepmark.models.default import default_folder
+from stepmark.cli import main
+from stepmark.models.default import NOTICE, default_folder
 from stepmark.models.prm import PRM
 
 needs_base = pytest.mark.skipif(
@@ -50,8 +53,47 @@ def test_the_card_tells_the_figures_that_the_calibration_holds() -> None:
     card = (default_folder() / "README.md").read_text(encoding="utf-8")
     assert f"Threshold {spec['threshold']:g}" in card
     assert f"{calibration['steps']:,} steps" in card
-    assert f"the F1 is {100 * calibration['first_errors']['f1']:.1f} at {spec['threshold']:g}" in card
+    held = calibration["first_errors"]
+    assert f"the F1 is {100 * held['f1']:.1f} at {held['threshold']:g}" in card
+    outcomes = calibration["outcome_samples"]
+    assert outcomes["threshold"] == spec["threshold"]
+    assert (
+        f"{outcomes['samples']:,} samples of 16 models on {outcomes['problems']} GSM8K test problems" in card
+    )
+    assert (
+        f"{100 * outcomes['wrong_found']:.1f} %" in card and f"{100 * outcomes['right_clean']:.1f} %" in card
+    )
     assert f"scale {calibration['scale']:.3f}, shift {calibration['shift']:.3f}" in card
+
+
+def test_the_notice_tells_the_cards_figures() -> None:
+    card = (default_folder() / "README.md").read_text(encoding="utf-8")
+    alone, with_checks = re.findall(r"\d\d\.\d", NOTICE)
+    assert f"| ProcessBench F1, PRM alone | GSM8K, 200 solutions | {alone} " in card
+    assert f"| with the exact checks | the same | {with_checks} " in card
+
+
+@needs_base
+def test_grade_says_once_that_the_default_is_small(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [{"problem": "2+2", "steps": [f"2+2={answer}"]} for answer in (4, 5)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 0
+    said = capfd.readouterr().err
+    assert said.count("small demonstration model") == 1
+    assert "--prm qwen-7b" in said
+    graded = [json.loads(line) for line in (tmp_path / "graded.jsonl").read_text().splitlines()]
+    assert [row["first_error"] for row in graded] == [-1, 0]
+    words = [
+        "grade",
+        str(file),
+        "--prm",
+        "scripted_prms:sums_and_words",
+        "--out",
+        str(tmp_path / "other.jsonl"),
+    ]
+    assert main(words) == 0
+    assert "demonstration" not in capfd.readouterr().err
 
 
 @needs_base

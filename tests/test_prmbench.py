@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, f1s, statistic
+from stepmark.evaluation.prmbench import CATEGORIES, PRMBench, f1s, items_of, statistic
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths
 from stepmark.evaluation.sources import read_prmbench
+from stepmark.evaluation.thresholds import Policy
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 
 
@@ -217,6 +219,27 @@ def test_accuracies_by_hand():
     accuracies = next(t for t in of(rows).tables if t.title.startswith("Accuracy"))
     assert accuracies.rows[0] == ("circular", "5", "3", "80.0", "66.7", "50.0", "1")
     assert accuracies.rows[-1] == ("overall", *accuracies.rows[0][1:])
+
+
+def test_a_step_that_a_check_refutes_is_called_wrong_where_it_has_a_score():
+    texts = ("6 * 7 = 41", "41 + 1 = 42", "2 * 3 = 7", "The answer is 42.")
+    row = scored("one", "circular", {1, 2, 3}, (0.9, 0.9, None, 0.9))
+    steps = tuple(Step(text=text) for text in texts)
+    solution = replace(row.case.solution, steps=steps)
+    case = replace(row.case, labelled=replace(row.case.labelled, solution=solution))
+    sheet = Sheet(
+        prm="made", kind="probability", rows=(replace(row, case=case),), threshold=0.5, aggregate="min"
+    )
+    counts = ("tp", "fp", "tn", "fn", "unread", "named")
+    for checks, expected in (
+        ("none", (1, 2, 0, 0, 1, False)),
+        ("all", (1, 1, 1, 0, 1, True)),
+        ("words", (1, 2, 0, 0, 1, False)),
+    ):
+        (item,) = items_of(sheet, Policy(threshold=0.5, words="0.5"), checks)
+        assert tuple(item[name] for name in counts) == expected
+    with pytest.raises(UsageError, match="names of checks"):
+        PRMBench(checks="no such").check(Run(resamples=1))
 
 
 def test_the_largest_of_three_classes():

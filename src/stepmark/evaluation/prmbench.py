@@ -33,6 +33,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import Table
+from stepmark.solutions.checks import check, check_names
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "simplicity": ("redundency", "circular"),
@@ -59,19 +60,27 @@ _ORIGINALS = "correct"
 _PARTS = ("tp", "fp", "tn", "fn")
 
 
-def items_of(sheet: Sheet, policy: Policy) -> list[Item]:
+def items_of(sheet: Sheet, policy: Policy, checks: str = "none") -> list[Item]:
     """One item a case with its confusion matrix: `tp` right called right, `fp` wrong called right, `tn` wrong called wrong, `fn`
     right called wrong; `unread` steps without a score; `named` whether the first wrong step is called wrong (None without
-    one).
+    one). A step that the exact checks refute is called wrong where it has a score.
 
     Raises:
         InputError: a case with a step that nobody judged.
         UsageError: a policy without a threshold for scores without classes.
     """
     items = []
+    names = check_names(checks)
     for row in sheet.rows:
         labels = step_labels(row.case.labelled)
-        calls = _calls(row, policy)
+        texts = [step.text for step in row.case.solution.steps]
+        refuted = (
+            {finding.step for finding in check(row.case.problem, texts, names=names)} if names else set()
+        )
+        calls = [
+            call if call is None else call and step not in refuted
+            for step, call in enumerate(_calls(row, policy))
+        ]
         counts = Counter[str]()
         for step, (label, call) in enumerate(zip(labels, calls, strict=True)):
             if label is None:
@@ -161,6 +170,9 @@ class PRMBench(Evaluation):
     threshold: str | None = None
     """A step whose score is under it, or at it, is an error: a number or argmax. Default: the PRM's own."""
 
+    checks: str = "none"
+    """Exact checks beside the PRM (`stepmark.check`): all, none, or names with commas between them. A step with a finding is called wrong."""
+
     def __post_init__(self) -> None:
         if self.threshold is not None and (self.threshold == "oracle" or self.threshold.startswith("tuned:")):
             raise UsageError(
@@ -170,6 +182,7 @@ class PRMBench(Evaluation):
 
     def check(self, run: Run) -> None:
         """See `Evaluation.check`."""
+        check_names(self.checks)
         check_neutral(self.threshold, run)
 
     def read(self, run: Run) -> Sequence[Case]:
@@ -189,11 +202,12 @@ class PRMBench(Evaluation):
             UsageError: a threshold that cannot be applied.
         """
         policy = next(iter(policies(self.threshold, sheet, sheet.groups, {}).values()))
-        items = items_of(sheet, policy)
+        items = items_of(sheet, policy, self.checks)
         figures = run.figures(items, statistic(items), {"": policy.words})
         steps = sum(item[part] for item in items for part in _PARTS)
+        beside = "" if self.checks == "none" else f" with the exact checks {self.checks}"
         views = Views(
-            title=f"PRMBench: {sheet.prm}",
+            title=f"PRMBench: {sheet.prm}{beside}",
             facts=(
                 f"{len(items):,} solutions, {steps:,} steps with a score. A step is called right when its score is over the "
                 f"threshold ({policy.words}). PRMScore is half of F1 on right steps plus half of F1 on wrong ones.",
