@@ -26,7 +26,7 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies, ReplyFile
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import Verifier, load_verifier
-from stepmark.problems.arithmetic_policy import wrong_solutions
+from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.records import ScoredSolution, Solution, Verdict
 from stepmark.solutions.formats import read_solutions
 from stepmark.store import atomic_rows

@@ -42,7 +42,7 @@ from stepmark.batching import Write
 from stepmark.models.local import HeadPRM
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
-from stepmark.models.session import CachedSession, Extended, Place
+from stepmark.models.session import CachedSession, Extended, Place, root_of
 from stepmark.records import Problem, Step, StepScores
 
 Result = TypeVar("Result")
@@ -105,7 +105,7 @@ def by_session(prm: HeadPRM, rounds: Sequence[Round]) -> tuple[list[list[float]]
     session = CachedSession(prm, memory_tokens=32_768)
     places: list[Place] = []
     scores = []
-    root = session.open(Problem(text=_PROBLEM))
+    root = root_of(Problem(text=_PROBLEM))
     for one in rounds:
         asked = [(root if p < 0 else places[p], step) for p, step in zip(one.parents, one.steps, strict=True)]
         found = session.extend(asked)

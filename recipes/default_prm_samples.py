@@ -18,7 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from stepmark.labels.slips import compute
+from stepmark.labels.exact import compute
 from stepmark.store import atomic_rows
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

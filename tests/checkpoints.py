@@ -582,3 +582,136 @@ class Zoo:
             folder.mkdir()
             self._built[name] = BUILDERS[name](folder)
         return self._built[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A family as the tests of all families need it; a new family gets one here, and its truth in test_families.py."""
+
+    checkpoint: str
+    """In `BUILDERS`."""
+    tokenizer: Callable[[], PreTrainedTokenizerFast]
+    """For tests that need no network."""
+    told: bool = True
+    """The family is told without a flag."""
+    aggregate: str
+    """The authors'; with who says so."""
+    control: tuple[str, ...]
+    """Markers and control tokens, which a text must not hold."""
+
+
+FAMILY_EXAMPLES: Mapping[str, Example] = {
+    "qwen-prm": Example(
+        checkpoint="qwen-prm",
+        tokenizer=chatml_tokenizer,
+        aggregate="product",  # best of 8 in the paper
+        control=("<extra_0>", "<|im_end|>"),
+    ),
+    "reasonflux-prm": Example(
+        checkpoint="qwen-prm",
+        tokenizer=chatml_tokenizer,
+        told=False,
+        aggregate="mean",  # ours
+        control=("<extra_0>",),
+    ),
+    "skywork": Example(
+        checkpoint="skywork",
+        tokenizer=bos_tokenizer,
+        aggregate="mean",  # model card
+        control=("<|endoftext|>",),
+    ),
+    "math-shepherd": Example(
+        checkpoint="math-shepherd",
+        tokenizer=sentencepiece_tokenizer,
+        told=False,
+        aggregate="min",  # paper
+        control=("ки", "</s>"),
+    ),
+    "rlhflow": Example(
+        checkpoint="rlhflow",
+        tokenizer=headers_tokenizer,
+        told=False,
+        aggregate="mean",  # prm_evaluate.py
+        control=("<|eot_id|>",),
+    ),
+    "implicit": Example(
+        checkpoint="implicit",
+        tokenizer=chatml_tokenizer,
+        told=False,
+        aggregate="min",
+        control=("<|im_end|>",),
+    ),
+    "implicit-per-step": Example(
+        checkpoint="implicit",
+        tokenizer=chatml_tokenizer,
+        told=False,
+        aggregate="min",
+        control=("<|im_end|>",),
+    ),
+    "token-classification": Example(
+        checkpoint="token-classification",
+        tokenizer=bos_tokenizer,
+        aggregate="product",  # ours
+        control=("<|endoftext|>",),
+    ),
+    "pure": Example(
+        checkpoint="token-classification",
+        tokenizer=chatml_tokenizer,
+        told=False,
+        aggregate="softmin",  # bon.py
+        control=("<|im_end|>",),
+    ),
+    "versaprm": Example(
+        checkpoint="versaprm",
+        tokenizer=headers_tokenizer,
+        told=False,
+        aggregate="min",  # one of the three that their code reports
+        control=("<|begin_of_text|>",),
+    ),
+    "reasoneval": Example(
+        checkpoint="reasoneval",
+        tokenizer=sentencepiece_tokenizer,
+        aggregate="min",  # examples.py
+        control=("<s>",),
+    ),
+    "reasoneval-34b": Example(
+        checkpoint="reasoneval-34b",
+        tokenizer=sentencepiece_tokenizer,
+        aggregate="min",
+        control=("</s>",),
+    ),
+    "actprm": Example(
+        checkpoint="actprm",
+        tokenizer=chatml_tokenizer,
+        aggregate="product",  # ours
+        control=("<extra_0>", "<|im_start|>"),
+    ),
+    "three-class": Example(
+        checkpoint="three-class",
+        tokenizer=headers_tokenizer,
+        told=False,
+        aggregate="product",  # Lightman et al.
+        control=("<|im_end|>",),
+    ),
+    "orm": Example(
+        checkpoint="orm",
+        tokenizer=chatml_tokenizer,
+        aggregate="last",
+        control=("<|im_end|>",),
+    ),
+}
+LOG_RATIOS = ("implicit", "implicit-per-step")
+STEPWISE = tuple(name for name in FAMILY_EXAMPLES if name != "orm")
+"""Families that score every step."""
+
+
+def load_family(zoo: Zoo, name: str, **settings: Any) -> Any:
+    """The tiny PRM of a family, in float32 on the CPU."""
+    from stepmark import load_prm
+
+    example = FAMILY_EXAMPLES[name]
+    built = zoo[example.checkpoint]
+    if built.reference is not None:
+        settings["reference"] = str(built.reference.folder)
+    family = None if example.told else name
+    return load_prm(str(built.folder), family=family, dtype="float32", device="cpu", **settings)

@@ -11,7 +11,7 @@ from pathlib import Path
 from stepmark.batching import Choose, Ready, Write, Written
 from stepmark.errors import BackendError, InputError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy
 
 
 class Slow:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
+from stepmark.models.grading import Grader
 from stepmark.models.prm import Ledger
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
@@ -23,7 +24,7 @@ def margin() -> ScriptedPRM:
     )
 
 
-class _Mortal:
+class _Mortal(Grader):
     """As `wordy`; the process is killed when it is asked for the time that $DIES_AT names."""
 
     name = identity = "mortal"

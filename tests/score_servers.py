@@ -196,11 +196,10 @@ class InProcess:
 class OnPort:
     """The real server on a port of this machine; `url` is its address."""
 
-    def __init__(self, prm, port=0, settings=None, *, loop="auto", http="auto"):
+    def __init__(self, prm, port=0, settings=None, *, loop="auto"):
         import uvicorn
 
         from stepmark.serving.app import guarded
-        from stepmark.serving.heads import bounded
         from stepmark.serving.service import Service
         from stepmark.serving.settings import DEFAULTS
 
@@ -208,10 +207,15 @@ class OnPort:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.service = Service(lambda: prm, settings or DEFAULTS)
         app = guarded(self.service)
-        http = bounded(self.service.settings.body_timeout) if http == "auto" else http  # as it is served
-        config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop, http=http)
+        self.metrics = app.metrics
+        config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+
+    @property
+    def open(self):
+        """Requests that are being served."""
+        return self.metrics.open._value.get()
 
     def __enter__(self):
         loaded = threading.Event()

@@ -8,7 +8,7 @@ from stepmark.batching import Graded
 from stepmark.errors import BackendError, InputError
 from stepmark.models.prm import Ledger
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
-from stepmark.serving.jobs import Grown, Prepared, Rows, Whole
+from stepmark.serving.backend import Grown, Prepared, Rows, Whole
 
 
 class Clock:

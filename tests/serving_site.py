@@ -16,8 +16,7 @@ pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[serve
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.guard import Guard
-from stepmark.serving.keys import Keys
+from stepmark.serving.guard import Guard, Keys
 from stepmark.serving.settings import DEFAULTS, ServerSettings
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
@@ -40,7 +39,7 @@ def documented(document: dict[str, Any], method: str, path: str, status: int) ->
     for template, methods in document["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path):
             route = methods.get(method.lower())
-            return route is None or str(status) in route["responses"]
+            return route is None or bool({str(status), "default"} & set(route["responses"]))
     return True
 
 
@@ -65,9 +64,7 @@ async def site(
             )
 
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://stepmark",
-            event_hooks={"response": [check]},
+            transport=httpx.ASGITransport(app), base_url="http://stepmark", event_hooks={"response": [check]}
         ) as client:
             yield client, app
 

@@ -11,11 +11,10 @@ import pytest
 
 from annotation_worlds import an_item, database_url, postgres_url, serving
 from stepmark.annotation import tables
-from stepmark.annotation.backup import backup, restore
-from stepmark.annotation.database import Database
+from stepmark.annotation.database import Database, backup, restore
 from stepmark.annotation.project import Project
 from stepmark.annotation.run import annotate, backup_labels, export_labels, invite
-from stepmark.annotation.starting import first_code, prepare
+from stepmark.annotation.server import first_code, prepare
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
 

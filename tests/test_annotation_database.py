@@ -21,11 +21,10 @@ from annotation_worlds import database_url
 from ports import lasting_port
 from stepmark.annotation import tables
 from stepmark.annotation.accounts import invite
-from stepmark.annotation.database import Database
+from stepmark.annotation.database import Database, Writer
 from stepmark.annotation.database import database_url as as_url
 from stepmark.annotation.project import Project
-from stepmark.annotation.starting import prepare
-from stepmark.annotation.writer import Writer
+from stepmark.annotation.server import prepare
 from stepmark.cli import main
 from stepmark.errors import UsageError
 

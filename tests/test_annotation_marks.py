@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.annotation.marks import Change, Folding, Marks, fold, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.wire import change_data, marks_data, read_change, read_marks
+from stepmark.annotation.marks import (
+    Change,
+    Folding,
+    Marks,
+    change_data,
+    fold,
+    marks_data,
+    marks_of_first_error,
+    marks_of_ratings,
+    read_change,
+    read_marks,
+)
 from stepmark.errors import InputError
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.marks import Folding
-from stepmark.annotation.wire import marks_data, read_change
+from stepmark.annotation.marks import Folding, marks_data, read_change
 from stepmark.errors import InputError
 from stepmark.show import colour
 from stepmark.show.pieces import pieces

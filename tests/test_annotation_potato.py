@@ -10,14 +10,13 @@ import pytest
 
 from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Suggestion
-from stepmark.annotation.loading import load_project
 from stepmark.annotation.marks import Answer, Change, fold, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.project import Help
+from stepmark.annotation.project import Help, load_project
 from stepmark.annotation.reading import read_items
-from stepmark.annotation.starting import resumed
+from stepmark.annotation.server import resumed
 from stepmark.errors import InputError
 from stepmark.solutions.interchange import Losses, Reading, read_labelled
-from stepmark.solutions.interchange.conversion import write_labelled
+from stepmark.solutions.interchange.formats import write_labelled
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "annotation" / "project.yaml"
 

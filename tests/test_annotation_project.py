@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.annotation.loading import load_project, setting_names
 from stepmark.annotation.marks import Change
-from stepmark.annotation.project import Project, check_change
+from stepmark.annotation.project import Project, check_change, load_project, setting_names
 from stepmark.errors import InputError, StepmarkError
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import BackendError, MissingExtraError
-from stepmark.problems import answer_process
-from stepmark.problems.answer_process import AnswerProcess
+from stepmark.problems import math_answers as answer_process
 from stepmark.problems.answer_worker import Guard
 from stepmark.problems.answers import answer_groups, load_verifier
+from stepmark.problems.math_answers import AnswerProcess
 
 pytest.importorskip("math_verify")
 

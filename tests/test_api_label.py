@@ -9,10 +9,10 @@ import stepmark
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.labels.solutions import read_labellings
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 from stepmark.solutions.interchange import read_labelled
 
-POLICY = "stepmark.problems.arithmetic_policy:ArithmeticPolicy"
+POLICY = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
 CASES = list(wrong_solutions(4, seed=5, steps=(4, 8)))
 ROWS = [
     {

@@ -16,12 +16,16 @@ from stepmark.errors import InputError, UsageError
 from stepmark.labels.exact import exact_labels
 from stepmark.models.policies import Policy, answerers
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, count_tokens, wrong_solutions
-from stepmark.problems.arithmetic_solver import Solver, SolverSettings
-from stepmark.problems.arithmetic_steps import true_labels
-from stepmark.problems.arithmetic_text import read_number, write_number
-from stepmark.problems.arithmetic_value import next_steps, true_value, true_values
+from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
+from stepmark.problems.arithmetic_solver import (
+    Solver,
+    SolverSettings,
+    next_steps,
+    true_labels,
+    true_value,
+    true_values,
+)
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens, wrong_solutions
 from stepmark.sampling import Sampling, sample
 
 CHAIN = read_arithmetic(

@@ -7,8 +7,7 @@ import pytest
 import stepmark
 from stepmark.errors import UsageError
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_value import true_value
+from stepmark.problems.arithmetic_solver import SolverSettings, true_value
 
 
 def test_problems_policy_and_prm_are_of_one_world():

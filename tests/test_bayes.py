@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 
 from stepmark.batching import Answerer, Verify, Write, Written, run
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.bayes import BayesianSearch, expected_costs
-from stepmark.labels.labelling import Rollouts
-from stepmark.labels.posterior import (
+from stepmark.labels.bayes import (
+    BayesianSearch,
     Posterior,
     RatePrior,
     beta_masses,
     choose_batch,
+    expected_costs,
     information,
     rate_grid,
     rate_nodes,
 )
+from stepmark.labels.labelling import Rollouts
 from stepmark.labels.rollout import OWN_ANSWER
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import MemoryReplies

@@ -39,8 +39,7 @@ from stepmark.evaluation.compare import compare
 from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.models.calibration import composed, store_calibration
-from stepmark.models.spec import LinearHead, Readout
+from stepmark.models.spec import LinearHead, Readout, composed, store_calibration
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
 
 

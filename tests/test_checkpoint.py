@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.backbone import load_backbone, load_config, read_config, token_limit
-from stepmark.models.checkpoint import Tensors, adapter_config, merge_adapter
+from stepmark.models.checkpoint import Tensors, adapter_config, beside_backbone, merge_adapter
 from stepmark.models.places import find_checkpoint
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def test_tensors_of_several_safetensors_files(tmp_path):
     assert tensors.names == {"model.layers.0.a", "score.weight", "model.norm.weight"}
     assert tensors.get("model.layers.0.a").tolist() == [0.0, 1.0, 2.0]
     assert tensors.get("model.norm.weight").tolist() == [7.0]
-    assert tensors.beside_backbone() == ["score.weight"]
+    assert beside_backbone(tensors.facts) == ["score.weight"]
 
 
 def test_tensors_of_bin_files(tmp_path):

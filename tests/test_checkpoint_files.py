@@ -15,8 +15,7 @@ from huggingface_hub import errors as hub
 from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.errors import CheckpointError, StepmarkError, UsageError
-from stepmark.models.fetching import fetch
-from stepmark.models.files import local_folder, read_object
+from stepmark.models.files import fetch, local_folder, read_object
 from stepmark.models.places import find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
 from stepmark.models.policies.openai import OpenAIPolicy

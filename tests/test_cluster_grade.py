@@ -20,7 +20,7 @@ from stepmark.cli import main
 from stepmark.errors import InputError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution
-from stepmark.scoring.workers import BUILD, SpreadPRM
+from stepmark.scoring.run import BUILD, SpreadPRM
 from stepmark.store import ResumableRows
 
 SUMS = "scripted_prms:arithmetic"

@@ -9,9 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from default_prm_contrasts import Calculation, Style, contrasts, digits, draw_style, parse, write, write_final
 
-from stepmark.labels.contrast import contrasts
-from stepmark.labels.prose import Calculation, Style, digits, draw_style, parse, write, write_final
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Problem
 from stepmark.solutions.checks.equations import calculations

@@ -111,7 +111,7 @@ def test_alone_and_together_it_gives_the_same_scores(prm: PRM) -> None:
 @needs_base
 def test_what_the_library_shows_as_its_example_it_gets_right(prm: PRM) -> None:
     """The server's greeting, its documents and the doctor name an error; the PRM that they ask must see it."""
-    from stepmark.serving.wire import requests
+    from stepmark.models.remote import wire as requests
 
     threshold = prm.default_threshold
     assert threshold is not None

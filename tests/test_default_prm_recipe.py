@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from default_prm_contrasts import contrasts
 
 from stepmark.cli import main
-from stepmark.labels.contrast import contrasts
 from stepmark.problems.gsm8k import Worked
 from stepmark.records import Problem
 from stepmark.training.run import training_rows

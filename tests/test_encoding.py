@@ -20,28 +20,10 @@ from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, DialogueLayout, PieceLayout, TextLayout
 from stepmark.records import Problem, Solution, Step
 
-TOKENIZERS = {
-    "qwen-prm": checkpoints.chatml_tokenizer,
-    "reasonflux-prm": checkpoints.chatml_tokenizer,
-    "skywork": checkpoints.bos_tokenizer,
-    "math-shepherd": checkpoints.sentencepiece_tokenizer,
-    "rlhflow": checkpoints.headers_tokenizer,
-    "implicit": checkpoints.chatml_tokenizer,
-    "implicit-per-step": checkpoints.chatml_tokenizer,
-    "token-classification": checkpoints.bos_tokenizer,
-    "pure": checkpoints.chatml_tokenizer,
-    "versaprm": checkpoints.headers_tokenizer,
-    "reasoneval": checkpoints.sentencepiece_tokenizer,
-    "reasoneval-34b": checkpoints.sentencepiece_tokenizer,
-    "actprm": checkpoints.chatml_tokenizer,
-    "three-class": checkpoints.headers_tokenizer,
-    "orm": checkpoints.chatml_tokenizer,
-}
-
 
 @cache
 def tokenizer_of(name: str):
-    return TOKENIZERS[name]()
+    return checkpoints.FAMILY_EXAMPLES[name].tokenizer()
 
 
 def encoder_of(name: str, **settings) -> Encoder:
@@ -349,17 +331,6 @@ def test_a_step_too_short_for_reasoneval_is_named():
         encoder_of("reasoneval").encode(Solution.of("p", ("one two", "1"), id="s"))
     assert caught.value.field == "steps[1]"
     assert encoder_of("reasoneval-34b").encode(Solution.of("p", ("one two", "1"))).reads[1] is not None
-
-
-def test_encode_many_keeps_places_and_raises_without_a_taker():
-    encoder = encoder_of("qwen-prm")
-    solutions = [Solution.of("p", ("a",)), Solution.of("p", ("",)), Solution.of("p", ("b",))]
-    refused = []
-    found = encoder.encode_many(solutions, on_error=lambda i, error: refused.append((i, error.field)))
-    assert [e is None for e in found] == [False, True, False]
-    assert refused == [(1, "steps[0]")]
-    with pytest.raises(InputError, match="is empty"):
-        encoder.encode_many(solutions)
 
 
 LONG = Solution.of("How many?", ("One.", "Two and three.", "Four."), id="s1")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stepmark.errors import UsageError
 from stepmark.labels.exact import KINDS, compute, exact_labels, plain, with_errors, wrong_copy
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.arithmetic_solver import true_labels
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Problem
 

@@ -497,44 +497,23 @@ def test_scores_spread_so_that_parity_means_something(case):
     assert values[-1] - values[0] > 0.2
 
 
-def test_one_solution(case):
+def test_scores_are_those_of_plain_forward_passes(case):
+    """One at a time, together, with shared steps, in any order and in small chunks."""
     family, built, prm = case
-    for problem, steps in SOLUTIONS:
-        expected = truth_of(family, built, [(problem, steps)])
-        assert_close([prm.score(problem, steps)], expected, family.tolerance, outcome=family.name == "orm")
-
-
-def test_a_batch_of_several_problems(case):
-    family, built, prm = case
-    expected = truth_of(family, built, SOLUTIONS)
-    assert_close(scores_of(prm, SOLUTIONS), expected, family.tolerance, outcome=family.name == "orm")
-
-
-def test_candidates_that_share_steps(case):
-    family, built, prm = case
-    solutions = [(PENS, steps) for steps in CANDIDATES]
+    outcome = family.name == "orm"
+    solutions = [*((PENS, steps) for steps in CANDIDATES), *SOLUTIONS]
     expected = truth_of(family, built, solutions)
-    assert_close(scores_of(prm, solutions), expected, family.tolerance, outcome=family.name == "orm")
+    assert_close(scores_of(prm, solutions), expected, family.tolerance, outcome=outcome)
     assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct < prm.ledger.tokens_in
-
-
-def test_a_small_token_budget_changes_nothing(case):
-    family, built, _ = case
-    solutions = [*((PENS, steps) for steps in CANDIDATES), *SOLUTIONS]
-    prm = load(family, built, token_budget=24)
-    expected = truth_of(family, built, solutions)
-    assert_close(scores_of(prm, solutions), expected, family.tolerance, outcome=family.name == "orm")
-
-
-def test_order_does_not_matter(case):
-    family, _, prm = case
-    solutions = [*((PENS, steps) for steps in CANDIDATES), *SOLUTIONS]
-    before = scores_of(prm, solutions)
+    alone = [prm.score(problem, steps) for problem, steps in solutions]
+    assert_close(alone, expected, family.tolerance, outcome=outcome)
+    chunked = load(family, built, token_budget=24)
+    assert_close(scores_of(chunked, solutions), expected, family.tolerance, outcome=outcome)
     for seed in range(3):
         order = random.Random(seed).sample(range(len(solutions)), len(solutions))
         after = scores_of(prm, [solutions[i] for i in order])
-        expected = [[score for score in before[i] if score is not None] for i in order]
-        assert_close(after, expected, 1e-6, outcome=family.name == "orm")
+        before = [[score for score in alone[i] if score is not None] for i in order]
+        assert_close(after, before, 2e-6, outcome=outcome)
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES_HERE if f.name != "orm"], ids=label)

@@ -141,7 +141,7 @@ def build(tmp_path):
             config=SimpleNamespace(hidden_size=2, tie_word_embeddings=tie),
             get_input_embeddings=lambda: torch.nn.Embedding.from_pretrained(embedding),
         )
-        function = build_head(head, Tensors(tmp_path), extra or {}, backbone, tokenizer, "cpu")
+        function = build_head(head, Tensors(tmp_path, extra), backbone, tokenizer, "cpu")
         return function(ROWS).tolist()
 
     return build

@@ -10,7 +10,7 @@ from score_servers import OnPort
 from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.errors import UsageError
-from stepmark.models.named import idle_settings, read_by
+from stepmark.models.load import idle_settings, read_by
 from stepmark.models.scripted import ScriptedPRM
 
 GOOD = {"problem": "Add.", "steps": ["1 + 1 = 2", "2 + 2 = 4"]}

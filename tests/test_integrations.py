@@ -10,8 +10,16 @@ import pytest
 
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.errors import BackendError, InputError, UnknownNameError, UsageError
-from stepmark.integrations.candidates import Cutting, Grader, explanation, facts_of, grade_texts
-from stepmark.integrations.documents import UnreadWarning, problem_of, tell
+from stepmark.integrations.candidates import (
+    Cutting,
+    Grader,
+    UnreadWarning,
+    explanation,
+    facts_of,
+    grade_texts,
+    problem_of,
+    tell,
+)
 from stepmark.models.grading import Grade
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.answers import TextVerifier

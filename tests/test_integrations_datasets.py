@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, MissingExtraError, UnknownNameError, UsageError
 from stepmark.integrations import hub_datasets
-from stepmark.integrations.columns import COLUMNS, from_columns, to_columns
-from stepmark.integrations.hub_datasets import from_dataset, open_dataset, read_dataset, to_dataset
+from stepmark.integrations.hub_datasets import (
+    COLUMNS,
+    from_columns,
+    from_dataset,
+    open_dataset,
+    read_dataset,
+    to_columns,
+    to_dataset,
+)
 from stepmark.records import Judgement, LabelledSolution, Problem, ScoredSolution, Solution, Step, StepScores
 
 PROBLEM = Problem(text="2 + 3?", id="p1", answer="5", source="sums")

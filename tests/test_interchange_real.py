@@ -18,7 +18,7 @@ from stepmark.solutions.interchange import (
     read_labelled,
     write_labelled,
 )
-from stepmark.solutions.interchange.conversion import items_of
+from stepmark.solutions.interchange.formats import items_of
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -20,7 +20,7 @@ import pytest
 from stepmark.cli import main
 from stepmark.models.load import load_prm
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_policy import wrong_solutions
+from stepmark.problems.arithmetic_world import wrong_solutions
 from stepmark.store import ResumableRows, hold
 
 TESTS = Path(__file__).parent

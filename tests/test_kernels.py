@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from stepmark.models.kernels import CACHES, KEPT, bound_kernels
+from stepmark.models.backbone import CACHES, KEPT, bound_kernels
 
 GROWTH = """
 import torch
 import torch.nn.functional as F
-from stepmark.models.kernels import bound_kernels
+from stepmark.models.backbone import bound_kernels
 
 bound_kernels()
 torch.set_num_threads(1)

@@ -19,18 +19,17 @@ from stepmark.batching import Write
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
 from stepmark.labels.labelling import Rollouts
-from stepmark.labels.rollout import EveryStep
+from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 from stepmark.problems.code_sandbox import install_line
 from stepmark.solutions.interchange import read_labelled
 
-ARITHMETIC = "stepmark.problems.arithmetic_policy:ArithmeticPolicy"
+ARITHMETIC = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
 TESTS = Path(__file__).parent
 
 

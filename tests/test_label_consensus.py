@@ -10,11 +10,10 @@ from stepmark.cli import main
 from stepmark.cli.label import METHODS
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.consensus import KINDS, TRUST, Consensus, tally
-from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
 from stepmark.labels.labelling import judged_until
-from stepmark.labels.rollout import EveryStep
+from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import read_labelled, to_row

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.labelling import Labelling
+from stepmark.labels.rollout import BinarySearch
 from stepmark.labels.run import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
-from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_steps import true_labels
-from stepmark.problems.arithmetic_value import true_values
+from stepmark.problems.arithmetic_solver import SolverSettings, true_labels, true_values
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 from stepmark.records import LabelledSolution, Problem, Solution, Step
 from stepmark.solutions.segmentation import split
 

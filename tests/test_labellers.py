@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.first_error import BinarySearch, probes_needed
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.rollout import OWN_ANSWER, EveryStep, hard_label, soft_label
+from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_label, probes_needed, soft_label
 from stepmark.labels.run import label
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, KnownSolution, wrong_solutions
 from stepmark.problems.arithmetic_solver import SolverSettings
+from stepmark.problems.arithmetic_world import ArithmeticPolicy, KnownSolution, wrong_solutions
 from stepmark.records import Judgement, Problem, Solution, Step
 
 

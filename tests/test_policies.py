@@ -22,8 +22,7 @@ from stepmark.models.policies.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from stepmark.models.policies.drawing import draw  # noqa: E402
-from stepmark.models.policies.local import LocalPolicy  # noqa: E402
+from stepmark.models.policies.local import LocalPolicy, draw  # noqa: E402
 from stepmark.models.policies.prompts import PromptEncoder  # noqa: E402
 from tiny_language_model import TEMPLATE, tiny_model, tiny_tokenizer  # noqa: E402
 

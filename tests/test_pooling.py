@@ -243,7 +243,9 @@ def test_a_busy_server_is_asked_again(built, here, status):
 def test_a_server_that_stays_busy_is_given_up(built):
     with Server(lambda body: (503, b"busy")) as server:
         prm = client(server, built)
-        with pytest.raises(BackendError, match=r"/pooling: no answer after 4 tries, the last: HTTP 503"):
+        with pytest.raises(
+            BackendError, match=r"/pooling: no usable answer in 4 attempts; the last: HTTP 503"
+        ):
             prm.score("p", ["s"])
         assert len(server.bodies) == 4
 
@@ -268,7 +270,7 @@ def test_a_server_that_dies_between_two_solutions(built):
     with Server(as_vllm(built, every_token=False)) as server:
         prm = client(server, built)
         prm.score("p", ["s"])
-    with pytest.raises(BackendError, match="no answer after 4 tries"):
+    with pytest.raises(BackendError, match="no usable answer in 4 attempts"):
         # A failing server is no bad row: it ends the run also where bad rows do not.
         list(prm.score_many(SOLUTIONS, keep_going=True))
 
@@ -299,10 +301,10 @@ ROW = [0.5, -0.5]
         ({"data": [None]}, "no answer has index 0"),
         ({"data": {"0": [ROW] * 2}}, "no list answered"),
         ({"error": "x"}, "no list answered"),
-        ((200, b"<html>welcome</html>"), "not JSON: '<html>welcome"),
-        ((200, b""), "not JSON"),
-        ((200, b"\xff\xfe"), "not JSON"),
-        ((200, b"[1, 2]"), "an object expected, found list"),
+        ((200, b"<html>welcome</html>"), "expected JSON, found .<html>welcome"),
+        ((200, b""), "expected JSON"),
+        ((200, b"\xff\xfe"), "expected JSON"),
+        ((200, b"[1, 2]"), "expected a JSON object"),
     ],
 )
 def test_nonsense_is_an_error_and_never_a_score(built, reply, message):
@@ -415,7 +417,7 @@ def test_connections_are_closed(built):
 def test_connections_are_closed_with_the_last_reference(built):
     with Server(as_vllm(built, every_token=False)) as server:
         prm = client(server, built)
-        connections = prm._client
+        connections = prm._server._client
         assert not connections.is_closed
         del prm
         gc.collect()

@@ -11,9 +11,8 @@ from stepmark.batching import Written
 from stepmark.errors import InputError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.consensus import side_by_side
-from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.labelling import CUT_OFF, Rollouts, probe
-from stepmark.labels.rollout import EveryStep
+from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.code import CodeVerifier

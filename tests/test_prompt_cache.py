@@ -7,8 +7,8 @@ import torch
 
 from stepmark.batching import Message, Write
 from stepmark.errors import UsageError
-from stepmark.models.policies.keeping import why_not
 from stepmark.models.policies.local import LocalPolicy
+from stepmark.models.policies.prompt_cache import why_not
 from stepmark.models.replies import MemoryReplies
 from tiny_language_model import tiny_model, tiny_tokenizer
 
@@ -205,12 +205,12 @@ def test_a_beam_search_computes_its_prefixes_once(model, tokenizer):
 def test_weights_by_hand(model, tokenizer, zoo):
     """Two layers of a Llama of width 32, 4 heads of 8 of which 2 have keys, 64 between; a head that is not the table."""
     from stepmark import load_prm
-    from stepmark.models.sizes import Weights, weights_of
+    from stepmark.models.prm import Weights
 
     layer = 32 * 32 + 2 * (32 * 16) + 32 * 32 + 3 * (32 * 64) + 2 * 32
     head = 32 * len(tokenizer)
     policy = LocalPolicy(model, tokenizer, name="tiny")
-    assert weights_of(policy) == Weights(parameters=2 * layer + 32 + head, attention=2 * 4 * 8)
+    assert policy.size == Weights(parameters=2 * layer + 32 + head, attention=2 * 4 * 8)
     built = zoo["implicit"]
     implicit = load_prm(
         str(built.folder),
@@ -225,22 +225,20 @@ def test_weights_by_hand(model, tokenizer, zoo):
         + output.numel()
         for engine, output in (implicit.policy, implicit.reference)
     )
-    assert weights_of(implicit).parameters == ours + theirs
+    assert implicit.size.parameters == ours + theirs
     prm = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
     table = prm.engine.backbone.get_input_embeddings().weight.numel()
-    assert weights_of(prm).parameters == sum(p.numel() for p in prm.engine.backbone.parameters()) - table
+    assert prm.size.parameters == sum(p.numel() for p in prm.engine.backbone.parameters()) - table
     from stepmark.models.scripted import ScriptedPRM
 
-    assert weights_of(ScriptedPRM(lambda problem, steps: 0.5)) is None
+    assert ScriptedPRM(lambda problem, steps: 0.5).size is None
 
 
 def test_a_head_that_is_the_table_is_counted_once(tokenizer):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from stepmark.models.sizes import weights_of
-
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, tie_word_embeddings=True)  # fmt: skip
     tied = LocalPolicy(LlamaForCausalLM(config).eval(), tokenizer, name="tied")
     layer = 4 * 32 * 32 + 3 * (32 * 64) + 2 * 32
-    assert weights_of(tied).parameters == layer + 32 + 32 * len(tokenizer)
+    assert tied.size.parameters == layer + 32 + 32 * len(tokenizer)

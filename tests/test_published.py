@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from stepmark.cli import main
-from stepmark.models import published
-from stepmark.models.families import FAMILIES
+from stepmark.models import families as published
+from stepmark.models.families import FAMILIES, PUBLISHED, find_published, full_name, nearest_names, table
 from stepmark.models.generative import GENERATIVE
 from stepmark.models.places import folder_of
-from stepmark.models.published import PUBLISHED, find_published, full_name, nearest_names, table
 from stepmark.show.tables import markdown
 
 ROOT = Path(__file__).parent.parent

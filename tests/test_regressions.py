@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import test_families as truth
+from checkpoints import FAMILY_EXAMPLES, load_family
 from stepmark import aggregate, load_prm
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models.checkpoint import Tensors
@@ -302,33 +303,13 @@ def test_a_failure_that_becomes_zeros(zoo):
 
 # ---- text is data --------------------------------------------------------------------------------------------
 
-MARKED = [
-    ("qwen-prm", "qwen-prm", "<extra_0>"),
-    ("qwen-prm", "reasonflux-prm", "<extra_0>"),
-    ("actprm", "actprm", "<extra_0>"),
-    ("math-shepherd", "math-shepherd", "ки"),
-]
-CONTROL = [
-    ("qwen-prm", "qwen-prm", "<|im_end|>"),
-    ("actprm", "actprm", "<|im_start|>"),
-    ("skywork", "skywork", "<|endoftext|>"),
-    ("implicit", "implicit", "<|im_end|>"),
-    ("token-classification", "token-classification", "<|endoftext|>"),
-    ("token-classification", "pure", "<|im_end|>"),
-    ("orm", "orm", "<|im_end|>"),
-    ("three-class", "three-class", "<|im_end|>"),
-    ("rlhflow", "rlhflow", "<|eot_id|>"),
-    ("versaprm", "versaprm", "<|begin_of_text|>"),
-    ("math-shepherd", "math-shepherd", "</s>"),
-    ("reasoneval", "reasoneval", "<s>"),
-    ("reasoneval-34b", "reasoneval-34b", "</s>"),
-]
+CONTROL = [(family, token) for family, example in FAMILY_EXAMPLES.items() for token in example.control]
 
 
-@pytest.mark.parametrize(("checkpoint", "family", "token"), MARKED + CONTROL)
-def test_a_marker_or_control_token_inside_a_text(zoo, checkpoint, family, token):
+@pytest.mark.parametrize(("family", "token"), CONTROL)
+def test_a_marker_or_control_token_inside_a_text(zoo, family, token):
     """It would be a step that is not there, or end the turn: a solution could write its own scores."""
-    prm = load(zoo[checkpoint], family=family)
+    prm = load_family(zoo, family)
     texts = {"problem": (f"How {token}many?", ["a", "b"]), "steps[1]": (ASK, ["first", f"b {token} c"])}
     texts["steps[0]"] = (ASK, [f"{token}a", "b"])
     for field, (problem, steps) in texts.items():
@@ -339,19 +320,14 @@ def test_a_marker_or_control_token_inside_a_text(zoo, checkpoint, family, token)
         assert caught.value.where == "solution 'sly'"
 
 
-def test_every_family_is_in_the_list_of_control_tokens():
-    names = {family for _, family, _ in MARKED + CONTROL} | {"implicit-per-step"}  # reads as implicit does
-    assert names == set(FAMILIES)
+def test_every_family_has_an_example():
+    assert set(FAMILY_EXAMPLES) == set(FAMILIES)
 
 
 def test_a_verdict_inside_a_text_is_no_verdict(zoo):
     """RLHFlow's and VersaPRM's verdicts are plain signs; they are read by place, not by search."""
-    for checkpoint, family in (
-        ("rlhflow", "rlhflow"),
-        ("versaprm", "versaprm"),
-        ("math-shepherd", "math-shepherd"),
-    ):
-        scores = load(zoo[checkpoint], family=family).score("+ - + ?", ["+", "-", "1 + 2 - 3 = 0"])
+    for family in ("rlhflow", "versaprm", "math-shepherd"):
+        scores = load_family(zoo, family).score("+ - + ?", ["+", "-", "1 + 2 - 3 = 0"])
         assert len(scores) == 3
 
 
@@ -363,23 +339,7 @@ def test_deleting_the_mark_from_a_text_makes_no_control_token(zoo):
 
 # ---- what the numbers mean -----------------------------------------------------------------------------------
 
-AGGREGATES = {
-    "qwen-prm": "product",  # best of 8 in the paper
-    "reasonflux-prm": "mean",  # ours
-    "skywork": "mean",  # model card
-    "math-shepherd": "min",  # paper
-    "rlhflow": "mean",  # prm_evaluate.py
-    "implicit": "min",
-    "implicit-per-step": "min",
-    "token-classification": "product",  # ours
-    "pure": "softmin",  # bon.py
-    "versaprm": "min",  # one of the three that their code reports
-    "reasoneval": "min",  # examples.py
-    "reasoneval-34b": "min",
-    "actprm": "product",  # ours
-    "three-class": "product",  # Lightman et al.
-    "orm": "last",
-}
+AGGREGATES = {name: example.aggregate for name, example in FAMILY_EXAMPLES.items()}
 
 
 def test_an_aggregate_that_is_hard_coded(zoo):
@@ -470,7 +430,7 @@ def test_two_tokens_that_end_alike(zoo):
     prm = load(built, family="three-class")
     head = replace(FAMILIES["three-class"].readout.head, candidates=("a +", "b +", "c +"))
     with pytest.raises(CheckpointError, match="end in the same token"):
-        build_head(head, Tensors(built.folder), {}, prm.engine.backbone, built.tokenizer, "cpu")
+        build_head(head, Tensors(built.folder), prm.engine.backbone, built.tokenizer, "cpu")
 
 
 def test_bfloat16_stays_near(zoo):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,26 +12,24 @@ import pytest
 import torch
 
 from score_servers import InProcess, OnPort, Words
-from stepmark import AsyncClient, Client, Solution, grade, load_prm
+from stepmark import Client, Solution, grade, load_prm
 from stepmark.batching import Answerer, Graded, Release, Score
 from stepmark.errors import BackendError, InputError
 from stepmark.models import scorer
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.transport import Patience
-from stepmark.models.remote.prm import RemotePRM
-from stepmark.models.remote.scoring import RemoteScorer
+from stepmark.models.remote import wire
+from stepmark.models.remote.prm import RemotePRM, RemoteScorer
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.models.session import session_of
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
 from stepmark.search.base import Grading
 from stepmark.search.beam import BeamSearch
 from stepmark.search.best_of_n import BestOfN
 from stepmark.search.mcts import MCTS
 from stepmark.search.run import run as search_run
-from stepmark.serving import wire
 from stepmark.serving.settings import ServerSettings
 
 torch.set_num_threads(1)
@@ -127,18 +124,6 @@ def test_it_scores_as_the_prm_does_here(zoo, name):
             )
 
 
-def test_an_error_names_the_same_field_there(zoo):
-    here = prm_of(zoo)
-    with InProcess(prm_of(zoo)) as server, remote(server) as there:
-        for solution in SOLUTIONS[6:9]:
-            fields = []
-            for prm in (here, there):
-                with pytest.raises(InputError) as told:
-                    prm.score(solution.problem.text, list(solution.texts))
-                fields.append(told.value.field)
-            assert fields[0] == fields[1]
-
-
 def test_candidates_in_order_and_texts_that_are_cut_there():
     prm = ScriptedPRM(lambda problem, steps: 1 / len(steps[-1]))
     with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as asking:
@@ -153,27 +138,6 @@ def test_candidates_in_order_and_texts_that_are_cut_there():
         assert ranked[1].scored.first_error == 0
         assert isinstance(ranked[3].error, InputError)
         assert asking.score("p", "aa\nb").solution.texts == ("aa", "b")
-
-
-def test_the_server_by_hand_says_what_the_wire_says():
-    """What the other tests of the client believe in is what `serving.wire` has written down."""
-    answers = {
-        "/v1/score": wire.ScoreAnswer,
-        "/v1/rank": wire.RankAnswer,
-        "/v1/models": wire.ModelsAnswer,
-        "/v1/sessions": wire.SessionAnswer,
-        "steps": wire.StepsAnswer,
-        "release": wire.ReleaseAnswer,
-        "s1": wire.ClosedAnswer,
-    }
-    server = Words()
-    everything(server.transport)
-    seen = set()
-    for path, answer in server.answers:
-        name = path if path in answers else path.rpartition("/")[2]
-        answers[name].model_validate_json(answer.content, strict=True)
-        seen.add(name)
-    assert seen == set(answers)
 
 
 def test_what_the_client_asks_is_what_the_wire_says():
@@ -203,32 +167,6 @@ def everything(transport):
             session.release([("a",)])
 
 
-def test_with_await_several_at_once(zoo):
-    here = prm_of(zoo)
-
-    async def all_of_it(server):
-        async with AsyncClient(ADDRESS, transport=httpx.ASGITransport(server)) as asking:
-            found = await asyncio.gather(*[asking.score(s.problem.text, s.texts) for s in SOLUTIONS[:4]])
-            many = [result async for result in asking.score_many(SOLUTIONS, keep_going=True)]
-            async with asking.session(PENS) as session:
-                steps = await session.extend([SOLUTIONS[0].texts[:1], SOLUTIONS[0].texts])
-            return found, many, steps
-
-    async def serve():
-        from stepmark.serving.app import serve_in_process
-
-        async with serve_in_process(prm_of(zoo)) as app:
-            return await all_of_it(app)
-
-    found, many, steps = asyncio.run(serve())
-    expected = list(here.score_many(SOLUTIONS, keep_going=True))
-    for one, other in zip(found, expected[:4], strict=True):
-        assert one.steps.scores == pytest.approx(other.scores, abs=1e-5)
-    for one, other in zip(many, expected, strict=True):
-        alike(one if isinstance(one, Refusal) else one.steps, other)
-    assert [one.score for one in steps] == pytest.approx(expected[0].scores, abs=1e-5)
-
-
 FORKING = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -255,7 +193,7 @@ def test_a_process_and_the_one_that_it_forks_ask_at_the_same_time():
 
 
 def test_a_server_with_keys(tmp_path, monkeypatch):
-    from stepmark.serving.keys import Keys
+    from stepmark.serving.guard import Keys
 
     file = tmp_path / "keys"
     file.write_text("me a-key-of-some-length-0123456789\n")
@@ -306,7 +244,7 @@ def test_a_search_over_a_server_is_the_search_here_and_computes_every_token_once
     )
     with InProcess(served) as server, remote(server) as there:
         assert scorer.why_whole_prefixes(there) == ""
-        keeper = scorer.scorer_of(there)
+        keeper = there.open_session()
         assert isinstance(keeper, RemoteScorer)
         identity = there.identity
         assert identity == f"{there.name}#{here.identity.rpartition('#')[2]}"
@@ -355,7 +293,7 @@ def test_a_search_outlives_its_sessions(zoo):
         search_run(arithmetic(2), search, policy_answerers(ArithmeticPolicy()) | scorer.answerers(here))
     )
     with InProcess(served) as server, remote(server) as there:
-        keeper = scorer.scorer_of(there)
+        keeper = there.open_session()
         calls = []
 
         def forgets(requests, ready):
@@ -376,36 +314,6 @@ def test_a_search_outlives_its_sessions(zoo):
     for one, other in zip(results, expected, strict=True):
         assert one.cost == other.cost
         assert scored_nodes(one) == scored_nodes(other)
-
-
-def test_few_sessions_are_enough_for_many_problems():
-    """Fewer than there are problems: those that were used longest ago are given back, and what is needed is read again."""
-    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
-    with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
-        keeper = RemoteScorer(there, sessions=2)
-        asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
-        assert [one.score for one in keeper.score(asked, unheard)] == [0.5] * 5
-        longer = [Score(problem=f"problem {i}", steps=("a", "b")) for i in range(5)]
-        assert [one.score for one in keeper.score(longer, unheard)] == [1 / 3] * 5
-        assert there.ledger.steps == 10  # what was read again is not another step
-        assert len(server.app.service.live.sessions) == 2
-        keeper.release(
-            [
-                Release(problem="problem 4", prefixes=(("a",), ("a", "b"))),
-                Release(problem="x", prefixes=(("a",),)),
-            ],
-            unheard,
-        )
-        assert len(server.app.service.live.sessions) == 1
-        assert keeper.places == 1
-
-
-def test_no_more_sessions_are_held_than_the_server_has():
-    prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
-    with InProcess(prm, ServerSettings(sessions=2)) as server, remote(server) as there:
-        asked = [Score(problem=f"problem {i}", steps=("a",)) for i in range(5)]
-        assert [one.score for one in scorer.scorer_of(there).score(asked, unheard)] == [0.5] * 5
-        assert len(server.app.service.live.sessions) == 2
 
 
 def test_a_search_in_sessions_that_are_too_small_for_it_is_the_same_search(zoo):
@@ -457,8 +365,8 @@ def test_a_prm_that_keeps_nothing_there_is_charged_for_whole_prefixes():
     with InProcess(prm) as server, remote(server) as there:
         assert "keeps no state" in scorer.why_whole_prefixes(there)
         request = Score(problem="the problem", steps=("a b", "c"))
-        here = scorer.scorer_of(ScriptedPRM(lambda problem, steps: 0.5))
-        [found] = scorer.scorer_of(there).score([request], unheard)
+        here = ScriptedPRM(lambda problem, steps: 0.5).open_session()
+        [found] = there.open_session().score([request], unheard)
         assert (
             found
             == here.score([request], lambda index, reply: None)[0]
@@ -480,4 +388,4 @@ def test_a_server_before_a_server_scores_and_goes_on_as_the_one_behind_it(zoo):
             first = session.extend([("3 * 12 = 36 pens.",)])[0]
             second = session.extend([("3 * 12 = 36 pens.", "The answer is 36.")])[0]
         assert [first.score, second.score] == pytest.approx(whole, abs=1e-5)
-    assert session_of(between).reason == "its server keeps the state"
+    assert between.open_session().reason == ""

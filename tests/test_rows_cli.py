@@ -186,7 +186,7 @@ def test_convert_train_and_annotate(tmp_path):
     assert row["meta"]["stufe"] == "3"
     (read,) = training_rows([file], columns={"problem": "frage", "steps": "schritte", "labels": "gut"})
     assert [step[0].rating for step in read.labelled.judgements] == [1, -1]
-    from stepmark.annotation.loading import load_project
+    from stepmark.annotation.project import load_project
 
     names = {"problem": "frage", "steps": "schritte", "labels": "gut"}
     (item,) = read_items(load_project(file, {"columns": names}).project)

@@ -57,7 +57,7 @@ def test_what_it_takes_from_other_pages_stands_there():
 
 
 def test_the_solutions_of_the_methods_table_are_as_long_as_it_says():
-    from stepmark.problems.arithmetic_policy import count_tokens, wrong_solutions
+    from stepmark.problems.arithmetic_world import count_tokens, wrong_solutions
 
     cases = [case.solution for case in wrong_solutions(400, seed=0, steps=(4, 16))]
     assert sum(len(one.steps) for one in cases) / 400 == pytest.approx(11.1, abs=0.01)

@@ -629,7 +629,7 @@ def test_what_a_server_says_of_its_cache_is_in_the_ledger():
 
 def test_the_arithmetic_policy_tells_its_prompts_and_takes_a_budget_of_operations():
     from stepmark.problems.arithmetic import arithmetic_problems
-    from stepmark.problems.arithmetic_policy import ArithmeticPolicy, count_tokens
+    from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens
 
     [one] = arithmetic_problems(1, seed=3, steps=(3, 3))
     problem = Problem(text=one.text, answer=str(one.answer))

@@ -14,15 +14,16 @@ from stepmark import load_prm
 from stepmark.batching import Answerer, Graded, Release, Score, Write, Written, run
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.models import scorer
+from stepmark.models.grading import Grader
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import Ledger
 from stepmark.models.replies import MemoryReplies
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.models.session import session_of
+from stepmark.models.session import CachedSession
 from stepmark.problems import answers
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy
+from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.search.base import Budget, Grading, Steps
 from stepmark.search.beam import BeamSearch, DiverseTrees, EarlyRejection
@@ -37,7 +38,7 @@ TREES = [BeamSearch(width=2, expand=2), DiverseTrees(subtrees=2, expand=2), Reba
 ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
 
 
-class BadPRM:
+class BadPRM(Grader):
     """Gives what `give` makes of the solution: a list of scores, or an exception."""
 
     score_kind, default_aggregate, default_threshold = "probability", "min", 0.5
@@ -109,7 +110,7 @@ def test_a_late_prm_costs_time_and_a_lost_one_nothing_that_was_recorded():
     undisturbed = World(tree, lambda steps: 1 / (1 + len("".join(steps)))).find(BeamSearch(width=2, expand=2))
     world = World(tree, lambda steps: 1 / (1 + len("".join(steps))))
     store, calls = MemoryReplies(), []
-    whole = scorer.scorer_of(world.prm)
+    whole = world.prm.open_session()
 
     def late(requests, ready):
         calls.append(len(requests))
@@ -434,7 +435,7 @@ def test_half_of_the_searches_begin_a_round_later():
 
     def score(requests, ready):
         with inside:
-            return scorer.scorer_of(world.prm).score(requests, ready)
+            return world.prm.open_session().score(requests, ready)
 
     class Store(MemoryReplies.__mro__[1]):  # counts rounds by what is looked up together
         def __init__(self):
@@ -492,8 +493,8 @@ SESSION = [
 @pytest.mark.parametrize("search", SESSION, ids=lambda s: s.name)
 def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_charged(tiny, search):
     prm = load_prm(tiny, dtype="float32", device="cpu")
-    keeper = scorer.scorer_of(prm)
-    assert isinstance(keeper, scorer.SessionScorer)
+    keeper = prm.open_session()
+    assert isinstance(keeper, CachedSession)
     policy = ArithmeticPolicy()
     asked = {
         **policy_answerers(policy),
@@ -504,7 +505,7 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
     store = MemoryReplies()
     results = list(search_run(arithmetic(2), search, asked, store=store))
     assert keeper.places == 0
-    assert keeper._session.pool.held == 0
+    assert keeper.pool.held == 0
     fresh = load_prm(tiny, dtype="float32", device="cpu")
     for found in results:
         for candidate in found.candidates:
@@ -551,7 +552,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
             raise BackendError("stopped")
         return keeper.score(requests, ready)
 
-    keeper = scorer.scorer_of(prm)
+    keeper = prm.open_session()
     identity = prm.identity
     asked = policy_answerers(policy) | {Score: Answerer(identity=identity, answer=stops)}
     with pytest.raises(BackendError, match="stopped"):
@@ -567,7 +568,7 @@ def test_a_search_goes_on_after_a_replay_with_prefixes_that_have_no_place(tiny):
 
 def test_a_session_of_the_callers_own(tiny):
     prm = load_prm(tiny, dtype="float32", device="cpu")
-    session = session_of(prm, memory_tokens=2000)
+    session = prm.open_session(memory_tokens=2000)
     search = BestOfN(n=2, grading=Grading(aggregate="min", kind=prm.score_kind))
     asked = policy_answerers(ArithmeticPolicy()) | scorer.answerers(prm, session=session)
     [found] = search_run(arithmetic(1), search, asked)
@@ -600,7 +601,7 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
 
 def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
     prm = BadPRM(lambda steps: [0.5] * len(steps))
-    [reply] = scorer.scorer_of(prm).score([Score(problem="p", steps=("a", "b"))], lambda index, reply: None)
+    [reply] = prm.open_session().score([Score(problem="p", steps=("a", "b"))], lambda index, reply: None)
     assert reply == Graded(score=0.5, tokens=3 + 2, root=0)
     prm = BadPRM(lambda steps: [0.5] * len(steps))
     world = World(full_tree(2, 2)[0], lambda steps: 0.5)
@@ -611,5 +612,5 @@ def test_prms_that_keep_nothing_are_charged_for_whole_prefixes():
 
 def test_unread_steps_are_refused():
     prm = BadPRM(lambda steps: [*[0.5] * (len(steps) - 1), None])
-    [reply] = scorer.scorer_of(prm).score([Score(problem="p", steps=("a",))], lambda index, reply: None)
+    [reply] = prm.open_session().score([Score(problem="p", steps=("a",))], lambda index, reply: None)
     assert isinstance(reply, TooLongError)

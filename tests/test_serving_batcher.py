@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_backends import Clock, Ruled, solution
-from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.errors import BackendError, InputError
 from stepmark.records import Problem, Refusal, StepScores
-from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, DrainingError, Growth, LateError, Prepared, Whole
-from stepmark.serving.queueing import FairQueue
-from stepmark.serving.tallies import BUCKETS, Histogram
+from stepmark.serving.backend import Growth, Prepared, Whole
+from stepmark.serving.batcher import Batcher, BusyError, DrainingError, FairQueue, LateError
 
 
 def run(coroutine):
@@ -108,15 +106,6 @@ def test_small_ones_are_finished_one_after_the_other_and_a_large_one_takes_turns
     assert owners.index("late") <= 3
 
 
-def test_one_that_returns_has_no_credit_for_the_time_away():
-    queue = FairQueue()
-    queue.put("steady", [(i, work("x")) for i in range(1000)])
-    queue.take(500, whole_cost)
-    queue.put("late", [(i, work("y")) for i in range(400)])
-    owners = [one.owner for one in queue.take(100, whole_cost)]
-    assert owners.count("late") == owners.count("steady") == 50
-
-
 def test_solutions_of_one_problem_stand_together():
     queue = FairQueue()
     queue.put("one", [(i, work("x", problem=f"p{i % 3}")) for i in range(12)])
@@ -132,31 +121,6 @@ def test_what_is_at_hand_costs_nothing_but_does_not_make_a_batch_endless():
     beside_of = []
     queue.take(50, lambda one, beside: beside_of.append(beside) or 25)
     assert [one is None for one in beside_of] == [True, False, False]
-
-
-def test_what_leaves_is_gone():
-    queue = FairQueue()
-    queue.put("one", [(0, work("abc"))])
-    queue.put("other", [(0, work("de"))])
-    assert queue.drop("one") == 3
-    assert queue.drop("one") == 0
-    assert [one.owner for one in queue.take(10, whole_cost)] == ["other"]
-    assert (queue.tokens, len(queue)) == (0, 0)
-
-
-def test_a_histogram_counts_bounds_into_their_buckets():
-    histogram = Histogram()
-    for seconds in (0.0, 0.005, 0.006, 60.0, 61.0):
-        histogram.add(seconds)
-    assert (histogram.counts[0], histogram.counts[1], histogram.counts[-2], histogram.counts[-1]) == (
-        2,
-        1,
-        1,
-        1,
-    )
-    assert histogram.cumulative[-1] == histogram.count == 5
-    assert len(histogram.counts) == len(BUCKETS) + 1
-    assert histogram.seconds == pytest.approx(121.011)
 
 
 # The batcher.
@@ -189,21 +153,6 @@ def test_answers_are_in_order_and_what_cannot_be_read_is_a_refusal():
     run(scene())
 
 
-def test_a_backend_without_rows_says_so():
-    async def scene():
-        backend = Ruled()
-        backend.pooling = False
-        batcher = Batcher(backend, token_budget=1, queue_tokens=1)
-        with pytest.raises(UsageError, match="gives no rows"):
-            await batcher.rows([[1]])
-        await batcher.stop(grace=0)
-        for wrong in ({"token_budget": 0, "queue_tokens": 1}, {"token_budget": 1, "queue_tokens": 0}):
-            with pytest.raises(UsageError, match="at least 1, found 0"):
-                Batcher(backend, **wrong)
-
-    run(scene())
-
-
 def test_what_comes_while_a_batch_is_computed_is_the_next_batch():
     async def scene():
         backend = Ruled(gated=True)
@@ -230,7 +179,7 @@ def test_one_solution_does_not_wait_for_a_thousand():
         batcher = Batcher(backend, token_budget=20, queue_tokens=100_000)
         await batcher.start()
         large = asyncio.create_task(batcher.score([solution("xx")] * 1000))
-        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        await until(lambda: len(backend.batches) == 1 and batcher._estimated == 0)
         small = asyncio.create_task(batcher.score([solution("abc")]))
         await until(lambda: len(batcher._queue) == 2)
         backend.gate.release()
@@ -250,83 +199,18 @@ def test_one_solution_does_not_wait_for_a_thousand():
     run(scene())
 
 
-def test_one_that_leaves_while_it_is_computed_gives_back_what_was_kept():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
-        await batcher.start()
-        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd")]
-        leaving = asyncio.create_task(batcher.extend(growths))
-        await until(lambda: len(backend.batches) == 1)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        backend.gate.release()
-        await until(lambda: backend.released == ["ab", "cd"])
-        assert backend.kept == 0
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
 def test_one_that_leaves_in_the_turn_of_its_answer_gives_back_too():
     async def scene():
         backend = Ruled()
         batcher = Batcher(backend, token_budget=100, queue_tokens=1000)
         leaving = asyncio.create_task(batcher.extend([Growth(problem=Problem(text="p"), text="ab")]))
         await until(lambda: len(batcher._queue) == 1)
-        deliver = batcher._deliver
-        batcher._deliver = lambda *batch: (deliver(*batch), leaving.cancel())
+        settle = batcher._settle
+        batcher._settle = lambda *result: (settle(*result), leaving.cancel())
         await batcher.start()
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await until(lambda: backend.released == ["ab"])
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
-def test_part_of_a_request_was_computed_when_it_left():
-    async def scene():
-        backend = Ruled(gated=True)
-        batcher = Batcher(backend, token_budget=2, queue_tokens=1000)
-        await batcher.start()
-        growths = [Growth(problem=Problem(text="p"), text=t) for t in ("ab", "cd", "ef")]
-        leaving = asyncio.create_task(batcher.extend(growths))
-        await until(lambda: len(backend.batches) == 1)
-        backend.gate.release()
-        await until(lambda: len(backend.batches) == 2)
-        leaving.cancel()
-        backend.gate.release()
-        await until(lambda: sorted(backend.released) == ["ab", "cd"])
-        await batcher.stop(grace=5)
-        assert backend.batches == [["ab"], ["cd"]]
-
-    run(scene())
-
-
-def test_the_deadline_passes():
-    async def scene():
-        clock = Clock()
-        backend = Ruled(gated=True, clock=clock)
-        batcher = Batcher(backend, token_budget=2, queue_tokens=1000, clock=clock)
-        await batcher.start()
-        with pytest.raises(LateError, match="had passed"):
-            await batcher.score([solution("a")], deadline=clock.now)
-        first = asyncio.create_task(batcher.score([solution("aa")]))
-        await until(lambda: len(backend.batches) == 1)
-        late = asyncio.create_task(batcher.score([solution("bb")], deadline=clock.now + 1000))
-        patient = asyncio.create_task(batcher.score([solution("cc")], deadline=clock.now + 5000))
-        await until(lambda: len(batcher._queue) == 2)
-        clock.now += 1000
-        backend.gate.release()
-        with pytest.raises(LateError, match="before everything was computed"):
-            await late
-        backend.gate.release()
-        assert scores(await first) == [(2.0,)]
-        assert scores(await patient) == [(2.0,)]
-        assert backend.batches == [["aa"], ["cc"]]
-        assert (batcher.figures.late, batcher.figures.requests) == (1, 3)
         await batcher.stop(grace=5)
 
     run(scene())
@@ -396,7 +280,7 @@ def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
         batcher = Batcher(backend, token_budget=10, queue_tokens=40)
         await batcher.start()
         large = asyncio.create_task(batcher.score([solution("x" * 5)] * 100))
-        await until(lambda: len(backend.batches) == 1 and batcher._untold == 0)
+        await until(lambda: len(backend.batches) == 1 and batcher._estimated == 0)
         assert batcher.figures.waiting_tokens == 490
         other = asyncio.create_task(batcher.score([solution("y" * 5)] * 4))
         await until(lambda: batcher.figures.waiting_tokens == 510)
@@ -415,10 +299,6 @@ def test_one_that_is_larger_than_the_queue_leaves_half_of_it_to_others():
         await batcher.stop(grace=5)
 
     run(scene())
-
-
-def test_before_anything_is_measured_one_comes_back_after_a_second():
-    assert BusyError("full", retry_after=0.0).retry_after == 1.0
 
 
 def test_a_request_that_breaks_the_model_fails_alone():

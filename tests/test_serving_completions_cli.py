@@ -22,7 +22,7 @@ from integration_worlds import PLAIN, WRONG, prm
 from stepmark.cli import main
 from stepmark.errors import UsageError
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.routes_completions import chat_extensions
+from stepmark.serving.chat import chat_extensions
 from stepmark.serving.settings import ChatModel
 
 TESTS = Path(__file__).resolve().parent
@@ -32,7 +32,7 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--search", "beam"], "--search is for the chat model, which needs --policy"),
+        (["--search", "majority"], "--search is for the chat model, which needs --policy"),
         (["--policy", "x:y", "--isolation", "process"], "only the verifier 'code' runs programs"),
         (["--n", "4"], "--n is for the chat model, which needs --policy"),
         (["--search", "beams", "--policy", "x:y"], "beams"),

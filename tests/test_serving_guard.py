@@ -12,17 +12,13 @@ import httpx
 import pytest
 
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 
 from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.models.remote.wire import ErrorAnswer
 from stepmark.serving.app import guarded
-from stepmark.serving.guard import BODIES_AT_ONCE
-from stepmark.serving.keys import Keys
-from stepmark.serving.sending import HEADERS
+from stepmark.serving.guard import BODIES_AT_ONCE, HEADERS, Keys
 from stepmark.serving.service import Service, served_name
 from stepmark.serving.settings import DEFAULTS, ServerSettings
-from stepmark.serving.wire import ErrorAnswer, ModelEntry
 
 ONE = {"problem": "p", "steps": ["1 + 1 = 2"]}
 JSON = {"content-type": "application/json"}
@@ -83,8 +79,7 @@ def test_only_those_with_a_key_are_answered():
                 assert (await client.post("/v1/score", json=ONE, headers=headers)).status_code == 200
         assert (await client.get("/metrics", headers=headers)).status_code == 200
         document = (await client.get("/openapi.json")).json()
-        assert document["security"] == [{"key": []}]
-        assert "Bearer $STEPMARK_API_KEY" in (await client.get("/docs")).text
+        assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
     talk(conversation, keys=Keys({"alice": ALICE, "bob": BOB}))
 
@@ -101,7 +96,6 @@ def test_keys_of_a_file(tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# who may ask\n\nalice {ALICE}\n  bob\t{BOB}  \n")
     keys = Keys.read(file)
-    assert len(keys) == 2
     assert keys.name_of(f"Bearer {ALICE}".encode()) == "alice"
     assert keys.name_of(f"Bearer {BOB}".encode()) == "bob"
     assert keys.name_of(b"Bearer \xff\xff") is None
@@ -129,11 +123,6 @@ def test_a_file_that_holds_no_keys(tmp_path, text, kind, words):
         Keys.read(file)
     assert words in str(caught.value)
     assert ALICE not in str(caught.value)
-
-
-def test_a_file_of_keys_that_begins_with_a_mark(tmp_path):
-    (tmp_path / "keys").write_text(f"\ufeffalice {ALICE}\n", encoding="utf-8")
-    assert Keys.read(tmp_path / "keys").name_of(f"Bearer {ALICE}".encode()) == "alice"
 
 
 def test_a_file_of_keys_that_is_not_there_or_no_text(tmp_path):
@@ -273,8 +262,8 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
             assert (await first).status_code == 200
             assert "never" not in gate.asked
             metrics = (await client.get("/metrics")).text
-            assert 'route="/v1/score",method="POST",status="499"} 1' in metrics
-            assert "stepmark_http_requests_open 1\n" in metrics  # this one
+            assert 'method="POST",route="/v1/score",status="499"} 1' in metrics
+            assert "stepmark_http_requests_open 1.0\n" in metrics  # this one
 
     asyncio.run(conversation())
 
@@ -302,48 +291,6 @@ def test_a_client_that_goes_away_while_it_sends():
             assert sent == []
             assert app._held == 0
             assert (await client.post("/v1/score", json=ONE)).status_code == 200
-
-    asyncio.run(conversation())
-
-
-def test_a_deadline_that_passes():
-    gate = Gate()
-
-    async def conversation():
-        # Long enough for all of them to be in the queue, on a busy machine too: what is late before that is not counted.
-        async with site(prm(script=gate), ServerSettings(timeout=1.5)) as (client, app):
-            session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
-            answers = await asyncio.gather(
-                client.post("/v1/score", json={**ONE, "timeout": 1.0}),
-                client.post("/v1/score", json=ONE),
-                client.post(f"/v1/sessions/{session}/steps", json={"steps": [{"text": "a"}]}),
-                client.post("/v1/rank", json={"problem": "p", "candidates": ["a"]}),
-            )
-            for answer in answers:
-                error(answer, 504, "deadline")
-            gate.open.set()
-            assert (await client.post("/v1/score", json={**ONE, "timeout": 60})).status_code == 200
-            assert app.service.live.batcher.figures.late == 4
-
-    asyncio.run(conversation())
-
-
-def test_a_full_queue_sends_away_and_says_when_to_come_again():
-    gate = Gate()
-
-    async def conversation():
-        async with site(prm(script=gate), ServerSettings(token_budget=1, queue_tokens=40)) as (client, app):
-            first = asyncio.create_task(client.post("/v1/score", json=ONE))
-            await gate.entered()
-            body = {"solutions": [{"problem": "x" * 60, "steps": ["1 + 1 = 2"]}]}  # 24 tokens, about
-            second = asyncio.create_task(client.post("/v1/score", json=body))
-            await until(lambda: app.service.live.batcher.figures.waiting_requests == 2)
-            refused = await client.post("/v1/score", json=body)
-            error(refused, 429, "busy")
-            assert int(refused.headers["retry-after"]) >= 1
-            gate.open.set()
-            assert (await first).status_code == (await second).status_code == 200
-            assert (await client.post("/v1/score", json=body)).status_code == 200
 
     asyncio.run(conversation())
 
@@ -441,85 +388,6 @@ def test_a_stop_while_it_loads_does_not_wait_for_it():
         never.set()
 
 
-def test_a_stop_finishes_what_is_in_work_and_takes_nothing_new():
-    gate = Gate()
-
-    async def conversation():
-        async with loading(lambda: prm(script=gate)) as (client, service, started, _):
-            await started
-            work = asyncio.create_task(client.post("/v1/score", json=ONE))
-            await gate.entered()
-            stopping = service.stop()
-            for answer in (await client.get("/ready"), await client.post("/v1/score", json=ONE)):
-                assert "shutting down" in error(answer, 503, "unavailable")
-                assert "retry-after" in answer.headers
-            assert answer.headers["connection"] == "close"
-            assert (await client.get("/health")).status_code == 200
-            assert not work.done()
-            gate.open.set()
-            assert (await work).status_code == 200
-            await stopping
-            assert service.stop() is stopping
-
-    asyncio.run(conversation())
-
-
-def test_what_is_not_begun_in_the_time_of_grace_is_refused():
-    gate = Gate()
-
-    async def conversation():
-        settings = ServerSettings(token_budget=1, grace=0.05)
-        async with loading(lambda: prm(script=gate), settings) as (client, service, started, _):
-            await started
-            body = {"solutions": [ONE, {**ONE, "problem": "q"}]}
-            work = asyncio.create_task(client.post("/v1/score", json=body))
-            await gate.entered()
-            stopping = service.stop()
-            answer = await work
-            error(answer, 503, "unavailable")
-            assert answer.headers["connection"] == "close"
-            gate.open.set()
-            await stopping
-            assert gate.asked == ["p"]
-
-    asyncio.run(conversation())
-
-
-def test_extensions_load_after_the_prm_list_their_models_and_are_stopped():
-    events = []
-
-    class Echo:
-        router = APIRouter()
-
-        def load(self, model):
-            events.append(f"load {model.name}")
-
-        async def start(self, live):
-            events.append(f"start {live.name}")
-            return [ModelEntry(id="echo", created=7)]
-
-        async def stop(self):
-            events.append("stop")
-
-    @Echo.router.post("/v1/echo", include_in_schema=False)
-    async def echo(request: Request):
-        return JSONResponse(await request.json())
-
-    @Echo.router.post("/v1/typed", include_in_schema=False)
-    async def typed(count: int):
-        return count
-
-    async def conversation(client):
-        assert (await client.post("/v1/echo", json={"a": 1})).json() == {"a": 1}
-        listed = (await client.get("/v1/models")).json()["data"]
-        assert [one["id"] for one in listed] == ["sums", "echo"]
-        error(await client.post("/v1/typed?count=x"), 400, "invalid_request")
-        assert listed[1] == {"id": "echo", "object": "model", "created": 7, "owned_by": "stepmark"}
-
-    talk(conversation, extensions=[Echo()])
-    assert events == ["load sums", "start sums", "stop"]
-
-
 # ---- other sites' pages, other names, headers, the log ----
 
 
@@ -594,23 +462,6 @@ def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_a
     ]
 
 
-def test_websockets_are_closed():
-    async def conversation():
-        async with site(prm()) as (_, app):
-            sent = []
-
-            async def receive():
-                return {"type": "websocket.connect"}
-
-            async def send(message):
-                sent.append(message)
-
-            await app({"type": "websocket", "path": "/"}, receive, send)
-            assert sent == [{"type": "websocket.close", "code": 1008}]
-
-    asyncio.run(conversation())
-
-
 def test_names_of_folders_and_hubs(tmp_path):
     assert served_name(str(tmp_path / "my-prm")) == "my-prm"
     assert served_name("Qwen/Qwen2.5-Math-PRM-7B") == "Qwen/Qwen2.5-Math-PRM-7B"
@@ -626,7 +477,6 @@ def test_names_of_folders_and_hubs(tmp_path):
         {"sessions": 0},
         {"session_nodes": 1},
         {"session_memory_mb": 0.5},
-        {"write_timeout": 0.0},
         {"timeout": 0.0},
         {"timeout": float("nan")},
         {"body_timeout": float("inf")},
@@ -636,30 +486,3 @@ def test_names_of_folders_and_hubs(tmp_path):
 def test_settings_that_let_nothing_through(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         ServerSettings(**wrong)
-
-
-def test_what_is_no_connection_is_taken_for_none():
-    from stepmark.serving.sending import _connection
-
-    class Cycle:
-        def __init__(self, transport):
-            self.transport = transport
-
-        async def send(self, message):
-            """As uvicorn's."""
-
-    class Whole:
-        def abort(self):
-            """All four are here."""
-
-        is_closing = get_write_buffer_size = set_write_buffer_limits = abort
-
-    whole = Whole()
-    assert _connection(Cycle(whole).send) is whole
-    assert _connection(Cycle(object()).send) is None
-    assert _connection(Cycle(None).send) is None
-
-    async def bare(message):
-        """A server of another kind."""
-
-    assert _connection(bare) is None

@@ -17,8 +17,8 @@ import uvicorn
 from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.models.pooling import PoolingPRM
+from stepmark.models.remote import wire
 from stepmark.records import Refusal, Solution
-from stepmark.serving import wire
 from stepmark.serving.app import guarded
 from stepmark.serving.service import Service
 from stepmark.serving.settings import ServerSettings
@@ -120,7 +120,7 @@ def test_sessions_score_as_whole_solutions_do_and_read_a_step_once(zoo):
             assert (facts.sessions, facts.pooling, facts.family) == (True, True, "token-classification")
             assert facts.max_tokens == 1024
             assert facts.identity.startswith("token-classification#")
-            figures = app.service.live.batcher.figures
+            figures = app.service.live.prm.ledger
             assert figures.tokens_computed == figures.tokens_distinct
 
     asyncio.run(conversation())

@@ -17,8 +17,7 @@ from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.policies import load_policy
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
-from stepmark.problems.arithmetic_solver import Solver, SolverSettings
-from stepmark.problems.arithmetic_steps import true_labels
+from stepmark.problems.arithmetic_solver import Solver, SolverSettings, true_labels
 from stepmark.problems.arithmetic_student import (
     STUDENT,
     StudentSettings,

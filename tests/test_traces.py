@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UnknownNameError, UsageError
 from stepmark.records import Step
-from stepmark.solutions.traces import read_messages
+from stepmark.solutions.inputs import read_messages
 
 
 def call(name: str, arguments: str, id: str | None = None) -> dict:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from stepmark.labels.public import label as label
     from stepmark.metrics.aggregate import aggregate as aggregate
     from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
-    from stepmark.models.grader import Grader as Grader
+    from stepmark.models.grading import Grader as Grader
     from stepmark.models.load import load_prm as load_prm
     from stepmark.models.policies import load_policy as load_policy
     from stepmark.models.policies.scripted import ScriptedPolicy as ScriptedPolicy
-    from stepmark.models.remote.async_client import AsyncClient as AsyncClient
+    from stepmark.models.remote.client import AsyncClient as AsyncClient
     from stepmark.models.remote.client import Client as Client
     from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
     from stepmark.problems.answers import load_verifier as load_verifier
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
     from stepmark.sampling.problems import sample as sample
     from stepmark.scoring.run import grade as grade
     from stepmark.search.run import SearchAPI
+    from stepmark.serving.app import BackgroundServer as BackgroundServer
     from stepmark.serving.app import serve_in_process as serve_in_process
-    from stepmark.serving.listening import BackgroundServer as BackgroundServer
     from stepmark.serving.run import serve as serve
     from stepmark.serving.settings import ChatModel as ChatModel
     from stepmark.serving.settings import ServerSettings as ServerSettings
     from stepmark.solutions.checks import Finding as Finding
     from stepmark.solutions.checks import check as check
-    from stepmark.solutions.interchange.conversion import convert as convert
-    from stepmark.solutions.interchange.conversion import read_labelled as read_labelled
+    from stepmark.solutions.interchange.formats import convert as convert
+    from stepmark.solutions.interchange.formats import read_labelled as read_labelled
     from stepmark.solutions.interchange.rows import LabelledRow as LabelledRow
     from stepmark.solutions.segmentation import split as split
     from stepmark.store.results import Results as Results
@@ -75,13 +75,13 @@ __version__ = "0.2.0"
 
 _HOME = {
     "ArithmeticWorld": "stepmark.problems.arithmetic_world",
-    "AsyncClient": "stepmark.models.remote.async_client",
-    "BackgroundServer": "stepmark.serving.listening",
+    "AsyncClient": "stepmark.models.remote.client",
+    "BackgroundServer": "stepmark.serving.app",
     "ChatModel": "stepmark.serving.settings",
     "Client": "stepmark.models.remote.client",
     "Cluster": "stepmark.batching.cluster_settings",
     "Finding": "stepmark.solutions.checks",
-    "Grader": "stepmark.models.grader",
+    "Grader": "stepmark.models.grading",
     "Judgement": "stepmark.records",
     "LabelledRow": "stepmark.solutions.interchange.rows",
     "LabelledSolution": "stepmark.records",
@@ -99,7 +99,7 @@ _HOME = {
     "Verdict": "stepmark.records",
     "aggregate": "stepmark.metrics.aggregate",
     "check": "stepmark.solutions.checks",
-    "convert": "stepmark.solutions.interchange.conversion",
+    "convert": "stepmark.solutions.interchange.formats",
     "errors": "stepmark.errors",
     "evaluate": "stepmark.evaluation.public",
     "from_dataset": "stepmark.integrations.hub_datasets",
@@ -113,7 +113,7 @@ _HOME = {
     "open_dataset": "stepmark.integrations.hub_datasets",
     "publish": "stepmark.integrations.hub",
     "read_dataset": "stepmark.integrations.hub_datasets",
-    "read_labelled": "stepmark.solutions.interchange.conversion",
+    "read_labelled": "stepmark.solutions.interchange.formats",
     "rl": "stepmark.rl",
     "sample": "stepmark.sampling.problems",
     "search": "stepmark.search",

@@ -1,6 +1,6 @@
-"""Who is who: accounts, invitations, sessions. Codes and tokens are shown once and kept as SHA-256 only.
+"""Accounts, invitations and sessions; codes and tokens are shown once and stored as SHA-256 only.
 
-Roles stand one above the other: an adjudicator may label too, an admin may do all.
+Each role includes the ones before it: annotator, adjudicator, admin. `Refused` is the error of every request that is not allowed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,45 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import IntegrityError
+from starlette.exceptions import HTTPException
 
 from stepmark.annotation import tables
 from stepmark.annotation.database import check_text
-from stepmark.annotation.refusals import Refused
 from stepmark.errors import InputError
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+
+class Refused(HTTPException):  # FastAPI lets these pass where it reads bodies
+    """A request that is refused: its status and what the answer says.
+
+    Args:
+        status: 400 malformed, 401 no session, 403 not allowed, 404 not there, 409 another version, 413 too large, 429 too often,
+            503 not stored.
+        error: what was expected, what was found, what to do.
+        field: the field that it is about.
+        headers: more headers of the answer.
+        more: what else the answer's body holds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        field: str | None = None,
+        headers: dict[str, str] | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(status, error, headers)
+        self.body: dict[str, Any] = {
+            "error": error,
+            **({} if field is None else {"field": field}),
+            **(more or {}),
+        }
+
 
 Role = Literal["annotator", "adjudicator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -134,8 +164,6 @@ def invite(connection: Connection, role: Role, *, uses: int, hours: float, by: s
 
 def count_admins(connection: Connection) -> int:
     """How many accounts may invite others."""
-    from sqlalchemy import func, select
-
     table = tables.accounts
     where = (table.c.role == "admin") & ~table.c.disabled
     return int(connection.execute(select(func.count()).select_from(table).where(where)).scalar_one())
@@ -191,9 +219,6 @@ class Accounts:
         Raises:
             Refused: no such invitation, it is used up or over (403); the name is taken (400).
         """
-        from sqlalchemy import func, select
-        from sqlalchemy.exc import IntegrityError
-
         now, table = self._clock(), tables.invitations
         good = (table.c.code_hash == hashed(code)) & (table.c.expires > now) & (table.c.uses_left > 0)
         role = connection.execute(select(table.c.role).where(good)).scalar()

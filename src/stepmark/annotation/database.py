@@ -2,24 +2,32 @@
 
 SQLite runs in WAL mode with `synchronous=FULL`: a commit that has returned is on disk. One server process may write (`lock`); exports, backups
 and invitations from other processes read or add single rows beside it.
+
+Backups are one SQLite file, whichever database the project is on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from stepmark.annotation import tables
 from stepmark.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
     from stepmark.annotation.project import Project
+
 
 Dialect = Literal["sqlite", "postgresql"]
 
@@ -64,8 +72,6 @@ class Database:
 
     def abandon(self) -> None:
         """Remove the file if this object made it and no item is stored: a refused start leaves nothing."""
-        from sqlalchemy import select
-
         if self.path is None or not self._new:
             return
         with self.reading() as connection:
@@ -110,8 +116,6 @@ class Database:
             with _locked(Path(f"{self.path}.lock"), taken):
                 yield
             return
-        from sqlalchemy import text
-
         with self.engine.connect() as connection:
             held = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}).scalar()
             connection.commit()
@@ -126,8 +130,6 @@ class Database:
     @property
     def shown(self) -> str:
         """The database's name for messages, without a password."""
-        from sqlalchemy import make_url
-
         return (
             str(self.path)
             if self.path is not None
@@ -135,9 +137,6 @@ class Database:
         )
 
     def _prepare(self, create: bool) -> None:
-        from sqlalchemy import inspect, select
-        from sqlalchemy.exc import DBAPIError
-
         try:
             there = "meta" in inspect(self.engine).get_table_names()
             if not there and not create:
@@ -214,8 +213,6 @@ def immediate(connection: Connection) -> Connection:
 
 
 def _engine(url: str, dialect: Dialect) -> Engine:
-    from sqlalchemy import create_engine, event
-
     if dialect == "postgresql":
         try:
             return create_engine(url, pool_pre_ping=True)
@@ -260,8 +257,6 @@ def check_settings(database: Database, project: Project) -> None:
     Raises:
         UsageError: labels were made in another mode: they would mean something else now.
     """
-    from sqlalchemy import select
-
     now = {"mode": project.mode, "allow_neutral": project.allow_neutral}
     with database.writing() as connection:
         stored = connection.execute(
@@ -290,3 +285,352 @@ def check_text(text: str, *, what: str, where: str | None = None) -> str:
             f"{what}: expected text, found a NUL character or half a surrogate pair", where=where
         )
     return text
+
+
+Result = TypeVar("Result")
+
+ChangeRow = tuple[str, str, int, int, str, float | None, float]
+"""id, item, account, version, data, seconds, at."""
+AssignmentRow = tuple[str, int, float, float, str]
+"""item, account, shown_at, leased_until, state."""
+
+_CHANGES = "id, item, account, version, data, seconds, at"
+_ASSIGNMENTS = "item, account, shown_at, leased_until, state"
+_UPSERT = (
+    " ON CONFLICT (item, account) DO UPDATE SET shown_at = excluded.shown_at, "
+    "leased_until = excluded.leased_until, state = excluded.state"
+)
+
+
+def _fields(dialect: str, kinds: Sequence[str]) -> str:
+    if dialect == "sqlite":
+        return (
+            ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(kinds)))
+            + " FROM json_each(?) WHERE true"
+        )
+    return (
+        ", ".join(f"(r ->> {i})::{kind}" for i, kind in enumerate(kinds))
+        + " FROM json_array_elements(%s::json) AS r WHERE true"
+    )
+
+
+def _statements(dialect: str) -> tuple[str, str]:
+    changes = _fields(dialect, ("text", "text", "bigint", "int", "text", "float8", "float8"))
+    assignments = _fields(dialect, ("text", "bigint", "float8", "float8", "text"))
+    return (
+        f"INSERT INTO changes ({_CHANGES}) SELECT {changes}",
+        f"INSERT INTO assignments ({_ASSIGNMENTS}) SELECT {assignments}{_UPSERT}",
+    )
+
+
+@dataclass(slots=True)
+class _Batch:
+    changes: list[tuple[ChangeRow, AssignmentRow | None, asyncio.Future[None]]] = field(default_factory=list)
+    leases: list[tuple[AssignmentRow, asyncio.Future[None]]] = field(default_factory=list)
+    calls: list[tuple[Callable[[Connection], Any], asyncio.Future[Any]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    changes: list[Exception | None]
+    leases: list[Exception | None]
+    calls: list[tuple[Any, Exception | None]]
+
+
+class Writer:
+    """The one who writes, from one event loop.
+
+    Args:
+        database: where to.
+        refused: called in the loop with the row of each change that could not be stored, before its future fails and before any later batch
+            is begun: what was built on it in memory must go.
+    """
+
+    def __init__(self, database: Database, *, refused: Callable[[ChangeRow], None]) -> None:
+        self._database = database
+        self._refused = refused
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stepmark-writer")
+        self._connection: Connection | None = None
+        self._insert, self._upsert = _statements(database.dialect)
+        self._loop = asyncio.get_running_loop()
+        self._next = _Batch()
+        self._busy = False
+        self._scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def change(self, row: ChangeRow, assignment: AssignmentRow | None = None) -> asyncio.Future[None]:
+        """Add a change to the log, and set the assignment's state in the same transaction. The future is done when both are on disk.
+
+        The future fails with `sqlalchemy.exc.IntegrityError` when the id or the version is there already, with another
+        `sqlalchemy.exc.SQLAlchemyError` when the database could not write.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._next.changes.append((row, assignment, future))
+        self._wake()
+        return future
+
+    def assignment(self, row: AssignmentRow) -> asyncio.Future[None]:
+        """Set an assignment's state."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._next.leases.append((row, future))
+        self._wake()
+        return future
+
+    def call(self, function: Callable[[Connection], Result]) -> asyncio.Future[Result]:
+        """Run a function on the connection, in a transaction of its own inside the batch; its result, or its exception, is the future's."""
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._next.calls.append((function, future))
+        self._wake()
+        return future
+
+    async def close(self) -> None:
+        """Write what waits, then let the connection go."""
+        await self._idle.wait()
+        await self._loop.run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    def _wake(self) -> None:
+        if not self._busy and not self._scheduled:
+            self._scheduled = True
+            self._idle.clear()
+            self._loop.call_soon(self._start)  # after the other requests of this turn of the loop
+
+    def _start(self) -> None:
+        self._scheduled = False
+        batch, self._next = self._next, _Batch()
+        self._busy = True
+        self._thread.submit(self._run, batch)
+
+    def _run(self, batch: _Batch) -> None:
+        try:
+            outcome = self._write(batch)
+        except Exception as error:
+            outcome = _all(batch, error)
+        except BaseException as error:  # nobody may wait for ever
+            outcome = _all(batch, RuntimeError(f"the writer was stopped: {error!r}"))
+        self._loop.call_soon_threadsafe(self._finish, batch, outcome)
+
+    def _write(self, batch: _Batch) -> _Outcome:
+        connection = self._connect()
+        try:
+            try:
+                with connection.begin():
+                    outcome = self._rows(connection, batch)
+            except IntegrityError:
+                with connection.begin():
+                    outcome = self._one_by_one(connection, batch)
+        except SQLAlchemyError:
+            self._disconnect()  # a server that was restarted is found again by the next batch
+            raise
+        return outcome
+
+    def _rows(self, connection: Connection, batch: _Batch) -> _Outcome:
+        assignments = {row[:2]: row for row, _ in batch.leases}
+        if batch.changes:
+            rows = [row for row, _, _ in batch.changes]
+            connection.exec_driver_sql(self._insert, (json.dumps(rows),))
+            assignments |= {row[:2]: row for _, row, _ in batch.changes if row is not None}
+        if assignments:
+            connection.exec_driver_sql(self._upsert, (json.dumps(list(assignments.values())),))
+        return _Outcome(
+            changes=[None] * len(batch.changes),
+            leases=[None] * len(batch.leases),
+            calls=self._calls(connection, batch),
+        )
+
+    def _one_by_one(self, connection: Connection, batch: _Batch) -> _Outcome:
+        outcome = _Outcome(changes=[], leases=[None] * len(batch.leases), calls=[])
+        if batch.leases:
+            last = {row[:2]: row for row, _ in batch.leases}
+            connection.exec_driver_sql(self._upsert, (json.dumps(list(last.values())),))
+        broken: dict[tuple[str, int], Exception] = {}
+        for row, assignment, _ in batch.changes:
+            error = broken.get(row[1:3])
+            if error is None:
+                try:
+                    with connection.begin_nested():
+                        connection.exec_driver_sql(self._insert, (json.dumps([row]),))
+                        if assignment is not None:
+                            connection.exec_driver_sql(self._upsert, (json.dumps([assignment]),))
+                except IntegrityError as found:
+                    error = broken[row[1:3]] = found
+            outcome.changes.append(error)
+        outcome.calls = self._calls(connection, batch)
+        return outcome
+
+    def _calls(self, connection: Connection, batch: _Batch) -> list[tuple[Any, Exception | None]]:
+        results: list[tuple[Any, Exception | None]] = []
+        for function, _ in batch.calls:
+            try:
+                with connection.begin_nested():
+                    results.append((function(connection), None))
+            except Exception as error:  # the caller's, who awaits it
+                results.append((None, error))
+        return results
+
+    def _finish(self, batch: _Batch, outcome: _Outcome) -> None:
+        failed: dict[tuple[str, int], Exception] = {}
+        for (row, _, _), error in zip(batch.changes, outcome.changes, strict=True):
+            if error is not None:
+                failed[row[1:3]] = error
+                self._refused(row)
+        if failed:
+            # Later changes of the same log stand on one that is not there.
+            kept = []
+            for entry in self._next.changes:
+                if (error := failed.get(entry[0][1:3])) is None:
+                    kept.append(entry)
+                else:
+                    _settle(entry[2], None, error)
+            self._next.changes = kept
+        for (_, _, future), error in zip(batch.changes, outcome.changes, strict=True):
+            _settle(future, None, error)
+        for (_, future), error in zip(batch.leases, outcome.leases, strict=True):
+            _settle(future, None, error)
+        for (_, future), (result, error) in zip(batch.calls, outcome.calls, strict=True):
+            _settle(future, result, error)
+        self._busy = False
+        if self._next.changes or self._next.leases or self._next.calls:
+            self._wake()
+        else:
+            self._idle.set()
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = immediate(self._database.engine.connect())
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.invalidate()
+            connection.close()
+
+
+def _all(batch: _Batch, error: Exception) -> _Outcome:
+    return _Outcome(
+        changes=[error] * len(batch.changes),
+        leases=[error] * len(batch.leases),
+        calls=[(None, error)] * len(batch.calls),
+    )
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():  # its request was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+_MANY = 1000
+
+
+def backup(database: Database, to: Path, *, force: bool = False) -> None:
+    """Copy everything as it is at this moment; the project may go on meanwhile. The file is finished or absent.
+
+    Args:
+        database: what is copied.
+        to: an SQLite file.
+        force: overwrite it.
+
+    Raises:
+        UsageError: there is a file already.
+    """
+    if to.exists() and not force:
+        raise UsageError(f"{to}: there is a file already; give another name, or overwrite it with `force`")
+    part = to.with_name(f".{to.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        if database.path is not None:
+            with closing(sqlite3.connect(database.path)) as source, closing(sqlite3.connect(part)) as target:
+                source.backup(target)
+                # One file, so that nobody forgets the others.
+                target.execute("PRAGMA journal_mode=DELETE")
+        else:
+            with (
+                Database(f"sqlite:///{part.absolute()}") as copy,
+                database.reading() as source_rows,
+                copy.writing() as target_rows,
+            ):
+                _copy(source_rows, target_rows)
+            with closing(sqlite3.connect(part)) as target:
+                target.execute("PRAGMA journal_mode=DELETE")
+        _check(part)
+        _sync(part)
+        part.replace(to)
+        _sync(to.parent)
+    finally:
+        for end in ("", "-wal", "-shm"):
+            part.with_name(part.name + end).unlink(missing_ok=True)
+
+
+def restore(source: Path, url: str, *, force: bool = False) -> None:
+    """Put a backup in the place of a database. No server may run on it.
+
+    Args:
+        source: what `backup` wrote.
+        url: the database, as `Database` takes it.
+        force: overwrite what is there.
+
+    Raises:
+        InputError: the file is no backup, or damaged.
+        UsageError: the database holds something and `force` is false, or is being served.
+    """
+    _check(source)
+    with (
+        Database(f"sqlite:///{source.absolute()}", create=False) as old,
+        Database(url) as new,
+        new.lock(),
+        old.reading() as source_rows,
+        new.writing() as target_rows,
+    ):
+        if not force and any(
+            target_rows.execute(table.select().limit(1)).first()
+            for table in (tables.accounts, tables.items, tables.changes)
+        ):
+            raise UsageError(
+                f"{new.shown}: holds a project already; `force` puts the backup in its place, and what is there is lost"
+            )
+        _copy(source_rows, target_rows)
+
+
+def _copy(source: Connection, target: Connection) -> None:
+    for table in tables.metadata.sorted_tables:
+        target.execute(table.delete())
+        rows = source.execute(table.select().execution_options(yield_per=_MANY))
+        for part in rows.mappings().partitions(_MANY):
+            target.execute(table.insert(), [dict(row) for row in part])
+        if target.dialect.name == "postgresql" and table.c.get("id") is not None and table.name in _NUMBERED:
+            # Rows came with their numbers, of which the sequence knows nothing.
+            target.execute(
+                text(
+                    f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), "  # noqa: S608 - our own names
+                    f"COALESCE((SELECT MAX(id) FROM {table.name}), 0) + 1, false)"
+                )
+            )
+
+
+_NUMBERED = ("accounts", "decisions", "audit")
+
+
+def _check(file: Path) -> None:
+    if not file.is_file():
+        raise InputError("expected a backup, found no file", where=str(file))
+    try:
+        with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True)) as connection:
+            verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"expected a backup, found {error}", where=str(file)) from None
+    if verdict != "ok":
+        raise InputError(f"the backup is damaged: {verdict}", where=str(file))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

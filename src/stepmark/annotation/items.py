@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from stepmark.annotation.marks import Marks
+from stepmark.annotation.marks import Marks, marks_data, read_marks
 from stepmark.annotation.project import Help, Project
-from stepmark.annotation.wire import marks_data, read_marks
 from stepmark.errors import InputError
 from stepmark.records import Solution, read_record, to_data
 

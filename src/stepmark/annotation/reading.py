@@ -28,19 +28,17 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
 
+from stepmark.annotation.accounts import Refused
 from stepmark.annotation.items import Item, Suggestion, Turn
-from stepmark.annotation.loading import TRACES
-from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings
-from stepmark.annotation.project import Project
-from stepmark.annotation.refusals import Refused
+from stepmark.annotation.marks import Marks, marks_of_first_error, marks_of_ratings, read_marks
+from stepmark.annotation.project import TRACES, Project
 from stepmark.annotation.security import too_large
-from stepmark.annotation.wire import read_marks
 from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading, detect
 from stepmark.solutions.interchange.formats import format_named
-from stepmark.solutions.interchange.potato_items import STEPS_KEYS, Keys, Shown, shown
+from stepmark.solutions.interchange.potato import STEPS_KEYS, Keys, Shown, shown
 from stepmark.solutions.interchange.rows import origin, outcome_told
 from stepmark.store import Row, read_rows
 

@@ -1,4 +1,4 @@
-"""What the server answers when it does not do what was asked."""
+"""Routes for annotators: joining, logging in, the next item and its changes; the roles that routes need; the pages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from stepmark.annotation.accounts import SESSION_DAYS, Entered, checked_name
+from stepmark.annotation.accounts import SESSION_DAYS, Entered, Refused, checked_name
 from stepmark.annotation.assigning import Assignment
-from stepmark.annotation.labelling import Taken, conflict, entries_data
-from stepmark.annotation.refusals import Refused
+from stepmark.annotation.live import Taken, conflict, entries_data
 from stepmark.annotation.security import COOKIE
 
 if TYPE_CHECKING:

@@ -15,28 +15,25 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
+from sqlalchemy import Connection
 
 from stepmark.annotation import accounts as who
 from stepmark.annotation import tables
-from stepmark.annotation.accounts import audit, invite
-from stepmark.annotation.backup import backup
+from stepmark.annotation.accounts import Refused, audit, invite
+from stepmark.annotation.database import backup
 from stepmark.annotation.disputes import SideBySide, disputes, side_by_side
 from stepmark.annotation.exporting import Exporting, export
 from stepmark.annotation.items import Item, view
-from stepmark.annotation.marks import Change, Decision, Marks
+from stepmark.annotation.marks import Change, Decision, Marks, marks_data, read_marks
 from stepmark.annotation.project import check_change
 from stepmark.annotation.quality import annotator_quality, project_progress, step_agreement
 from stepmark.annotation.reading import read_upload
-from stepmark.annotation.refusals import Refused
 from stepmark.annotation.routes import account_of, documented, live_of, need, read_body
 from stepmark.annotation.stored import answers_of, decisions_of, items_of, store_decision, titles_of
-from stepmark.annotation.wire import marks_data, read_marks
 from stepmark.errors import InputError, StepmarkError
 from stepmark.store.writing import encode_row
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from stepmark.annotation.project import Project
 
 disputes_router = APIRouter(tags=["disputes"], dependencies=[need("adjudicator")])

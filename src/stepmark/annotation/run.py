@@ -84,7 +84,7 @@ def annotate(
         MissingExtraError: the packages of `stepmark[annotate]` are not installed.
     """
     _check_packages()
-    from stepmark.annotation.loading import load_project
+    from stepmark.annotation.project import load_project
 
     where = database or str(Path(file).with_suffix(".annotations.sqlite"))
     site = _site(host, port, url)
@@ -104,8 +104,7 @@ def annotate(
     from stepmark.annotation.database import Database
     from stepmark.annotation.live import Live
     from stepmark.annotation.security import is_loopback
-    from stepmark.annotation.server import build_app, guarded
-    from stepmark.annotation.starting import first_code, note_link, prepare
+    from stepmark.annotation.server import build_app, first_code, guarded, note_link, prepare
 
     with Database(where) as opened, opened.lock(), ExitStack() as stack:
         try:
@@ -174,7 +173,7 @@ def invite(
         UsageError: no database of annotations.
     """
     from stepmark.annotation import accounts
-    from stepmark.annotation.starting import noted_link
+    from stepmark.annotation.server import noted_link
 
     given = None if url is None else _site(LOOPBACK, DEFAULT_PORT, url).link
     with _existing(database) as opened, opened.writing() as connection:
@@ -221,7 +220,7 @@ def export_labels(
         UsageError: no database of annotations, a setting that cannot work, or a file that is there already.
     """
     from stepmark.annotation.accounts import audit
-    from stepmark.annotation.starting import noted_project
+    from stepmark.annotation.server import noted_project
     from stepmark.annotation.stored import answers_of, decisions_of, items_of
 
     settings = Exporting(
@@ -283,7 +282,7 @@ def backup_labels(database: str | Path, *, out: str | Path, force: bool = False)
         UsageError: no database of annotations, or a file that is there already.
     """
     from stepmark.annotation.accounts import audit
-    from stepmark.annotation.backup import backup
+    from stepmark.annotation.database import backup
 
     check_writable(out)
     with _existing(database) as opened:
@@ -311,7 +310,7 @@ def restore_labels(backup: str | Path, *, database: str, force: bool = False) ->
     """
     _check_packages()
     from stepmark.annotation.accounts import audit
-    from stepmark.annotation.backup import restore
+    from stepmark.annotation.database import restore
 
     restore(Path(backup), database, force=force)
     with _existing(database) as opened:

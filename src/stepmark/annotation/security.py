@@ -1,7 +1,7 @@
 """What stands before every route: host, size, session, forged requests, rates, and the headers of every answer.
 
 A plain ASGI middleware: it costs microseconds, and nothing behind it needs to remember any of this. Only what is listed in `PUBLIC` is served
-without a session; which role a route needs is said beside the route (`access.need`).
+without a session; which role a route needs is said beside the route (`routes.need`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stepmark.annotation.refusals import Refused
+from stepmark.annotation.accounts import Refused
 
 if TYPE_CHECKING:
     from stepmark.annotation.accounts import Account, Accounts, Session

@@ -7,40 +7,31 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, func, select
+
 from stepmark.annotation import tables
 from stepmark.annotation.assigning import ItemFacts
 from stepmark.annotation.database import check_text
 from stepmark.annotation.items import Item
-from stepmark.annotation.marks import Answer, Decision, Folding, Marks
-from stepmark.annotation.wire import read_change
+from stepmark.annotation.marks import Answer, Decision, Folding, Marks, read_change
 from stepmark.errors import InputError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-    from sqlalchemy import Connection
-
     from stepmark.annotation.project import Project
 
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    if type_ not in _ADAPTERS:
-        _ADAPTERS[type_] = TypeAdapter(type_)
-    return _ADAPTERS[type_]
+_ITEM = TypeAdapter(Item)
+_DECISION = TypeAdapter(Decision)
 
 
 def write_item(item: Item) -> str:
     """An item as it is stored."""
-    return _adapter(Item).dump_json(item).decode()
+    return _ITEM.dump_json(item).decode()
 
 
 def read_item(data: str) -> Item:
     """What `write_item` wrote."""
-    item: Item = _adapter(Item).validate_json(data)
-    return item
+    return _ITEM.validate_json(data)
 
 
 def store_items(connection: Connection, items: Sequence[Item]) -> int:
@@ -52,8 +43,6 @@ def store_items(connection: Connection, items: Sequence[Item]) -> int:
     Raises:
         InputError: an id stands for another solution now, and there are labels of the old one; or a text that no database holds.
     """
-    from sqlalchemy import func, select
-
     t = tables.items
     known = {row.id: row.data for row in connection.execute(select(t.c.id, t.c.data))}
     position = connection.execute(select(func.coalesce(func.max(t.c.position), -1))).scalar_one() + 1
@@ -132,8 +121,6 @@ def answers_of(
         only: of these items; None for all.
         account: of this account; None for all.
     """
-    from sqlalchemy import select
-
     if only is not None and not only:
         return []
     c, a, i = tables.changes, tables.accounts, tables.items
@@ -172,9 +159,7 @@ def _answer(key: tuple[str, str], log: list[Any], project: Project) -> Answer:
 def store_decision(connection: Connection, decision: Decision, *, account: int, at: float) -> None:
     """Add what an adjudicator decided; an earlier decision of the item stays in the table."""
     row = {"item": decision.item, "account": account, "at": at}
-    connection.execute(
-        tables.decisions.insert(), {**row, "data": _adapter(Decision).dump_json(decision).decode()}
-    )
+    connection.execute(tables.decisions.insert(), {**row, "data": _DECISION.dump_json(decision).decode()})
 
 
 def decisions_of(connection: Connection, *, item: str | None = None) -> list[Decision]:
@@ -183,12 +168,10 @@ def decisions_of(connection: Connection, *, item: str | None = None) -> list[Dec
     found: dict[str, Decision] = {}
     query = t.select().order_by(t.c.id)
     for row in connection.execute(query if item is None else query.where(t.c.item == item)):
-        found[row.item] = _adapter(Decision).validate_json(row.data)
+        found[row.item] = _DECISION.validate_json(row.data)
     return list(found.values())
 
 
 def _labelled(connection: Connection, item: str) -> bool:
-    from sqlalchemy import select
-
     c = tables.changes
     return connection.execute(select(c.c.version).where(c.c.item == item).limit(1)).first() is not None

@@ -230,7 +230,7 @@ def check_hub() -> Check:
 
 def check_grading() -> Check:
     """Whether the default PRM loads and grades, and how long that takes."""
-    from stepmark.serving.wire.requests import PROBLEM, STEPS
+    from stepmark.models.remote.wire import PROBLEM, STEPS
 
     start = time.perf_counter()
     try:

@@ -15,9 +15,9 @@ from stepmark.errors import UsageError
 from stepmark.evaluation.evaluation import Evaluation
 from stepmark.evaluation.methods import EVALUATIONS, load_evaluation
 from stepmark.evaluation.run import evaluate
+from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.models.published import full_name
 
 app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
 

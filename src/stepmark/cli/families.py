@@ -18,9 +18,8 @@ def families_command() -> int:
 
     from rich.console import Console
 
-    from stepmark.models.families import FAMILIES
+    from stepmark.models.families import FAMILIES, table
     from stepmark.models.generative import GENERATIVE, GenerativeFamily
-    from stepmark.models.published import table
     from stepmark.models.spec import ScoringSpec
     from stepmark.show.tables import terminal
 

@@ -8,8 +8,8 @@ from itertools import count
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.cli.twin import Call, Model, command, report
 from stepmark.errors import UsageError
+from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
-from stepmark.models.published import full_name
 from stepmark.records import ScoredSolution
 from stepmark.scoring.run import grade
 from stepmark.store import is_stream

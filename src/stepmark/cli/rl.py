@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepmark.cli.twin import Call, Model, command, report
+from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
-from stepmark.models.published import full_name
 from stepmark.rl.hacking import Watch
 from stepmark.rl.run import rl
 from stepmark.rl.settings import Implicit, Refitting, Training

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepmark.cli.twin import Call, Model, command
+from stepmark.models.families import full_name
 from stepmark.models.load import check_arguments, load_prm
 from stepmark.models.policies import check_policy, load_policy
-from stepmark.models.published import full_name
 from stepmark.serving.run import serve
 from stepmark.serving.settings import ChatModel, ServerSettings
 

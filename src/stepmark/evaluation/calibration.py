@@ -153,9 +153,8 @@ class Calibration(Evaluation):
         Raises:
             UsageError: nothing is fitted; the folder is not the PRM that grades; its scores take no map.
         """
-        from stepmark.models.calibration import check_readout
         from stepmark.models.detect import spec_of
-        from stepmark.models.spec import SPEC_FILE
+        from stepmark.models.spec import SPEC_FILE, check_readout
 
         assert self.store is not None
         store, prm = Path(self.store), run.prm
@@ -183,7 +182,7 @@ class Calibration(Evaluation):
         return spec
 
     def _store(self, run: Run, maps: Maps, split: Split, result: Result) -> None:
-        from stepmark.models.calibration import store_calibration
+        from stepmark.models.spec import store_calibration
 
         assert self.store is not None
         if maps.scale <= 0:

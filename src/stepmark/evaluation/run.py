@@ -16,9 +16,8 @@ from stepmark.evaluation.evaluation import Evaluation, Run, settings_of
 from stepmark.evaluation.methods import load_evaluation
 from stepmark.evaluation.result import Result
 from stepmark.evaluation.sources import files_of
-from stepmark.models.lazy import Lazy
-from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import MEANT, UNSAID, idle_settings, read_by, refuse_idle
+from stepmark.models.lazy import MEANT, UNSAID, Lazy, refuse_idle
+from stepmark.models.load import PRMLike, idle_settings, lazy_prm, read_by
 from stepmark.models.places import has_neutral_class
 from stepmark.models.policies import PolicyLike, in_process, lazy_policy
 from stepmark.models.prm import PRM

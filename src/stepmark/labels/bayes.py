@@ -20,24 +20,281 @@ OmegaPRM (arXiv 2406.06592). Deviations, and why:
 * OmegaPRM calls a prefix right if any of k rollouts succeeds, and halves; one lucky recovery decides. Here it is evidence
   like any other.
 * They always end with an answer. We abstain when the budget ends first; the evidence stays.
+
+What rollouts say about the place of the first error: the mathematics of `labels.bayes`, without requests.
+
+A solution of M steps has its first wrong step at place e in 0..M-1; e = M stands for no wrong step. A prefix of t steps is
+*sound* when t <= e, else *broken*. Rollouts from it succeed at a rate that depends on which of the two it is:
+
+* sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings: 0 for
+  none, 1 for a policy that errs at each step alike, whose chance rises as steps are behind it.
+* broken: b * d ** (t - e - 1). b is the rate at which the policy recovers right after the error, and d what is left of it
+  after each further step: 1 for all.
+
+g, r, b and d are unknown and are not estimated but averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such
+a curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
+prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials).
+That is the whole likelihood, and it keeps ten failures at one prefix from counting as ten independent witnesses.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
-from typing import Annotated, Literal, final
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Annotated, Literal, TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from stepmark.batching import Method, together
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
-from stepmark.labels.posterior import LARGEST_BATCH, Floats, Posterior, RatePrior, choose_batch, information
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import LabelledSolution, Solution, Verdict
 from stepmark.settings import settings
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_FINE = 200
+# At r = 1 a whole sound solution would be right for certain, and one failure would then exclude it.
+_SUREST = 0.999
+LARGEST_BATCH = 8
+"""A batch of n is chosen over its 2**n outcomes."""
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
+@settings
+class RatePrior:
+    """What is believed of the success rates before any rollout."""
+
+    sound: tuple[_Positive, _Positive] = (1.0, 1.0)
+    """Beta(a, b) of g, the rate of the bare problem."""
+    broken: tuple[_Positive, _Positive] = (1.0, 9.0)
+    """Beta(a, b) of b, the rate right after an error; only rates below g count."""
+    rises: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)] = (0.0, 0.5, 1.0)
+    """Values of r, equally likely."""
+    decays: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (1.0, 0.6)
+    """Values of d, equally likely."""
+    spread: _Positive = 10.0
+    """Pseudo-rollouts that hold a prefix's own rate to the curve; `inf` for exactly on it."""
+    nodes: Annotated[int, Field(ge=2)] = 20
+    """Grid points for g and for b each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RateGrid:
+    """A prior on its grid, for solutions of M steps."""
+
+    sound: Floats
+    """(M + 1, K): rate of a sound prefix of t steps at each of the K pairs (g, r)."""
+    broken: Floats
+    """(M, J): rate of a broken prefix that goes on for 0..M-1 steps after the error, at each of the J pairs (b, d)."""
+    weight: Floats
+    """(K, J): prior probability of each pair, 0 where b is not below g; sums to 1."""
+
+
+def rate_nodes(nodes: int) -> tuple[Floats, Floats]:
+    """Grid points in (0, 1) and the edges of their cells, equally far apart in arcsin(sqrt(p)).
+
+    In that scale a rollout tells equally much everywhere (Jeffreys), so rates near 0, where recovery lives, are fine enough.
+
+    Returns:
+        (nodes,) points and (nodes + 1,) edges.
+    """
+    angle = np.linspace(0.0, np.pi / 2, nodes + 1)
+    return np.sin((angle[1:] + angle[:-1]) / 2) ** 2, np.sin(angle) ** 2
+
+
+def beta_masses(a: float, b: float, nodes: int) -> Floats:
+    """The share of Beta(a, b) in each cell of `rate_nodes(nodes)`; (nodes,), sums to 1."""
+    # In the angle x, p = sin(x)^2, the density is sin^(2a-1) cos^(2b-1): finite enough for midpoints down to a = .5.
+    x = (np.arange(nodes * _FINE) + 0.5) * (np.pi / 2 / (nodes * _FINE))
+    log = (2 * a - 1) * np.log(np.sin(x)) + (2 * b - 1) * np.log(np.cos(x))
+    mass: Floats = np.exp(log - log.max()).reshape(nodes, _FINE).sum(axis=1)
+    shares: Floats = mass / mass.sum()
+    return shares
+
+
+@lru_cache(maxsize=256)
+def rate_grid(prior: RatePrior, steps: int) -> RateGrid:
+    """The prior on its grid; made once for each length and shared."""
+    rate, _ = rate_nodes(prior.nodes)
+    power = 1 - np.outer(np.arange(steps + 1) / steps, prior.rises)
+    sound = np.minimum(rate[None, :, None] ** power[:, None, :], _SUREST)
+    weight = np.outer(beta_masses(*prior.sound, prior.nodes), beta_masses(*prior.broken, prior.nodes))
+    weight = np.where(rate[None, :] < rate[:, None], weight, 0.0)
+    pairs = len(prior.rises) * len(prior.decays)
+    weight = np.repeat(weight / weight.sum() / pairs, len(prior.rises), axis=0)
+    left = np.power.outer(np.array(prior.decays), np.arange(steps)).T
+    broken = rate[None, :, None] * left[:, None, :]
+    return RateGrid(
+        sound=sound.reshape(steps + 1, -1),
+        broken=broken.reshape(steps, -1),
+        weight=np.repeat(weight, len(prior.decays), axis=1),
+    )
+
+
+@final
+class Posterior:
+    """The joint posterior over place and rates, brought up to date by counts.
+
+    Args:
+        steps: M, at least 1.
+        prior: of the rates.
+        places: prior probability of each place, (M + 1,); the last is that of no error. None: no error is excluded,
+            all places are alike.
+
+    Raises:
+        UsageError: no steps, or `places` is no distribution over M + 1 places.
+    """
+
+    def __init__(self, steps: int, prior: RatePrior, places: Floats | None = None) -> None:
+        if steps < 1:
+            raise UsageError(f"a posterior needs at least 1 step, found {steps}")
+        if places is None:
+            places = np.append(np.full(steps, 1 / steps), 0.0)
+        if places.shape != (steps + 1,) or (places < 0).any() or not np.isclose(places.sum(), 1):
+            raise UsageError(f"places must be {steps + 1} probabilities that sum to 1, found {places}")
+        self.steps = steps
+        self.successes = np.zeros(steps + 1)
+        self.trials = np.zeros(steps + 1)
+        self._grid = rate_grid(prior, steps)
+        self._spread = prior.spread
+        with np.errstate(divide="ignore"):
+            self._places = np.log(places)
+        # Log-likelihood of all counts at sound prefixes, and of those at broken ones, were each place the place.
+        self._sound = np.zeros((steps + 1, self._grid.sound.shape[1]))
+        self._broken = np.zeros((steps + 1, self._grid.broken.shape[1]))
+
+    def update(self, prefix: int, successes: int, failures: int) -> None:
+        """Take in rollouts from one prefix; the order of updates does not matter.
+
+        Args:
+            prefix: its length in steps, 0..M.
+            successes: rollouts that reached the right answer.
+            failures: rollouts that reached a wrong one.
+        """
+        # Sound if the place is no earlier than the prefix is long; else broken for the longer, the earlier the place.
+        sound, broken = self._grid.sound[prefix], self._grid.broken[:prefix][::-1]
+        self._sound[prefix:] += self._urn_log(sound, prefix, successes, failures)
+        self._broken[:prefix] += self._urn_log(broken, prefix, successes, failures)
+        self.successes[prefix] += successes
+        self.trials[prefix] += successes + failures
+        for name in ("_beliefs", "places", "chances"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def places(self) -> Floats:
+        """(M + 1,): the probability that the first wrong step is step e; the last is that of none."""
+        return self._beliefs[0]
+
+    @cached_property
+    def chances(self) -> Floats:
+        """(M + 1, M + 1): row e, column t: the probability that the next rollout from t steps succeeds if e is the place."""
+        _, sound, broken = self._beliefs
+        place, prefix = np.ogrid[: self.steps + 1, : self.steps + 1]
+        after = broken @ self._grid.broken.T
+        rate = np.where(
+            prefix <= place, sound @ self._grid.sound.T, after[place, np.maximum(prefix - place - 1, 0)]
+        )
+        return self._urn(rate, self.successes, self.trials)
+
+    @cached_property
+    def _beliefs(self) -> tuple[Floats, Floats, Floats]:
+        """Probability of each place; of (g, r) given the place (M + 1, K); of (b, d) given the place (M + 1, J)."""
+        top_sound, top_broken = self._sound.max(axis=1), self._broken.max(axis=1)
+        sound = np.exp(self._sound - top_sound[:, None])
+        broken = np.exp(self._broken - top_broken[:, None])
+        broken_joint = (sound @ self._grid.weight) * broken
+        sound_joint = (broken @ self._grid.weight.T) * sound
+        evidence = broken_joint.sum(axis=1)
+        with np.errstate(divide="ignore"):
+            log = np.log(evidence) + top_sound + top_broken + self._places
+        places = np.exp(log - log.max())
+        # A place under which the counts are impossible to double precision has no rates to speak of, nor any weight.
+        whole = np.where(evidence > 0, evidence, 1.0)[:, None]
+        return places / places.sum(), sound_joint / whole, broken_joint / whole
+
+    def _urn_log(self, rate: Floats, prefix: int, successes: int, failures: int) -> Floats:
+        """Log-probability of further rollouts from a prefix, in any one order."""
+        won, tried = self.successes[prefix], self.trials[prefix]
+        log = np.zeros_like(rate)
+        for success in [True] * successes + [False] * failures:
+            chance = self._urn(rate, won, tried)
+            log += np.log(chance if success else 1 - chance)
+            won, tried = won + success, tried + 1
+        return log
+
+    def _urn(self, rate: Floats, won: Floats | float, tried: Floats | float) -> Floats:
+        if np.isinf(self._spread):
+            return rate
+        drawn: Floats = (self._spread * rate + won) / (self._spread + tried)
+        return drawn
+
+
+def entropy_bits(probability: Floats) -> Floats:
+    """Entropy of a coin, in bits, elementwise; 0 at 0 and 1."""
+    p = np.clip(probability, 1e-300, 1.0)
+    q = np.clip(1 - probability, 1e-300, 1.0)
+    bits: Floats = -(p * np.log2(p) + q * np.log2(q))
+    return bits
+
+
+def information(places: Floats, chances: Floats) -> Floats:
+    """Expected information, in bits, of one rollout from each prefix about the place of the first error.
+
+    Args:
+        places: (E,) probability of each place.
+        chances: (E, T) probability of a success from each prefix, given the place.
+
+    Returns:
+        (T,): H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
+    """
+    return entropy_bits(places @ chances) - places @ entropy_bits(chances)
+
+
+def choose_batch(places: Floats, chances: Floats, costs: Floats, count: int) -> list[int]:
+    """Prefixes to roll out together, one after the other by what each adds to the batch's information per cost.
+
+    The batch's information about the place is computed over all its outcomes, taken as independent given the place. (They
+    share unknown rates too, which this leaves out: repeats are worth a little less than it believes.)
+
+    Args:
+        places: (E,) probability of each place.
+        chances: (E, T) as in `information`.
+        costs: (T,) what a rollout from each prefix costs, above 0; `inf` for a prefix not to be tried.
+        count: how many, 1 to `LARGEST_BATCH`.
+
+    Returns:
+        Indices of prefixes in the order of choosing; one may come several times.
+    """
+    if not 1 <= count <= LARGEST_BATCH:
+        raise UsageError(f"a batch has 1 to {LARGEST_BATCH} rollouts, found {count}")
+    live = places > 0
+    weight, chance = places[live], chances[live]
+    single = weight @ entropy_bits(chance)
+    outcomes = weight[:, None]
+    picked: list[int] = []
+    for _ in range(count):
+        # Probability of each outcome so far followed by a success, by a failure: (T, outcomes).
+        all_of_it = outcomes.sum(axis=0)
+        success = chance.T @ outcomes
+        failure = all_of_it - success
+        told = _plogp(all_of_it).sum() - _plogp(success).sum(axis=1) - _plogp(failure).sum(axis=1) - single
+        best = int(np.argmax(told / costs))
+        picked.append(best)
+        with_it = outcomes * chance[:, best, None]
+        outcomes = np.concatenate([with_it, outcomes - with_it], axis=1)
+    return picked
+
+
+def _plogp(p: Floats) -> Floats:
+    safe = np.maximum(p, 1e-300)
+    return safe * np.log2(safe)
+
 
 Root = tuple[int, int]
 """(successes, trials) of whole solutions of a problem."""

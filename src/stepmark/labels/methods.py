@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.first_error import BinarySearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
 from stepmark.labels.labelling import Labeller
-from stepmark.labels.rollout import EveryStep, RolloutLabeller
+from stepmark.labels.rollout import BinarySearch, EveryStep, RolloutLabeller
 from stepmark.labels.tree import RolloutTree
 from stepmark.own import Kind, load_method
 

@@ -9,12 +9,9 @@ from stepmark import batching, errors
 from stepmark.labels import (
     bayes,
     consensus,
-    contrast,
-    first_error,
     formulas,
     judge,
     labelling,
-    posterior,
     reference,
     rollout,
     solutions,
@@ -34,7 +31,7 @@ class LabelAPI:
     __call__ = staticmethod(solutions.label)
 
     EveryStep = rollout.EveryStep
-    BinarySearch = first_error.BinarySearch
+    BinarySearch = rollout.BinarySearch
     BayesianSearch = bayes.BayesianSearch
     RolloutTree = tree.RolloutTree
     Judge = judge.Judge
@@ -45,9 +42,8 @@ class LabelAPI:
     consensus = staticmethod(consensus.consensus)
     locate_error = staticmethod(reference.locate_error)
     worked_of = staticmethod(variants.worked_of)
-    contrasts = staticmethod(contrast.contrasts)
     Rollouts = labelling.Rollouts
-    RatePrior = posterior.RatePrior
+    RatePrior = bayes.RatePrior
     Labelling = labelling.Labelling
     hard_label = staticmethod(rollout.hard_label)
     soft_label = staticmethod(rollout.soft_label)

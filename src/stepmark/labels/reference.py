@@ -25,8 +25,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stepmark.labels.carrying import numbers
-from stepmark.labels.slips import FORMULA, NUMBER, compute, number_of, plain
+from stepmark.labels.exact import FORMULA, NUMBER, compute, number_of, numbers, plain
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
 from stepmark.solutions.checks.equations import calculations

@@ -30,7 +30,7 @@ from stepmark.models.replies import open_replies
 from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.records import Refusal, read_record
-from stepmark.sampling.answering import Answering
+from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.solutions.formats import SolutionRow, read_solutions

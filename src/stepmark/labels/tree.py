@@ -54,9 +54,8 @@ from pydantic import Field
 
 from stepmark.batching import Method
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.first_error import first_bad_prefix
 from stepmark.labels.labelling import Cost, Labelling, Probe
-from stepmark.labels.rollout import RolloutLabeller, count_steps, labelled, own_answer
+from stepmark.labels.rollout import RolloutLabeller, count_steps, first_bad_prefix, labelled, own_answer
 from stepmark.records import LabelledSolution, Problem, Refusal, Solution, Step, Verdict
 from stepmark.settings import settings
 from stepmark.solutions.segmentation import check_way, split

@@ -73,12 +73,12 @@ class Plan:
 
     @classmethod
     def of_cached(cls, since: Ints, until: Ints, carried: int, device: str) -> Plan:
-        """The plan of new tokens of many branches over keys that are at hand.
+        """The plan of new tokens of many branches over stored keys.
 
         Args:
             since: [carried + queries]: the first query that looks at a key; for a query's own key, itself.
             until: [carried + queries]: one past the last such query.
-            carried: how many keys are at hand; they stand before those of the queries.
+            carried: number of stored keys; they stand before those of the queries.
             device: where the piece masks go.
         """
         return cls(pieces=_pieces(since, until, carried, device))
@@ -175,8 +175,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) 
     Returns:
         [1, queries, heads, dim].
     """
-    found: Tensor = _TreeAttention.apply(query, key, value, plan.pieces, scale)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _TreeAttention.apply(query, key, value, plan.pieces, scale)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _forward(

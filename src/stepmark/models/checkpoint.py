@@ -69,13 +69,17 @@ class TensorFact:
 class Tensors:
     """The tensors of a checkpoint folder, read one by one without loading the rest.
 
+    Args:
+        folder: of the checkpoint.
+        extra: tensors in memory that take the place of those in the folder: what came with an adapter.
+
     Raises:
         CheckpointError: no weights, an unreadable file, a tensor that stands in two files, or one that the index of the shards puts
             where it is not.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, extra: Mapping[str, Tensor] | None = None) -> None:
+        self.folder, self._extra = folder, dict(extra or {})
         self.files = weight_files(folder)
         self.facts: dict[str, TensorFact] = {}
         self._loaded: dict[Path, dict[str, Tensor]] = {}
@@ -93,6 +97,8 @@ class Tensors:
                 raise CheckpointError(
                     f"{self.files.index} puts {name!r} into {file.name}, and {where}; fetch the whole checkpoint again"
                 )
+
+        self.facts |= {name: TensorFact.of(tensor, folder) for name, tensor in self._extra.items()}
 
     def _facts(self, file: Path) -> Iterable[tuple[str, TensorFact]]:
         if file.suffix == ".bin":
@@ -137,6 +143,8 @@ class Tensors:
         Raises:
             CheckpointError: it is not there; the message lists tensors that are no part of a backbone.
         """
+        if name in self._extra:
+            return self._extra[name]
         file = fact_of(self.facts, name, self.folder).file
         if file.suffix == ".bin":
             return self._bin(file)[name]
@@ -145,10 +153,6 @@ class Tensors:
         with safe_open(file, framework="pt") as opened:
             tensor: Tensor = opened.get_tensor(name)
             return tensor
-
-    def beside_backbone(self) -> list[str]:
-        """Tensor names that belong to no decoder layer, embedding or final norm: heads."""
-        return beside_backbone(self.facts)
 
 
 def fact_of(facts: Mapping[str, TensorFact], name: str, folder: Path) -> TensorFact:
@@ -225,10 +229,10 @@ def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[s
         down, up = (name.replace(name[-len("A.weight") :], f"{side}.weight") for side in "AB")
         out, into = weights[f"{target}.weight"]
         for half, shape in ((down, (rank, into)), (up, (out, rank))):
-            found = fact_of(tensors.facts, half, folder).shape
-            if found != shape:
+            actual = fact_of(tensors.facts, half, folder).shape
+            if actual != shape:
                 raise CheckpointError(
-                    f"{fact.file}: {half} has the shape {found}; expected {shape}, for {ADAPTER_FILE} says r = {rank} and the base's "
+                    f"{fact.file}: {half} has the shape {actual}; expected {shape}, for {ADAPTER_FILE} says r = {rank} and the base's "
                     f"{target} is {(out, into)}"
                 )
         pairs[target] = (down, up)

@@ -11,7 +11,7 @@ from typing import Any
 from stepmark.catalog import unknown_name
 from stepmark.errors import CheckpointError, InputError, UnknownFamilyError
 from stepmark.models.backbone import read_config
-from stepmark.models.checkpoint import Tensors, fact_of
+from stepmark.models.checkpoint import Tensors, beside_backbone, fact_of
 from stepmark.models.families import FAMILIES
 from stepmark.models.files import present, read_object
 from stepmark.models.spec import SPEC_FILE, ScoringSpec
@@ -47,7 +47,9 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
         )
     config = read_config(folder)
     architectures = config.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(one, str) for one in architectures):
+    if not isinstance(architectures, list) or not all(
+        isinstance(name_given, str) for name_given in architectures
+    ):
         raise CheckpointError(
             f"{folder}/config.json: architectures should be a list of names, found {architectures!r}"
         )
@@ -60,7 +62,7 @@ def spec_of(folder: Path, name: str, family: str | None) -> ScoringSpec:
             return _classifier(folder, tensors, "token-classification", 2)
         if architecture.endswith("ForSequenceClassification"):
             return _classifier(folder, tensors, "orm", 1)
-    heads = tensors.beside_backbone()
+    heads = beside_backbone(tensors.facts)
     raise UnknownFamilyError(
         f"{name}: the PRM family cannot be told. Found architectures {architectures or 'none'} and, beside the backbone, "
         f"the tensors {heads[:6] or 'none'}"
@@ -103,10 +105,10 @@ def _by_contents(
 
 def _classifier(folder: Path, tensors: Tensors, family: str, labels: int) -> ScoringSpec:
     shape = fact_of(tensors.facts, "score.weight", folder).shape
-    found = shape[0] if shape else 0
-    if found != labels:
+    classes = shape[0] if shape else 0
+    if classes != labels:
         raise UnknownFamilyError(
-            f"{folder}: a classifier with {found} labels; {family} has {labels}. Name the family with `family`, or put a "
+            f"{folder}: a classifier with {classes} labels; {family} has {labels}. Name the family with `family`, or put a "
             f"{SPEC_FILE} beside it that says how it is read"
         )
     return FAMILIES[family]

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
-from stepmark.models.pieces import FRAME, PROBLEM, Frames, Piece, spaced, units_of, visible_mark
-from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, TextLayout
+from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, Space, TextLayout
 from stepmark.models.tree import Ints
 from stepmark.records import Solution
 
@@ -173,21 +172,6 @@ class Encoder:
         """
         return self._encode(solution, self._texts(solution))
 
-    def encode_many(
-        self, solutions: Sequence[Solution], on_error: Callable[[int, InputError], None] | None = None
-    ) -> list[Encoded | None]:
-        """As `encode`, for several; a refused one is None when `on_error` takes its error."""
-        result: list[Encoded | None] = []
-        for i, solution in enumerate(solutions):
-            try:
-                result.append(self.encode(solution))
-            except InputError as error:
-                if on_error is None:
-                    raise
-                on_error(i, error)
-                result.append(None)
-        return result
-
     def _texts(self, solution: Solution) -> list[str]:
         where = _name(solution)
         _refuse_halves(solution, where)
@@ -258,9 +242,9 @@ class Encoder:
                     field="steps",
                 )
             reads = [r if r is not None and r < limit else None for r in reads]
-            kept = [r for r in reads if r is not None]
+            readable = [r for r in reads if r is not None]
             # Nothing fits: one token still has to stand for the row; no score is read from it.
-            last = max(kept) if kept else 0
+            last = max(readable) if readable else 0
         return Encoded(ids=np.asarray(ids[: last + 1], dtype=np.int64), reads=tuple(reads), answer=answer)
 
     def _refuse_marks(self, problem: str, texts: list[str], where: str | None) -> None:
@@ -336,9 +320,9 @@ class Encoder:
     ) -> None:
         for token, (start, end) in zip(ids, spans, strict=True):
             if token in self._special and start >= at and end > start:
-                found = self.tokenizer.convert_ids_to_tokens(token)
+                control = self.tokenizer.convert_ids_to_tokens(token)
                 raise MarkerInTextError(
-                    f"the text holds {found!r}, a control token of this model; remove or reword it",
+                    f"the text holds {control!r}, a control token of this model; remove or reword it",
                     where=where,
                     field="problem" if piece.owner == PROBLEM else f"steps[{piece.owner}]",
                 )
@@ -356,3 +340,195 @@ def _refuse_halves(solution: Solution, where: str | None) -> None:
 
 def _name(solution: Solution) -> str | None:
     return f"solution {solution.id!r}" if solution.id is not None else None
+
+
+FRAME, PROBLEM = -1, -2
+"""Owners of a piece that are no step: the template's own text, and the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of text of one owner."""
+
+    text: str
+    owner: int = FRAME
+    """Step index, `PROBLEM`, or `FRAME` for the template's own text."""
+    read: int | None = None
+    """The step that is read at this piece's last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What a chat template puts around the contents of its turns."""
+
+    texts: tuple[str, ...]
+    """Before the first content, between contents, after the last: 3 for `ChatLayout`, 5 for `DialogueLayout` (two turns)."""
+    trims: tuple[bool, bool]
+    """Whether it takes white space from the ends of a user's content, and of an assistant's."""
+
+
+def spaced(text: str, space: Space) -> str:
+    """A text with the white space around it that a layout wants."""
+    return {"keep": text, "strip": text.strip(), "rstrip": text.rstrip()}[space]
+
+
+def units_of(
+    layout: Layout, problem: str, texts: Sequence[str], *, frames: Frames | None = None, bos: str = ""
+) -> list[list[Piece]]:
+    """The pieces of a solution, in units; each unit is tokenised by itself.
+
+    Args:
+        layout: the PRM's.
+        problem: its text, spaced.
+        texts: those of the steps, spaced.
+        frames: of `ChatLayout` and `DialogueLayout`.
+        bos: the token that begins a text, as text; of `PieceLayout`.
+    """
+    if isinstance(layout, TextLayout):
+        for waste in layout.scrub:
+            problem, texts = problem.replace(waste, ""), [t.replace(waste, "") for t in texts]
+        return [[*_fill(layout.opening, problem), *_marked(layout, texts)]]
+    if isinstance(layout, ChatLayout):
+        assert frames is not None
+        return [_chat(layout, problem, texts, frames)]
+    if isinstance(layout, DialogueLayout):
+        assert frames is not None
+        return [_dialogue(layout, problem, texts, frames)]
+    return _pieces(layout, problem, texts, bos)
+
+
+def _chat(layout: ChatLayout, problem: str, texts: Sequence[str], frames: Frames) -> list[Piece]:
+    head, middle, tail = frames.texts
+    trims_user, trims_assistant = frames.trims
+    user = _fill(layout.user, problem)
+    # To the template a mark at the end is text too, but no white space: what ends a turn may be.
+    answer = _marked(layout, texts, ending=layout.ending)
+    if trims_user:
+        user = _trimmed(user)
+    if trims_assistant:
+        answer = _trimmed(answer)
+    unit = [Piece(head), *user, Piece(middle), *answer]
+    last = len(texts) - 1
+    if layout.closing:
+        unit.append(Piece(tail, read=last))
+    elif layout.ending == "turn":
+        if end := tail.rstrip():
+            unit.append(Piece(end, read=last))
+        else:
+            unit[-1] = replace(unit[-1], read=last)
+    return unit
+
+
+def _trimmed(pieces: list[Piece]) -> list[Piece]:
+    """A content without the white space at its ends, where that is the problem's or a step's."""
+    first, last = pieces[0], pieces[-1]
+    if first.owner != FRAME:
+        pieces = [replace(first, text=first.text.lstrip()), *pieces[1:]]
+    if last.owner != FRAME:
+        pieces = [*pieces[:-1], replace(pieces[-1], text=pieces[-1].text.rstrip())]
+    return pieces
+
+
+def _dialogue(layout: DialogueLayout, problem: str, texts: Sequence[str], frames: Frames) -> list[Piece]:
+    head, ask, between = frames.texts[:3]
+    unit = [Piece(head)]
+    for i, text in enumerate(texts):
+        content = _fill(layout.first, problem, text) if i == 0 else [Piece(text, owner=i)]
+        if i > 0:
+            unit += [Piece(layout.verdict), Piece(between)]
+        unit += _trimmed(content) if frames.trims[0] else content
+        # The frame up to the verdict ends where the next token would be the verdict.
+        unit.append(Piece(ask, read=i))
+    # The verdict after the last read is not needed by a causal model, but it must stand there while the
+    # text is tokenised, so that the token before it is cut as in training.
+    unit.append(Piece(layout.verdict))
+    return unit
+
+
+def _pieces(layout: PieceLayout, problem: str, texts: Sequence[str], bos: str) -> list[list[Piece]]:
+    units = [_fill(layout.opening.replace("{bos}", bos), problem)]
+    for i, text in enumerate(_numbered(layout.prefix, texts)):
+        if layout.by_line:
+            *before, last = text.split("\n")
+            for line in before:
+                units += [[Piece(line, owner=i)]] if line else []
+                units.append([Piece(layout.mark, owner=i)])
+            units += [[Piece(last, owner=i)]] if last else []
+            units.append([Piece(layout.mark, read=i)])
+        elif layout.mark:
+            units += [[Piece(text, owner=i)], [Piece(layout.mark, read=i)]]
+        else:
+            units.append([Piece(text, owner=i, read=i)])
+    return units
+
+
+def _fill(template: str, problem: str, first_step: str | None = None) -> list[Piece]:
+    pieces = []
+    for part in re.split(r"(\{problem\}|\{step\})", template):
+        if part == "{problem}":
+            pieces.append(Piece(problem, owner=PROBLEM))
+        elif part == "{step}":
+            assert first_step is not None
+            pieces.append(Piece(first_step, owner=0))
+        elif part:
+            pieces.append(Piece(part))
+    return pieces
+
+
+def _marked(
+    layout: TextLayout | ChatLayout, texts: Sequence[str], *, ending: Literal["mark", "turn"] = "mark"
+) -> list[Piece]:
+    pieces = []
+    for i, text in enumerate(_numbered(layout.prefix, texts)):
+        if i and layout.between:
+            pieces.append(Piece(layout.between))
+        pieces.append(Piece(text, owner=i))
+        if layout.mark and (ending == "mark" or i < len(texts) - 1):
+            pieces.append(Piece(layout.mark, read=i))
+    return pieces
+
+
+def _numbered(prefix: str, texts: Sequence[str]) -> list[str]:
+    """Steps with what stands before each; one that brings it keeps it.
+
+    The prefix belongs to the step's own text: an implicit PRM sums over it too.
+    """
+    if not prefix:
+        return list(texts)
+    numbered = []
+    for number, text in enumerate(texts, start=1):
+        begin = prefix.replace("{i}", str(number))
+        brings = text.lstrip().startswith(begin.strip())
+        numbered.append(text.lstrip() if brings else begin + text)
+    return numbered
+
+
+def visible_mark(layout: Layout) -> str:
+    """The mark without the white space around it; empty where there is none."""
+    return "" if isinstance(layout, DialogueLayout) else layout.mark.strip()
+
+
+def mark_token(encoder: Encoder) -> int | None:
+    """The token that ends a step and nothing else, for layouts that have one.
+
+    None where steps end in a token that other text has too (a line break, a word, the step's own last one), where a token before the
+    mark is read, or where the verdict's place is: then only the writer of the tokens knows where steps end.
+    """
+    layout = encoder.layout
+    if not isinstance(layout, TextLayout | ChatLayout | PieceLayout) or not layout.mark.strip():
+        return None
+    if layout.mark_is_text:
+        return None
+    if isinstance(layout, ChatLayout) and (layout.closing or layout.ending == "turn"):
+        return None
+    if isinstance(layout, PieceLayout) and layout.read_back:
+        return None
+    if layout.mark != layout.mark.rstrip():
+        return None  # what is read is the white space after it
+    ids: list[int] = encoder.tokenizer(layout.mark.strip(), add_special_tokens=False)["input_ids"]
+    return ids[0] if len(ids) == 1 else None
+
+
+def marked(ids: Ints, mark: int | None) -> Ints:
+    """Positions of a mark in token ids, ascending; every position where there is no mark."""
+    return np.arange(len(ids), dtype=np.int64) if mark is None else np.flatnonzero(ids == mark)

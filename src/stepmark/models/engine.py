@@ -1,29 +1,61 @@
-"""The engine: many sequences in, hidden states where they are wanted out, every distinct prefix once.
+"""The prefix computer: every distinct prefix goes through the network once.
 
-Sequences that are given together form one packed tree (`tree.py`), computed in chunks of a token budget, so
-memory is bounded by the budget and one path of keys and values. Between calls the engine keeps the keys and
-values of the prefix that all sequences of the last call shared: a template's opening is computed once in a
-run, and a problem once for all calls about it.
+`Engine.run` scores in bulk: sequences that are given together form one packed tree (`tree.py`), computed in chunks of a token budget, so
+memory is bounded by the budget and one path of keys and values. Between calls it keeps the keys and values of the prefix that all
+sequences of the last call shared.
+
+`PrefixCache` serves sessions and policies, whose texts grow: a tree of tokens whose keys and values stay. A text is looked up token by
+token, and the missing tokens of all texts of a call are computed in one packed forward pass. Memory is bounded: over the budget, the least
+recently used tokens are evicted. What is evicted and computed again is counted (`Held.again`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError
+from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
+from stepmark.models.backbone import token_limit
 from stepmark.models.prm import Ledger
 from stepmark.models.tree import Chunk, Ints, PackedTree, chunks, common_prefix, pack
 
 Take = Callable[[Ints, Tensor], None]
 """Receives (packed indices [rows], hidden states [rows, hidden]) chunk by chunk."""
-
+Kept = dict[Any, tuple[Tensor, Tensor]]
+"""Layer -> keys and values, [1, kv_heads, tokens, head_dim]. The owner chooses the names of the layers."""
 Item = TypeVar("Item")
+
+NONE: Ints = np.empty(0, dtype=np.int64)
+"""No tokens, no slots."""
+_FIRST = 1024
+_GHOSTS = 4
+"""Evicted tokens that are recognised when they come again, as a multiple of the capacity."""
+_FEWEST_GHOSTS = 1 << 14
+"""At least as many; a small memory would otherwise forget at once what it evicted. Each costs about a hundred bytes."""
+_STATE = -1
+"""The layer under which hidden states lie in the pool."""
+
+
+class Backbone(Protocol):
+    """A network whose attention takes a plan (`attention.NAME`)."""
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens a forward pass."""
+
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
+        """Hidden states [tokens, hidden] of token ids at positions, [tokens] each."""
 
 
 class Engine:
@@ -37,17 +69,29 @@ class Engine:
     """
 
     def __init__(self, backbone: Any, *, device: str, token_budget: int, ledger: Ledger) -> None:
-        self.backbone = backbone
-        self.device = device
-        self.token_budget = token_budget
-        self.ledger = ledger
-        self._root: Ints = np.empty(0, dtype=np.int64)
+        self.backbone, self.device = backbone, device
+        self.token_budget, self.ledger = token_budget, ledger
+        self._root = NONE
         self._root_state: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the network has."""
+        return int(self.backbone.config.vocab_size)
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens that the network reads at most; see `backbone.token_limit`."""
+        return token_limit(self.backbone.config)
+
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
+        """See `Backbone.forward`."""
+        return hidden_states(self.backbone, ids, positions, plan, self.device)
 
     def run(
         self,
         sequences: Sequence[Ints],
-        wanted: Callable[[PackedTree], Ints],
+        select: Callable[[PackedTree], Ints],
         take: Callable[[PackedTree], Take],
     ) -> PackedTree:
         """Compute the hidden states of some tokens.
@@ -61,13 +105,8 @@ class Engine:
             The tree, whose `paths` tell which index is which sequence's token.
         """
         tree = pack(sequences)
-        known = int(self.backbone.config.vocab_size)
-        if int(tree.ids.max()) >= known:
-            # On a GPU this would be an assertion in a kernel, after which nothing works.
-            raise CheckpointError(
-                f"the tokenizer gives the token {int(tree.ids.max())} and the model has {known}: they are not of one checkpoint"
-            )
-        rows = wanted(tree)
+        check_vocabulary(tree.ids, self.vocabulary)
+        rows = select(tree)
         receive = take(tree)
         if len(rows) == 0:
             return tree
@@ -81,8 +120,8 @@ class Engine:
         self.ledger.tokens_distinct += len(tree) - skip
         with torch.inference_mode():
             for i, part in enumerate(parts):
-                after = parts[i + 1].carried if i + 1 < len(parts) else np.empty(0, dtype=np.int64)
-                # Of the chunks, the one with the token after the opening has the whole opening at hand.
+                after = parts[i + 1].carried if i + 1 < len(parts) else NONE
+                # Of the chunks, the one with the token after the opening has the whole opening in its keys.
                 kept = opening if part.start <= shared < part.end else None
                 carried = self._chunk(tree, part, carried, after, kept, rows, receive)
         return tree
@@ -106,16 +145,12 @@ class Engine:
         plan.carried = carried
         plan.keep = torch.from_numpy(np.searchsorted(have, keep)).to(self.device)
         low, high = np.searchsorted(rows, [part.start, part.end])
-        hidden = self.backbone(
-            input_ids=self._tensor(tree.ids[part.start : part.end])[None],
-            position_ids=self._tensor(tree.depths[part.start : part.end])[None],
-            use_cache=False,
-            stepmark_plan=plan,
-        ).last_hidden_state[0]
+        ids, depths = tree.ids[part.start : part.end], tree.depths[part.start : part.end]
+        hidden = self.forward(ids, depths, plan)
         self.ledger.tokens_computed += part.end - part.start
         if high > low:
-            here = rows[low:high]
-            receive(here, hidden[self._tensor(here - part.start)])
+            inside = rows[low:high]
+            receive(inside, hidden[torch.from_numpy(inside - part.start).to(self.device)])
         if opening is not None:
             n = len(root)
             self._root = opening[:n]
@@ -125,8 +160,14 @@ class Engine:
         pick = torch.from_numpy(np.searchsorted(keep, after)).to(self.device)
         return {layer: (k[:, :, pick], v[:, :, pick]) for layer, (k, v) in plan.kept.items()}
 
-    def _tensor(self, values: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:
+    """One forward pass of a decoder whose attention takes a plan; see `Backbone.forward`."""
+    tokens, places = (torch.from_numpy(np.ascontiguousarray(x))[None].to(device) for x in (ids, positions))
+    hidden: Tensor = network(
+        input_ids=tokens, position_ids=places, use_cache=False, stepmark_plan=plan
+    ).last_hidden_state[0]
+    return hidden
 
 
 def windows(items: Iterable[tuple[str, int, Item]], budget: int) -> Iterator[list[Item]]:
@@ -149,3 +190,370 @@ def windows(items: Iterable[tuple[str, int, Item]], budget: int) -> Iterator[lis
         before = key
     if group:
         yield group
+
+
+def check_vocabulary(ids: Ints, vocabulary: int) -> None:
+    """Refuse token ids that the network does not have: on a GPU they would end in an assertion of a kernel, after which nothing works.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    if int(ids.max()) >= vocabulary:
+        raise CheckpointError(
+            f"the tokenizer gives the token {int(ids.max())} and the model has {vocabulary}: they are not of one checkpoint"
+        )
+
+
+class KeyValuePool:
+    """Slots for the keys and values of every layer, one token a slot. Grows as needed, up to its capacity.
+
+    Args:
+        capacity: tokens, at most.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.peak = 0
+        """The most tokens that were held at once."""
+        self._layers: Kept = {}
+        """Layer -> keys and values, [kv_heads, room, head_dim]."""
+        self._free: list[int] = []
+        self._room = 0
+
+    @property
+    def layers(self) -> list[Any]:
+        """The names of the layers that were written."""
+        return list(self._layers)
+
+    @property
+    def held(self) -> int:
+        """Tokens that are held."""
+        return self._room - len(self._free)
+
+    @property
+    def left(self) -> int:
+        """Tokens that can still be taken."""
+        return self.capacity - self.held
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors, filled or not."""
+        return sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)
+
+    def take(self, count: int) -> Ints:
+        """As many free slots."""
+        if count > self.left:
+            raise ValueError(f"the pool has room for {self.left} tokens, not for {count}")
+        if count > len(self._free):
+            room = min(self.capacity, max(_FIRST, 2 * self._room, self._room + count - len(self._free)))
+            self._free = [*range(room - 1, self._room - 1, -1), *self._free]
+            self._grow(room)
+        slots = [self._free.pop() for _ in range(count)]
+        self.peak = max(self.peak, self.held)
+        return np.asarray(slots, dtype=np.int64)
+
+    def give(self, slots: Sequence[int] | Ints) -> None:
+        """Give slots back."""
+        self._free.extend(int(slot) for slot in slots)
+
+    def write(self, slots: Ints, kept: Mapping[Hashable, tuple[Tensor, Tensor]]) -> None:
+        """Fill slots: layer -> keys and values, [1, kv_heads, slots, head_dim]."""
+        for layer, (key, value) in kept.items():
+            if layer not in self._layers:
+                self._layers[layer] = (self._empty(key), self._empty(value))
+            where = torch.from_numpy(slots).to(key.device)
+            for tensor, new in zip(self._layers[layer], (key, value), strict=True):
+                tensor[:, where] = new[0]
+
+    def read(self, slots: Ints, layers: Iterable[Any] | None = None) -> Kept:
+        """Layer -> keys and values of some slots, [1, kv_heads, slots, head_dim]; of some layers, None for all."""
+        stored: Kept = {}
+        for layer in self._layers if layers is None else layers:
+            key, value = self._layers[layer]
+            where = torch.from_numpy(slots).to(key.device)
+            stored[layer] = (key.index_select(1, where)[None], value.index_select(1, where)[None])
+        return stored
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return like.new_empty(like.shape[-3], self._room, like.shape[-1])
+
+    def _grow(self, room: int) -> None:
+        before, self._room = self._room, room
+        for layer, pair in self._layers.items():
+            key, value = self._layers[layer] = (self._empty(pair[0]), self._empty(pair[1]))
+            for tensor, old in zip((key, value), pair, strict=True):
+                tensor[:, :before] = old
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Known:
+    """A text, and where its beginning was when it was read last; nothing, for a text that was not."""
+
+    ids: Ints
+    """Its tokens; at least one."""
+    before: Ints = field(default_factory=lambda: NONE)
+    """Tokens that were read."""
+    slots: Ints = field(default_factory=lambda: NONE)
+    """Where those lay; valid only where `births` still says so."""
+    births: Ints = field(default_factory=lambda: NONE)
+    """When each slot was filled; a slot that was given back and filled again has another."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Held:
+    """Texts that are held now."""
+
+    slots: tuple[Ints, ...]
+    """For each, where its tokens lie."""
+    computed: int
+    """Tokens that went through the network."""
+    again: int
+    """Of those, what had been forgotten."""
+
+
+@final
+class PrefixCache:
+    """Keys and values of prefixes, in a tree.
+
+    Args:
+        backbones: networks that read the same tokens; all stand on one device.
+        capacity: tokens kept at most.
+        states: keep the last layer's hidden state of every token too.
+
+    Raises:
+        UsageError: room for no token.
+    """
+
+    def __init__(self, backbones: Sequence[Backbone], *, capacity: int, states: bool) -> None:
+        if capacity < 1:
+            raise UsageError(f"a cache of prefixes needs room for at least one token, found {capacity}")
+        self.pool = KeyValuePool(capacity)
+        self.evicted = 0
+        """Tokens forgotten for want of memory."""
+        self.value: npt.NDArray[np.float64] = np.empty(0)
+        """A number that the owner keeps of the token in each slot; NaN when a token is entered."""
+        self._backbones, self._states = tuple(backbones), states
+        self._child: dict[tuple[int, int], int] = {}
+        self._parent, self._token, self._kids, self._pins, self._used, self._born = (
+            np.zeros(0, dtype=np.int64) for _ in range(6)
+        )
+        self._mark: list[int] = []
+        self._ghosts: dict[int, None] = {}
+        self._now = self._births = 0
+
+    def __len__(self) -> int:
+        """Tokens that are held."""
+        return self.pool.held
+
+    def hold(self, texts: Sequence[Known]) -> Held:
+        """Compute what some texts lack, together; all of their tokens are then held, until the next call.
+
+        Args:
+            texts: at least one; together no more tokens than the capacity.
+
+        Raises:
+            CheckpointError: they do not fit.
+        """
+        self._now += 1
+        tree = pack([text.ids for text in texts])
+        slots = np.full(len(tree), -1, dtype=np.int64)
+        again = np.zeros(len(tree), dtype=bool)
+        for text, path in zip(texts, tree.paths, strict=True):
+            stored, shared = self._found(text)
+            slots[path[: len(stored)]] = stored
+            # The caller has read these before, and they were evicted.
+            again[path[len(stored) : max(shared, len(stored))]] = True
+        self._used[slots[slots >= 0]] = self._now
+        new = np.flatnonzero(slots < 0)
+        self._make_room(len(new))
+        # A slot is what a token has had through all of this: no text of the call forgets another's.
+        before = np.concatenate([[0], np.cumsum(slots < 0)])
+        since, until = before[:-1], before[tree.ends]
+        budget = min(backbone.token_budget for backbone in self._backbones)
+        with torch.inference_mode():
+            for start in range(0, len(new), budget):
+                part = new[start : start + budget]
+                end = start + len(part)
+                held = np.flatnonzero((slots >= 0) & (since < end) & (until > start))
+                keys = np.concatenate([held, part])
+                looks = (
+                    np.concatenate([np.maximum(since[held] - start, 0), np.arange(len(part))]),
+                    np.minimum(until[keys], end) - start,
+                )
+                kept = self._computed(tree.ids[part], tree.depths[part], slots[held], looks)
+                again[part] |= self._enter(tree.ids, tree.parents, slots, part)
+                self.pool.write(slots[part], kept)
+        return Held(
+            slots=tuple(slots[path] for path in tree.paths), computed=len(new), again=int(again[new].sum())
+        )
+
+    def add(self, ids: Ints, kept: Kept, first: int) -> None:
+        """Enter tokens that were computed elsewhere, such as those that a policy has written; they are left out where there is no room.
+
+        Args:
+            ids: a whole text.
+            kept: keys and values of the first backbone, by layer, [1, kv_heads, len(ids) - first, head_dim].
+            first: of which token the first of them are. Those before it must be held, or nothing is entered.
+        """
+        self._now += 1
+        stored, _ = self._found(Known(ids=ids))
+        self._used[stored] = self._now
+        have = len(stored)
+        if have < first or have == len(ids) or len(ids) > self.pool.capacity:
+            return
+        self._make_room(len(ids) - have)
+        slots = np.concatenate([stored, np.full(len(ids) - have, -1, dtype=np.int64)])
+        part = np.arange(have, len(ids), dtype=np.int64)
+        self._enter(ids, np.arange(-1, len(ids) - 1, dtype=np.int64), slots, part)
+        self.pool.write(
+            slots[part],
+            {
+                (0, layer): (key[:, :, have - first :], value[:, :, have - first :])
+                for layer, (key, value) in kept.items()
+            },
+        )
+
+    def clear(self) -> None:
+        """Forget everything, pins too: after a failure, when it is not known which slots were filled."""
+        self._child.clear()
+        self._born[:] = 0  # invalidates all slots; birth numbers keep increasing
+        self._kids[:] = self._pins[:] = 0
+        self.pool = KeyValuePool(self.pool.capacity)
+
+    def known(self, text: Known) -> int:
+        """How many tokens of the beginning of a text are held now."""
+        return len(self._found(text)[0])
+
+    def births(self, slots: Ints) -> Ints:
+        """When some slots were filled."""
+        return self._born[slots].copy()
+
+    def read(self, slots: Ints) -> Kept:
+        """Keys and values of the first backbone in some slots, by layer, [1, kv_heads, slots, head_dim]."""
+        stored = self.pool.read(slots, [name for name in self.pool.layers if name[0] == 0])
+        return {layer: pair for (_, layer), pair in stored.items() if layer != _STATE}
+
+    def states(self, slots: Ints, backbone: int = 0) -> Tensor:
+        """Hidden states in some slots, [slots, hidden]."""
+        return self.pool.read(slots, [(backbone, _STATE)])[backbone, _STATE][0][0, 0]
+
+    def pin(self, slot: int) -> None:
+        """Hold a token that a caller will continue from."""
+        self._pins[slot] += 1
+
+    def drop(self, slots: Ints, births: Ints) -> None:
+        """Take a pin from the last of these tokens, and give back what nothing needs any more. Nothing, where it is gone."""
+        if not len(slots) or self._born[slots[-1]] != births[-1]:
+            return
+        slot = int(slots[-1])
+        self._pins[slot] -= 1
+        gone: list[int] = []
+        while slot >= 0 and self._kids[slot] == 0 and self._pins[slot] <= 0:
+            gone.append(slot)
+            slot = self._unhung(slot)
+        self._free(gone)
+
+    def _computed(self, ids: Ints, depths: Ints, held: Ints, looks: tuple[Ints, Ints]) -> Kept:
+        """Keys, values and states of new tokens, as the pool takes them."""
+        stored: Kept = {}
+        for number, backbone in enumerate(self._backbones):
+            plan = attention.Plan.of_cached(*looks, len(held), backbone.device)
+            if len(held):
+                mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
+                plan.carried = {name[1]: pair for name, pair in self.pool.read(held, mine).items()}
+            plan.keep = torch.arange(len(held), len(held) + len(ids), device=backbone.device)
+            hidden = backbone.forward(ids, depths, plan)
+            stored |= {(number, layer): pair for layer, pair in plan.kept.items()}
+            if self._states:
+                stored[number, _STATE] = (hidden[None, None], hidden.new_empty(1, 1, len(ids), 0))
+        return stored
+
+    def _found(self, text: Known) -> tuple[Ints, int]:
+        """The slots of the beginning of a text that is held, and how many of its tokens were read before."""
+        shared = common_prefix(text.before, text.ids)
+        alive = self._born[text.slots[:shared]] == text.births[:shared]
+        dead = np.flatnonzero(~alive)
+        stored = text.slots[: int(dead[0]) if len(dead) else shared].tolist()
+        at = stored[-1] if stored else -1
+        for token in text.ids[len(stored) :].tolist():
+            below = self._child.get((at, token))
+            if below is None:
+                break
+            stored.append(below)
+            at = below
+        return np.asarray(stored, dtype=np.int64), shared
+
+    def _enter(self, ids: Ints, parents: Ints, slots: Ints, part: Ints) -> npt.NDArray[np.bool_]:
+        """Slots for new tokens, each hung on its parent's; parents stand before their children. Which of them had been forgotten."""
+        fresh_slots = self.pool.take(len(part))
+        self._make_tables(int(fresh_slots.max(initial=-1)) + 1)
+        slots[part] = fresh_slots
+        above = parents[part]
+        over = np.where(above < 0, -1, slots[above])
+        self.value[fresh_slots] = np.nan
+        self._parent[fresh_slots], self._token[fresh_slots] = over, ids[part]
+        self._kids[fresh_slots] = self._pins[fresh_slots] = 0
+        np.add.at(self._kids, over[over >= 0], 1)
+        self._used[fresh_slots] = self._now
+        self._born[fresh_slots] = np.arange(len(part)) + (self._births + 1)
+        self._births += len(part)
+        again = np.zeros(len(part), dtype=bool)
+        for i, (parent, token, slot) in enumerate(
+            zip(over.tolist(), ids[part].tolist(), fresh_slots.tolist(), strict=True)
+        ):
+            self._child[parent, token] = slot
+            # Stands for all tokens up to this one.
+            mark = self._mark[slot] = hash((0 if parent < 0 else self._mark[parent], token))
+            if mark in self._ghosts:
+                del self._ghosts[mark]
+                again[i] = True
+        return again
+
+    def _make_room(self, count: int) -> None:
+        """Forget what was used longest ago until as many tokens fit; what this round needs stays."""
+        short = count - self.pool.left
+        while short > 0:
+            leaves = np.flatnonzero((self._born > 0) & (self._kids == 0) & (self._used < self._now))
+            if not len(leaves):
+                raise CheckpointError(
+                    f"a cache of {self.pool.capacity} tokens is smaller than what is asked at once"
+                )
+            gone: list[int] = []
+            for leaf in leaves[np.argsort(self._used[leaves], kind="stable")].tolist():
+                slot, age = leaf, self._used[leaf]
+                while slot >= 0 and self._kids[slot] == 0 and self._used[slot] == age and len(gone) < short:
+                    self._ghosts[self._mark[slot]] = None
+                    gone.append(slot)
+                    slot = self._unhung(slot)
+                if len(gone) == short:
+                    break
+            self._free(gone)
+            self.evicted += len(gone)
+            short -= len(gone)
+            while len(self._ghosts) > max(_FEWEST_GHOSTS, _GHOSTS * self.pool.capacity):
+                del self._ghosts[next(iter(self._ghosts))]
+
+    def _unhung(self, slot: int) -> int:
+        """Take a token from its parent, which is returned; its slot is still to be freed."""
+        parent = int(self._parent[slot])
+        del self._child[parent, int(self._token[slot])]
+        if parent >= 0:
+            self._kids[parent] -= 1
+        return parent
+
+    def _free(self, slots: list[int]) -> None:
+        self._born[slots] = 0
+        self._parent[slots] = -2
+        self.pool.give(slots)
+
+    def _make_tables(self, room: int) -> None:
+        have = len(self._born)
+        if room <= have:
+            return
+        more = np.zeros(max(room, 2 * have) - have, dtype=np.int64)
+        self._parent, self._token, self._kids, self._pins, self._used, self._born = (
+            np.concatenate([table, more])
+            for table in (self._parent, self._token, self._kids, self._pins, self._used, self._born)
+        )
+        self._mark += [0] * len(more)
+        self.value = np.concatenate([self.value, np.full(len(more), np.nan)])

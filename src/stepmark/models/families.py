@@ -1,15 +1,17 @@
-"""The PRM families: how each published PRM is read, one spec each.
+"""The PRM families: how each published PRM is read, one spec each, and the published checkpoints of each.
 
-Formats were read from the authors' code and cards; where two of them disagree, `source` says whose is used.
-`docs/families.md` tells the traps of each.
+The one place for formats and hub names: `load_prm`, `stepmark families` and the tables in `docs/families.md` read it. Formats were read
+from the authors' code and cards; where two of them disagree, `source` says whose is used. Sizes are counted from the architecture of the
+base model. A licence or figure that we have not seen at its source is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from stepmark.models.published import hub_names
 from stepmark.models.spec import (
     ChatLayout,
     DialogueLayout,
@@ -23,6 +25,180 @@ from stepmark.models.spec import (
     TextLayout,
     VocabHead,
 )
+from stepmark.show.tables import ABSENT, Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The architecture of a base model."""
+
+    backbone: int
+    """Parameters without the output layer."""
+    output: int
+    """Parameters of the output layer; 0 where it is the table of embeddings again."""
+
+
+QWEN_1_5B = Base(backbone=1_543_714_304, output=0)
+QWEN_1_5B_UNTIED = Base(backbone=1_543_714_304, output=233_373_696)
+QWEN_7B = Base(backbone=7_070_619_136, output=544_997_376)
+QWEN_14B = Base(backbone=13_991_465_984, output=778_567_680)
+QWEN_32B = Base(backbone=31_985_308_672, output=778_567_680)
+QWEN_72B = Base(backbone=71_460_495_360, output=1_245_708_288)
+MISTRAL_7B = Base(backbone=7_110_660_096, output=131_072_000)
+LLAMA_8B = Base(backbone=7_504_924_672, output=525_336_576)
+LLEMMA_34B = Base(backbone=33_481_826_304, output=262_144_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A published PRM checkpoint."""
+
+    name: str
+    """Short name, for `load_prm` and `--prm`."""
+    hub: str
+    """Name on the Hugging Face hub."""
+    family: str
+    """How it is read: a name in `FAMILIES` or `GENERATIVE`."""
+    base: Base
+    """The architecture that its parameters are counted from."""
+    language_models: int = 0
+    """Whole language models, with their output layers, that stepmark loads for it; 0: one backbone without its output layer."""
+    licence: str | None = None
+    """As its model card names it."""
+    processbench: float | None = None
+    """Published F1 on ProcessBench in percent: the mean over its four subsets."""
+    source: str | None = None
+    """Where that figure was published."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the checkpoint, its small scoring head left out."""
+        return self.base.backbone + self.base.output
+
+    @property
+    def memory(self) -> float:
+        """Gigabytes (10^9 bytes) that the weights take in bfloat16; computing takes more."""
+        loaded = self.language_models * self.parameters if self.language_models else self.base.backbone
+        return 2 * loaded / 1e9
+
+
+_LESSONS = "Zhang et al. 2025, arXiv:2501.07301, table 7"
+_ACTPRM = "Duan et al. 2025, arXiv:2504.10559, table 1"
+_PURE = "Cheng et al. 2025, README of CJReinforce/PURE"
+_RPRM = "She et al. 2025, README of NJUNLP/R-PRM, 10 critiques a step"
+_GENPRM = "Zhao et al. 2025, arXiv:2504.00891, table 1, one critique a step, its generated code run"
+_GENPRM_8 = "Zhao et al. 2025, arXiv:2504.00891, table 1, 8 critiques a step, their generated code run"
+_APACHE = "apache-2.0"
+_SKYWORK = "Skywork community"
+
+
+_ROWS: tuple[tuple[str, str, str, Base, int, str | None, float | None, str | None], ...] = (
+    # short name, hub name, family, base, whole language models, licence, ProcessBench F1, its source
+    ("qwen-7b", "Qwen/Qwen2.5-Math-PRM-7B", "qwen-prm", QWEN_7B, 0, "qwen", 73.5, _LESSONS),
+    ("qwen-72b", "Qwen/Qwen2.5-Math-PRM-72B", "qwen-prm", QWEN_72B, 0, "qwen", 78.3, _LESSONS),
+    ("qwen-7b-prm800k", "Qwen/Qwen2.5-Math-7B-PRM800K", "qwen-prm", QWEN_7B, 0, "qwen", 56.5, _LESSONS),
+    ("reasonflux-7b", "Gen-Verse/ReasonFlux-PRM-7B", "reasonflux-prm", QWEN_7B, 0, None, None, None),
+    ("skywork-1.5b", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B", "skywork", QWEN_1_5B, 0, _SKYWORK, 36.4, _LESSONS),
+    ("skywork-7b", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B", "skywork", QWEN_7B, 0, _SKYWORK, 42.1, _LESSONS),
+    ("math-shepherd", "peiyi9979/math-shepherd-mistral-7b-prm", "math-shepherd", MISTRAL_7B, 0, None, 31.5, _LESSONS),
+    ("rlhflow-mistral", "RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "rlhflow", LLAMA_8B, 0, None, 28.4, _LESSONS),
+    ("rlhflow-deepseek", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data", "rlhflow", LLAMA_8B, 0, None, 26.6, _LESSONS),
+    ("eurus-stage1", "PRIME-RL/EurusPRM-Stage1", "implicit", QWEN_7B, 2, _APACHE, 31.2, _LESSONS),
+    ("eurus", "PRIME-RL/EurusPRM-Stage2", "implicit", QWEN_7B, 2, _APACHE, 31.3, _LESSONS),
+    ("pure", "jinachris/PURE-PRM-7B", "pure", QWEN_7B, 0, None, 57.5, _PURE),
+    ("versa", "UW-Madison-Lee-Lab/VersaPRM", "versaprm", LLAMA_8B, 0, None, None, None),
+    ("llama-prm800k", "UW-Madison-Lee-Lab/Llama-PRM800K", "versaprm", LLAMA_8B, 0, None, None, None),
+    ("versa-qwen-prm800k", "UW-Madison-Lee-Lab/Qwen-PRM800K", "versaprm", QWEN_7B, 0, None, None, None),
+    ("reasoneval-7b", "GAIR/ReasonEval-7B", "reasoneval", MISTRAL_7B, 0, None, None, None),
+    ("reasoneval-34b", "GAIR/ReasonEval-34B", "reasoneval-34b", LLEMMA_34B, 0, "llama2", None, None),
+    ("actprm", "sail/ActPRM", "actprm", QWEN_7B, 0, None, 75.0, _ACTPRM),
+    ("actprm-x", "sail/ActPRM-X", "actprm", QWEN_7B, 0, _APACHE, 76.0, _ACTPRM),
+    ("thinkprm-1.5b", "launch/ThinkPRM-1.5B", "thinkprm", QWEN_1_5B_UNTIED, 1, _APACHE, None, None),
+    ("thinkprm-7b", "launch/ThinkPRM-7B", "thinkprm", QWEN_7B, 1, None, None, None),
+    ("thinkprm-14b", "launch/ThinkPRM-14B", "thinkprm", QWEN_14B, 1, _APACHE, None, None),
+    ("genprm-1.5b", "GenPRM/GenPRM-1.5B", "genprm", QWEN_1_5B_UNTIED, 1, None, 63.4, _GENPRM_8),
+    ("genprm-7b", "GenPRM/GenPRM-7B", "genprm", QWEN_7B, 1, None, 75.2, _GENPRM),
+    ("genprm-32b", "GenPRM/GenPRM-32B", "genprm", QWEN_32B, 1, None, 77.6, _GENPRM),
+    ("r-prm-sft", "kevinpro/R-PRM-7B-SFT", "r-prm", QWEN_7B, 1, None, 65.2, _RPRM),
+    ("r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, 1, _APACHE, 70.4, _RPRM),
+)  # fmt: skip
+_PUBLISHED = tuple(
+    Published(
+        name=name,
+        hub=hub,
+        family=family,
+        base=base,
+        language_models=models,
+        licence=licence,
+        processbench=f1,
+        source=source,
+    )
+    for name, hub, family, base, models, licence, f1, source in _ROWS
+)
+
+PUBLISHED: Mapping[str, Published] = {checkpoint.name: checkpoint for checkpoint in _PUBLISHED}
+"""Published checkpoints by short name."""
+
+_BY_HUB_NAME = {checkpoint.hub: checkpoint for checkpoint in _PUBLISHED}
+
+
+def hub_names(family: str) -> tuple[str, ...]:
+    """Hub names of the published checkpoints of a family."""
+    return tuple(checkpoint.hub for checkpoint in _PUBLISHED if checkpoint.family == family)
+
+
+def find_published(name: str) -> Published | None:
+    """The published checkpoint of a short name or hub name; None for any other name and for a folder of that name."""
+    checkpoint = PUBLISHED.get(name) or _BY_HUB_NAME.get(name)
+    return None if checkpoint is None or Path(name).is_dir() else checkpoint
+
+
+def full_name(name: str) -> str:
+    """The hub name that a short name stands for; any other name, and a folder of that name, as it is."""
+    checkpoint = find_published(name)
+    return name if checkpoint is None else checkpoint.hub
+
+
+def nearest_names(name: str, others: Iterable[str] = ()) -> list[str]:
+    """Known names near one that could not be loaded, the nearest first, at most three; none for a name that is known.
+
+    Args:
+        name: what was asked for.
+        others: known names beside the short names and hub names here.
+    """
+    if find_published(name) is not None:
+        return []
+    folded = {known.lower(): known for known in [*others, *PUBLISHED]}
+    folded |= {checkpoint.hub.lower(): checkpoint.hub for checkpoint in _PUBLISHED}
+    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.7)
+    return [folded[known] for known in near]
+
+
+def table() -> Table:
+    """The published checkpoints, highest ProcessBench F1 first; the note lists the sources of the figures by number."""
+    ranked = sorted(_PUBLISHED, key=lambda checkpoint: -(checkpoint.processbench or 0))
+    sources = dict.fromkeys(checkpoint.source for checkpoint in ranked if checkpoint.source)
+    numbers = {source: str(number) for number, source in enumerate(sources, 1)}
+    rows = [
+        (
+            checkpoint.name,
+            checkpoint.hub,
+            f"{checkpoint.parameters / 1e9:.1f}B",
+            f"{checkpoint.memory:.1f} GB",
+            checkpoint.licence or ABSENT,
+            ABSENT if checkpoint.processbench is None else f"{checkpoint.processbench:.1f}",
+            numbers.get(checkpoint.source or "", ABSENT),
+        )
+        for checkpoint in ranked
+    ]
+    return Table(
+        title="Published PRMs",
+        columns=("name", "on the hub", "parameters", "bfloat16", "licence", "ProcessBench F1", "source"),
+        rows=tuple(rows),
+        align=("left", "left", "right", "right", "left", "right", "right"),
+        note="Sources: " + "; ".join(f"({number}) {source}" for source, number in numbers.items()) + ".",
+    )
+
 
 _BOXED = r"within \boxed{}."
 _QWEN_SYSTEM = "Please reason step by step, and put your final answer " + _BOXED
@@ -40,7 +216,6 @@ _qwen = ScoringSpec(
     aggregate_source="the paper's best-of-8 protocol",
     threshold=0.5,
     architectures=("Qwen2ForProcessRewardModel",),
-    checkpoints=hub_names("qwen-prm"),
 )
 
 _token = ScoringSpec(
@@ -65,7 +240,6 @@ _rlhflow = ScoringSpec(
     aggregate="mean",
     aggregate_source="prm_evaluate.py",
     threshold=0.5,
-    checkpoints=hub_names("rlhflow"),
 )
 
 _implicit = ScoringSpec(
@@ -84,7 +258,6 @@ _implicit = ScoringSpec(
     aggregate="min",
     aggregate_source="ImplicitPRM's default for best-of-N",
     threshold=0.0,
-    checkpoints=hub_names("implicit"),
 )
 
 _REASONEVAL_LAYOUT = PieceLayout(
@@ -115,7 +288,6 @@ _reasoneval = ScoringSpec(
     architectures=("ReasonEval_7B",),
     settings=("score_dimension",),
     tensors=("score_head.weight",),
-    checkpoints=hub_names("reasoneval"),
 )
 
 _ALL = (
@@ -129,7 +301,6 @@ _ALL = (
         aggregate="mean",
         aggregate_source="none named by the card; ours",
         architectures=(),
-        checkpoints=hub_names("reasonflux-prm"),
     ),
     ScoringSpec(
         family="skywork",
@@ -148,7 +319,6 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForPrmModel",),
         tensors=("v_head.summary.weight",),
-        checkpoints=hub_names("skywork"),
     ),
     ScoringSpec(
         family="math-shepherd",
@@ -162,7 +332,6 @@ _ALL = (
         aggregate="min",
         aggregate_source="the paper, section 3.4",
         threshold=0.5,
-        checkpoints=hub_names("math-shepherd"),
     ),
     _rlhflow,
     _implicit,
@@ -174,7 +343,6 @@ _ALL = (
             _implicit.readout,
             head=LogRatioHead(beta=0.001, per_step=True, reference="Qwen/Qwen2.5-Math-7B-Instruct"),
         ),
-        checkpoints=(),
     ),
     _token,
     replace(
@@ -188,7 +356,6 @@ _ALL = (
         aggregate="softmin",
         aggregate_source="bon.py, temperature 0.1",
         threshold=0.0,
-        checkpoints=hub_names("pure"),
     ),
     ScoringSpec(
         family="versaprm",
@@ -200,7 +367,6 @@ _ALL = (
         aggregate="min",
         aggregate_source="their code reports last, mean and min; min is ours",
         threshold=0.5,
-        checkpoints=hub_names("versaprm"),
     ),
     _reasoneval,
     replace(
@@ -213,7 +379,6 @@ _ALL = (
         ),
         architectures=("ReasonEval_34B",),
         settings=("score_dim",),
-        checkpoints=hub_names("reasoneval-34b"),
     ),
     ScoringSpec(
         family="actprm",
@@ -232,7 +397,6 @@ _ALL = (
         threshold=0.5,
         architectures=("Qwen2ForEnsemblePRM",),
         tensors=("score.model.nn1.weight",),
-        checkpoints=hub_names("actprm"),
     ),
     ScoringSpec(
         family="three-class",
@@ -266,5 +430,7 @@ _ALL = (
     ),
 )
 
-FAMILIES: Mapping[str, ScoringSpec] = {spec.family: spec for spec in _ALL}
+FAMILIES: Mapping[str, ScoringSpec] = {
+    spec.family: replace(spec, checkpoints=hub_names(spec.family)) for spec in _ALL
+}
 """Every family that scores with a forward pass, by name."""

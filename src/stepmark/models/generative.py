@@ -27,11 +27,12 @@ from stepmark.models.critics.genprm import GenPRM
 from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM
 from stepmark.models.files import present, read_object
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.prm import Ledger, Session, repr_of
 from stepmark.models.replies import MemoryReplies
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 
@@ -165,16 +166,6 @@ def critic_settings(family: str | Settings, *, samples: int | None, seed: int) -
     return settings
 
 
-def critic_identity(policy: str, critic: Critic) -> str:
-    """The identity of a generative PRM.
-
-    Args:
-        policy: the identity of the policy that writes.
-        critic: what it is asked, and how its verdicts are read.
-    """
-    return named(policy, critic)
-
-
 def check(solution: Solution, markers: Sequence[str]) -> None:
     """Refuse a solution that a critic cannot read.
 
@@ -206,13 +197,11 @@ def context_of(solution: Solution) -> tuple[str, ...]:
 class GenerativePRM(Grader):
     """A critic and the policy that writes for it; a `models.prm.PRM`.
 
-    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request
-    (`Write.first`), asked once and shared. So the score of a step depends on its prefix, the settings and the
-    seed, and not on what else is scored.
+    The critiques of a prefix are the same for every solution that begins so: samples 0 to k-1 of one request (`Write.first`), asked once
+    and shared. So the score of a step depends on its prefix, the settings and the seed, and not on what else is scored.
 
-    The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that
-    gave none are left out and counted in `without_verdict`; a step without any is an `InputError` that names
-    the step, never a number.
+    The score of a step is a probability in [0, 1]: the mean over the critiques that gave a verdict. Those that gave none are left out and
+    counted in `without_verdict`; a step without any is an `InputError` that names the step, never a number.
 
     The ledger counts solutions, steps and the tokens written (replayed critiques are free).
 
@@ -246,8 +235,8 @@ class GenerativePRM(Grader):
 
     def __repr__(self) -> str:
         kind = type(self.critic)
-        family = next((name for name, one in GENERATIVE.items() if one.settings is kind), kind.__name__)
-        return repr_of(self, family=family, place={"policy": self._policy})
+        names = [name for name, family in GENERATIVE.items() if family.settings is kind]
+        return repr_of(self, family=next(iter(names), kind.__name__), place={"policy": self._policy})
 
     @property
     def name(self) -> str:
@@ -257,12 +246,17 @@ class GenerativePRM(Grader):
     @property
     def identity(self) -> str:
         """See `PRM.identity`: the policy's, with the critic's settings."""
-        return critic_identity(self._policy.identity, self.critic)
+        return named(self._policy.identity, self.critic)
 
     @property
     def causal(self) -> bool:
         """Whether the score of step t depends on the steps up to t only."""
         return self.critic.causal
+
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`."""
+        del memory_tokens
+        return WholePrefixSession(self, "a generative PRM writes about the whole solution each time")
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -272,11 +266,11 @@ class GenerativePRM(Grader):
         `in_flight` solutions are graded together, and their requests answered in common batches. A failing
         policy (`BackendError`) ends the run even with `keep_going`; with a `store`, the next run goes on.
         """
-        taken: deque[Solution] = deque()
+        waiting: deque[Solution] = deque()
 
         def methods() -> Iterator[Generator[Request | tuple[Request, ...], Any, Critiqued | InputError]]:
             for solution in solutions:
-                taken.append(solution)
+                waiting.append(solution)
                 yield self._graded(solution)
 
         answerers = {
@@ -285,7 +279,7 @@ class GenerativePRM(Grader):
         }
         with closing(run(methods(), answerers, store=self._store, in_flight=self._in_flight)) as results:
             for _, result in results:
-                solution = taken.popleft()
+                solution = waiting.popleft()
                 if isinstance(result, InputError):
                     if not keep_going:
                         raise result

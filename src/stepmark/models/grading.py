@@ -1,18 +1,18 @@
-"""Grading: solutions in, the same solutions out with step scores, one number and the first error."""
+"""Grading: solutions in, the same solutions out with step scores, one number and the first error; `Grader` puts it on a PRM."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import tee
 from typing import Any
 
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, resolve_aggregate
 from stepmark.metrics.first_error import found_error
-from stepmark.models.grader import Grader
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Session, Weights
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.records import (
     Finding,
     Refusal,
@@ -23,6 +23,7 @@ from stepmark.records import (
     scored_keys,
 )
 from stepmark.solutions.checks import check, check_names
+from stepmark.solutions.inputs import ProblemLike, SolutionLike, problem_of, solution_of
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -50,7 +51,7 @@ class Grade:
         """
         checks = self.checks
         if checks == "auto":
-            checks = prm.default_checks if isinstance(prm, Grader) else "none"
+            checks = prm.default_checks
         check_names(checks)
         how = resolve_aggregate(self.aggregate, prm.default_aggregate, prm.score_kind)
         threshold = prm.default_threshold if self.threshold is None else self.threshold
@@ -213,6 +214,144 @@ def first_error(
     return proven if before == -1 else before
 
 
+class Grader:
+    """The methods of a PRM that ask its `score_many`. A PRM of your own derives from it: `class MyPRM(stepmark.Grader)`."""
+
+    __slots__ = ()
+
+    @property
+    def default_checks(self: PRM) -> str:
+        """The exact checks that run beside it where a caller says "auto": "all" beside the PRM that ships, "none" beside any other."""
+        return "all" if self.name == "default" else "none"
+
+    @property
+    def size(self) -> Weights | None:
+        """The weights that a token meets; None for a model that is not in this process, or of which a token meets a part (experts)."""
+        return None
+
+    def open_session(self: PRM, *, memory_tokens: int | None = None) -> Session:
+        """A session for a search: it scores prefixes that grow.
+
+        Args:
+            memory_tokens: tokens whose keys and values are stored at most; None: 65,536. Ignored by a PRM that stores nothing.
+        """
+        del memory_tokens
+        reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
+        return WholePrefixSession(self, reason)
+
+    def score(
+        self: PRM,
+        problem: ProblemLike | None,
+        solution: SolutionLike,
+        *,
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> list[float | None]:
+        """Score every step of one solution.
+
+        Args:
+            problem: its text or record; None where the solution says it.
+            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            split: how a text is split into steps (`stepmark.split`).
+            marker: the text that ends each step, for `split` "marker".
+
+        Returns:
+            One score a step, of the kind `score_kind`; None for a step that was not read.
+
+        Raises:
+            InputError: a blank problem or step, a marker inside the text, too many tokens.
+            BackendError: a server or a policy failed.
+        """
+        record = solution_of(problem, solution, split_by=split, marker=marker)
+        [(_, result)] = checked_scores(iter([record]), self)
+        assert isinstance(result, StepScores)
+        return list(result.scores)
+
+    def grade(
+        self: PRM,
+        problem: ProblemLike | None,
+        solution: SolutionLike,
+        *,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str = "auto",
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> ScoredSolution:
+        """Grade one solution: step scores, one number for the whole, the first error.
+
+        Args:
+            problem: its text or record; None where the solution says it.
+            solution: a text, step texts, a `Segmentation`, a `Solution` or a list of chat messages.
+            aggregate: how step scores become one number (`stepmark.aggregate`); None for the PRM's own.
+            threshold: a step whose score is under it is an error; None for the PRM's own.
+            checks: exact checks that run beside the PRM (`stepmark.check`): "all", "none", names with commas between them, or "auto":
+                all of them beside the default PRM, none beside any other. What they find changes `first_error` and no score.
+            split: how a text is split into steps (`stepmark.split`).
+            marker: the text that ends each step, for `split` "marker".
+
+        Raises:
+            InputError: a blank problem or step, a marker inside the text, too many tokens.
+            UsageError: an aggregate or a threshold that does not fit the PRM's scores.
+            BackendError: a server or a policy failed.
+        """
+        record = solution_of(problem, solution, split_by=split, marker=marker)
+        [scored] = grade([record], self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
+        assert isinstance(scored, ScoredSolution)
+        return scored
+
+    def rank(
+        self: PRM,
+        problem: ProblemLike,
+        solutions: Iterable[SolutionLike],
+        *,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str = "auto",
+        split: str = "auto",
+        marker: str | None = None,
+    ) -> list[ScoredSolution]:
+        """Grade candidate solutions of one problem and sort them, best first.
+
+        Shared prefixes are computed once. Each result says in `index` where it stood in the input. Solutions of equal score keep their
+        order; one without a score (a step was not read) comes last.
+
+        Args:
+            problem: its text or record.
+            solutions: each as for `grade`.
+            aggregate: what they are sorted by; None for the PRM's own.
+            threshold: as for `grade`.
+            checks: as for `grade`; the order is by score alone.
+            split: as for `grade`.
+            marker: as for `grade`.
+
+        Raises:
+            InputError: no solutions, or one that cannot be scored; the message says which.
+            UsageError: an aggregate or a threshold that does not fit the PRM's scores.
+            BackendError: a server or a policy failed.
+        """
+        if isinstance(solutions, str):
+            raise InputError(
+                "expected a list of solutions, found one text; grade it with grade()", field="solutions"
+            )
+        shared = problem_of(problem)
+        records = []
+        for index, solution in enumerate(solutions):
+            try:
+                records.append(solution_of(shared, solution, split_by=split, marker=marker))
+            except InputError as error:
+                raise error.at(f"solution {index} (0-based)") from None
+        if not records:
+            raise InputError("expected at least one solution to rank, found none", field="solutions")
+        results = grade(records, self, Grade(aggregate=aggregate, threshold=threshold, checks=checks))
+        scored = [
+            replace(result, index=index)
+            for index, result in enumerate(results)
+            if isinstance(result, ScoredSolution)
+        ]
+        return sorted(scored, key=lambda result: (result.score is None, -(result.score or 0.0)))
+
+
 def to_row(scored: ScoredSolution, row: Mapping[str, Any]) -> dict[str, Any]:
     """The graded row: the row as it was read, then what grading adds.
 
@@ -246,7 +385,9 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> ScoredSolution:
     steps = StepScores(
         scores=tuple(row["scores"]),
         kind=row["score_kind"],
-        classes=None if classes is None else tuple(None if one is None else tuple(one) for one in classes),
+        classes=None
+        if classes is None
+        else tuple(None if shares is None else tuple(shares) for shares in classes),
         class_names=None if names is None else tuple(names),
         critiques=None if critiques is None else tuple(tuple(written) for written in critiques),
     )

@@ -18,26 +18,6 @@ HeadFunction = Callable[[Tensor], Tensor]
 """[rows, hidden] -> [rows, classes]."""
 
 
-class _Source:
-    """Head tensors, from the checkpoint or from what came with an adapter, as float32 on the device."""
-
-    def __init__(self, tensors: Tensors, extra: Mapping[str, Tensor], device: str) -> None:
-        self._tensors, self._extra, self._device = tensors, extra, device
-
-    @property
-    def facts(self) -> dict[str, TensorFact]:
-        """What is known of each; the adapter's come before the base's."""
-        folder = self._tensors.folder
-        return self._tensors.facts | {n: TensorFact.of(tensor, folder) for n, tensor in self._extra.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._extra or name in self._tensors.names
-
-    def get(self, name: str) -> Tensor:
-        tensor = self._extra[name] if name in self._extra else self._tensors.get(name)
-        return tensor.to(self._device, torch.float32)
-
-
 def check_head(
     head: Head,
     facts: Mapping[str, TensorFact],
@@ -67,7 +47,7 @@ def check_head(
                 f"{fact.file}: {name} is of type {fact.dtype}; expected one of {', '.join(sorted(FLOATING))}"
             )
         if len(fact.shape) != len(expected) or any(
-            size is not None and size != found for size, found in zip(expected, fact.shape, strict=True)
+            size is not None and size != actual for size, actual in zip(expected, fact.shape, strict=True)
         ):
             raise CheckpointError(
                 f"{fact.file}: {name}: expected the shape {expected} (None: any), found {fact.shape}"
@@ -76,22 +56,25 @@ def check_head(
 
     if isinstance(head, LinearHead):
         count = sizes(head.weight, None, hidden)[0]
+        usual = head.weight.removesuffix("weight") + "bias"
+        wrong = None
         if classes is not None and count != classes:
-            raise CheckpointError(
+            wrong = (
                 f"{facts[head.weight].file}: {head.weight} has {count} classes, and the spec reads {classes}; name the right `family`, "
                 "or say in stepmark.json how it is read"
             )
-        usual = head.weight.removesuffix("weight") + "bias"
-        if head.bias is None and usual in facts:
-            raise CheckpointError(
+        elif head.bias is None and usual in facts:
+            wrong = (
                 f"{facts[usual].file} holds {usual!r}, and the spec says that the head has no bias: name the tensor as its bias in "
                 "stepmark.json, or name the right `family`"
             )
-        if head.bias is not None and head.bias not in facts:
-            raise CheckpointError(
+        elif head.bias is not None and head.bias not in facts:
+            wrong = (
                 f"{folder}: no tensor {head.bias!r}, which the spec names as the head's bias; fetch the whole checkpoint, or, if the "
                 'head has none, say "bias": null in stepmark.json'
             )
+        if wrong is not None:
+            raise CheckpointError(wrong)
         if head.bias is not None:
             sizes(head.bias, count)
     elif isinstance(head, MlpHead):
@@ -115,51 +98,44 @@ def check_head(
 _ENSEMBLE = ("nn1", "nn2", "nn_out")
 
 
-def build_head(
-    head: Head, tensors: Tensors, extra: Mapping[str, Tensor], backbone: Any, tokenizer: Any, device: str
-) -> HeadFunction:
+def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, device: str) -> HeadFunction:
     """The function of a head, its weights read from the checkpoint and checked against the backbone.
 
     Raises:
         CheckpointError: a tensor is missing or has the wrong shape, or a candidate token is unknown.
     """
-    source = _Source(tensors, extra, device)
-    check_head(head, source.facts, folder=tensors.folder, hidden=int(backbone.config.hidden_size))
+    check_head(head, tensors.facts, folder=tensors.folder, hidden=int(backbone.config.hidden_size))
     linear = torch.nn.functional.linear
+
+    def get(*names: str) -> list[Tensor]:
+        return [tensors.get(name).to(device, torch.float32) for name in names]
+
     if isinstance(head, LinearHead):
-        weight = source.get(head.weight)
-        bias = None if head.bias is None else source.get(head.bias)
+        [weight], bias = get(head.weight), None if head.bias is None else get(head.bias)[0]
         return lambda rows: linear(rows, weight, bias)
     if isinstance(head, MlpHead):
-        parts = (f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias"))
-        w1, b1, w2, b2 = map(source.get, parts)
+        w1, b1, w2, b2 = get(*(f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias")))
         return lambda rows: linear(torch.relu(linear(rows, w1, b1)), w2, b2)
     if isinstance(head, EnsembleHead):
-        return _ensemble(head, source)
+        layers = [get(f"{head.prefix}.{name}.weight", f"{head.prefix}.{name}.bias") for name in _ENSEMBLE]
+
+        def ensemble(rows: Tensor) -> Tensor:
+            state = rows.expand(layers[0][0].shape[0], -1, -1)
+            for i, (weight, bias) in enumerate(layers):
+                state = torch.baddbmm(bias[:, None, :], state, weight)
+                state = torch.relu(state) if i < len(layers) - 1 else state
+            return state.squeeze(-1).transpose(0, 1)
+
+        return ensemble
     if isinstance(head, VocabHead):
-        return _vocab(head, source, backbone, tokenizer, device)
+        verdicts = _verdict_rows(head, output_rows(tensors, backbone), tokenizer).to(device).float()
+        return lambda rows: linear(rows, verdicts)
     assert isinstance(head, LogRatioHead)
     raise CheckpointError("an implicit PRM has no head; it is read by comparing two language models")
 
 
-def _ensemble(head: EnsembleHead, source: _Source) -> HeadFunction:
-    layers = [
-        (source.get(f"{head.prefix}.{name}.weight"), source.get(f"{head.prefix}.{name}.bias"))
-        for name in _ENSEMBLE
-    ]
-
-    def apply(rows: Tensor) -> Tensor:
-        state = rows.expand(layers[0][0].shape[0], -1, -1)
-        for i, (weight, bias) in enumerate(layers):
-            state = torch.baddbmm(bias[:, None, :], state, weight)
-            if i < len(layers) - 1:
-                state = torch.relu(state)
-        return state.squeeze(-1).transpose(0, 1)
-
-    return apply
-
-
-def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, device: str) -> HeadFunction:
+def _verdict_rows(head: VocabHead, rows: Tensor, tokenizer: Any) -> Tensor:
+    """The rows of the language-model head for the candidate tokens."""
     ids = []
     for text in head.candidates:
         tokens = tokenizer.encode(text, add_special_tokens=False)
@@ -172,28 +148,17 @@ def _vocab(head: VocabHead, source: _Source, backbone: Any, tokenizer: Any, devi
         raise CheckpointError(
             f"the verdicts {head.candidates} end in the same token; this tokenizer cannot serve this PRM"
         )
-    every = output_rows(source, backbone)
-    if max(ids) >= len(every):
+    if max(ids) >= len(rows):
         raise CheckpointError(
-            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(every)} rows"
+            f"the tokenizer has the verdicts {head.candidates} at {ids}, and lm_head.weight only {len(rows)} rows"
         )
-    weight = every[torch.tensor(ids, device=device)].float()
-    return lambda rows: torch.nn.functional.linear(rows, weight)
+    return rows[torch.tensor(ids, device=rows.device)]
 
 
-def output_rows(
-    source: _Source | Tensors, backbone: Any, extra: Mapping[str, Tensor] | None = None
-) -> Tensor:
-    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied.
-
-    Args:
-        extra: what came with an adapter; a head among it takes the place of the base's.
-    """
-    if extra is not None and "lm_head.weight" in extra:
-        return extra["lm_head.weight"]
-    names = source.names if isinstance(source, Tensors) else source
-    if "lm_head.weight" in names:
-        return source.get("lm_head.weight")
+def output_rows(tensors: Tensors, backbone: Any) -> Tensor:
+    """The language-model head's weight [vocabulary, hidden]: its own, or the embedding where they are tied."""
+    if "lm_head.weight" in tensors.names:
+        return tensors.get("lm_head.weight")
     if backbone.config.tie_word_embeddings:
         weight: Tensor = backbone.get_input_embeddings().weight.detach()
         return weight
@@ -219,8 +184,10 @@ def step_scores(
         )
     if readout.activation == "sigmoid-mean" and not logits.shape[1]:
         raise CheckpointError("the ensemble has no members")
-    if readout.classes is not None:
-        _classes(readout.classes, logits.shape[1])
+    if readout.classes not in (None, logits.shape[1]):
+        raise CheckpointError(
+            f"this family's head has {readout.classes} classes, the checkpoint's has {logits.shape[1]}"
+        )
     if readout.activation == "sigmoid":
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None
     if readout.activation == "identity":
@@ -237,8 +204,3 @@ def step_scores(
         return torch.sigmoid(readout.scale * above + readout.shift).tolist(), None
     score = p[:, readout.good] + (p[:, readout.neutral] if neutral == "positive" else 0.0)
     return score.clamp(0.0, 1.0).tolist(), [tuple(row) for row in p.tolist()]
-
-
-def _classes(expected: int, found: int) -> None:
-    if found != expected:
-        raise CheckpointError(f"this family's head has {expected} classes, the checkpoint's has {found}")

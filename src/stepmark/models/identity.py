@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -29,19 +28,9 @@ if TYPE_CHECKING:
     from stepmark.models.prm import PRM
 
 _DECIDING = (
-    "config.json",
-    "generation_config.json",
-    "stepmark.json",
-    "adapter_config.json",
-    "*.index.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template.*",
-    "*.model",
-    "*.tiktoken",
+    *("config.json", "generation_config.json", "stepmark.json", "adapter_config.json", "*.index.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("chat_template.*", "*.model", "*.tiktoken"),
 )
 """The files beside the weights that decide what a checkpoint computes; cards, logs and training records do not."""
 
@@ -52,17 +41,9 @@ _SETTLED = 2.0
 """Seconds without a change before a digest is remembered: two writes within one tick of the file system's clock leave equal times."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _State:
-    """What changes whenever a file's content does."""
-
-    bytes: int
-    modified: int
-    """Nanoseconds, as a program may set it."""
-    changed: int
-    """Nanoseconds, as the kernel sets it."""
-    inode: int
-    device: int
+_State = tuple[int, int, int, int, int]
+"""What changes whenever a file's content does: size, nanoseconds of modification (as a program may set it) and of change (as the kernel
+sets it), inode, device."""
 
 
 @final
@@ -122,8 +103,8 @@ def named(name: str, *decisive: object) -> str:
         decisive: fingerprints and settings, as values whose `repr` shows all that counts.
     """
     digest = hashlib.sha256()
-    for one in decisive:
-        digest.update(f"{one!r}\n".encode())
+    for value in decisive:
+        digest.update(f"{value!r}\n".encode())
     return f"{name}#{digest.hexdigest()[:12]}"
 
 
@@ -151,8 +132,8 @@ def tensors_fingerprint(tensors: Iterable[tuple[str, Any]]) -> str:
     """
     import torch
 
-    def of_tensor(one: tuple[str, Any]) -> str:
-        name, tensor = one
+    def of_tensor(entry: tuple[str, Any]) -> str:
+        name, tensor = entry
         content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return f"{name} {tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(content).hexdigest()}\n"
 
@@ -179,14 +160,8 @@ def _deciding(folder: Path, weights: bool) -> Iterator[Path]:
 
 def _state(file: Path) -> _State:
     check_file(file)
-    found = file.stat()
-    return _State(
-        bytes=found.st_size,
-        modified=found.st_mtime_ns,
-        changed=found.st_ctime_ns,
-        inode=found.st_ino,
-        device=found.st_dev,
-    )
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
 def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
@@ -198,23 +173,28 @@ def _digests(states: Mapping[Path, _State], *, seen: int) -> list[str]:
     """
     known = _remembered()
     paths = {file: str(file.resolve()) for file in states}
-    found = {
+    digests = {
         file: known[paths[file]]["sha256"]
         for file, state in states.items()
-        if known.get(paths[file], {}).get("state") == asdict(state)
+        if known.get(paths[file], {}).get("state") == list(state)
     }
-    left = [file for file in states if file not in found]
+    fresh = [file for file in states if file not in digests]
     with _threads() as pool:
-        found |= dict(zip(left, pool.map(_digest, left), strict=True))
-    fresh = {
-        paths[file]: {"state": asdict(states[file]), "sha256": found[file]}
-        for file in left
-        if states[file].bytes >= _REMEMBERED_FROM and seen - states[file].changed > _SETTLED * 1e9
+        digests |= dict(zip(fresh, pool.map(_digest, fresh), strict=True))
+    new = {
+        paths[file]: {"state": list(states[file]), "sha256": digests[file]}
+        for file in fresh
+        if states[file][0] >= _REMEMBERED_FROM and seen - states[file][2] > _SETTLED * 1e9
         if states[file] == _state(file)
     }
-    if fresh:
-        _remember(known | fresh)
-    return [found[file] for file in states]
+    # Without files that are gone. A memory that cannot be written only costs time.
+    if new:
+        there = {path: entry for path, entry in sorted((known | new).items()) if Path(path).is_file()}
+        with suppress(OSError, UsageError):
+            _memory().parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(_memory()) as handle:
+                json.dump(there, handle, indent=1)
+    return [digests[file] for file in states]
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -237,19 +217,9 @@ def _remembered() -> dict[str, dict[str, Any]]:
         data = json.loads(_memory().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(data, dict):
-        return {}
+    entries = data.items() if isinstance(data, dict) else ()
     return {
-        path: one
-        for path, one in data.items()
-        if isinstance(one, dict) and isinstance(one.get("sha256"), str)
+        path: entry
+        for path, entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("sha256"), str)
     }
-
-
-def _remember(digests: Mapping[str, dict[str, Any]]) -> None:
-    """Write the memory, without files that are gone. A memory that cannot be written only costs time."""
-    there = {path: one for path, one in sorted(digests.items()) if Path(path).is_file()}
-    with suppress(OSError, UsageError):
-        _memory().parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(_memory()) as handle:
-            json.dump(there, handle, indent=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, final
 
@@ -9,6 +10,30 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.errors import UsageError
 
 T = TypeVar("T")
+
+MEANT = {
+    "family": "says how a checkpoint is read",
+    "reference": "is for implicit PRMs",
+    "model": "names one of a server's models",
+    "tokenizer": "is for a PRM on a server that takes token ids",
+    "samples": "is for PRMs that write critiques",
+    "seed": "is for PRMs that write critiques",
+    "neutral": "is for PRMs of three classes",
+    "truncate": "is for PRMs that are read from a checkpoint here",
+    "dtype": "is the precision of a model in this process",
+    "device": "is where a model in this process computes",
+    "token_budget": "is how much a model in this process computes at once",
+}
+"""What `load_prm`'s settings are for that mean nothing for some PRMs."""
+
+UNSAID: Mapping[str, object] = {
+    "seed": 0,
+    "neutral": "positive",
+    "truncate": False,
+    "dtype": "auto",
+    "device": "auto",
+}
+"""Those of them whose default is not None: a value equal to the default counts as not given."""
 
 
 @final
@@ -30,12 +55,8 @@ class Lazy(Generic[T]):
         *,
         check: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
-        self.name = name
-        """As the caller wrote it."""
-        self.arguments = dict(arguments or {})
-        """What it is loaded with."""
-        self._function = function
-        self._check = check
+        self.name, self.arguments = name, dict(arguments or {})
+        self._function, self._check = function, check
 
     def check(self) -> None:
         """Refuse arguments that cannot work for this model.
@@ -92,3 +113,35 @@ def check_models(cluster: Cluster | None, *models: object) -> None:
 def arguments_of(model: object) -> Mapping[str, Any]:
     """What a model is loaded with; nothing for one that is loaded already, or for none."""
     return model.arguments if isinstance(model, Lazy) else {}
+
+
+def is_server(name: str) -> bool:
+    """Whether a PRM's or policy's name is the address of a server."""
+    return name.startswith(("http://", "https://"))
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is none, before a model is loaded.
+
+    Raises:
+        UsageError: not auto, cpu, cuda or one of several.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"`device` {device}: expected auto, cpu, cuda or cuda:NUMBER")
+
+
+def refuse_idle(given: Mapping[str, object], idle: Mapping[str, str]) -> None:
+    """Refuse settings that would be passed over in silence.
+
+    Args:
+        given: name to value; None, and what `UNSAID` has: left out.
+        idle: what means nothing here; see `idle_settings`.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    for name, why in idle.items():
+        value = given.get(name)
+        if value is not None and value != UNSAID.get(name):
+            shown = "" if value is True else f" {value}"
+            raise UsageError(f"--{name.replace('_', '-')}{shown}: this {MEANT[name]}, and {why}")

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from stepmark.catalog import Catalog
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
+from stepmark.models.families import find_published, full_name
 from stepmark.models.files import local_folder, present
+from stepmark.models.grading import Grader
 from stepmark.models.identity import CheckpointFiles, identity_of, named
-from stepmark.models.lazy import Lazy
-from stepmark.models.named import (
-    check_device,
-    idle_settings,
-    is_factory,
-    is_server,
-    prm_of,
-    refuse_idle,
-    writes_critiques,
-)
+from stepmark.models.lazy import MEANT, Lazy, check_device, is_server, refuse_idle
 from stepmark.models.places import BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM
-from stepmark.models.published import find_published, full_name
-from stepmark.models.spec import spec_key
+from stepmark.models.spec import LogRatioHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
 if TYPE_CHECKING:
-    from stepmark.models.generative import Settings
-    from stepmark.models.policies import Dtype
+    from stepmark.models.checkpoint import Tensors
+    from stepmark.models.encoding import Encoder
     from stepmark.models.spec import ScoringSpec
 
+
+COMPUTING = ("dtype", "device", "token_budget")
+"""Those about a model in this process."""
+
+SHARED = (*COMPUTING, "truncate")
+"""Those that a command takes once for the PRM and the outcome model beside it."""
+
+_READING = ("family", "reference", "samples", "neutral", "truncate")
 
 PRMLike: TypeAlias = PRM | str | Lazy[PRM]
 """A PRM, or the name that `load_prm` takes."""
@@ -86,23 +87,8 @@ def load_prm(
         BackendError: a server failed.
         MissingExtraError: torch or transformers is not installed.
     """
-    return _found(
-        _Settings(
-            name=name_or_path,
-            family=family,
-            neutral=neutral,
-            dtype=dtype,
-            device=device,
-            truncate=truncate,
-            token_budget=token_budget,
-            reference=reference,
-            model=model,
-            tokenizer=tokenizer,
-            outcome=outcome,
-            samples=samples,
-            seed=seed,
-        )
-    ).load()
+    arguments: dict[str, Any] = dict(locals())
+    return _find(_Settings(name=arguments.pop("name_or_path"), **arguments)).load()
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
@@ -142,7 +128,109 @@ def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
     Raises:
         StepmarkError: whatever `load_prm` raises.
     """
-    return _found(_Settings(name=name_or_path, **settings)).identity()
+    return _find(_Settings(name=name_or_path, **settings)).identity()
+
+
+def is_factory(name: str) -> bool:
+    """Whether a PRM's name is "package.module:factory"."""
+    return ":" in name and not is_server(name) and "/" not in name
+
+
+def writes_critiques(name: str, *, family: str | None = None, tokenizer: str | None = None) -> bool:
+    """Whether a PRM named so is read as one that writes critiques.
+
+    Args:
+        name: no factory's.
+        family: as given.
+        tokenizer: as given; of a server, the checkpoint that lies here.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    from stepmark.models.generative import GENERATIVE, critic_spec_of
+
+    if family is not None:
+        return family in GENERATIVE
+    place = name if tokenizer is None else tokenizer
+    published = find_published(place)
+    if published is not None:
+        return published.family in GENERATIVE
+    # Only of what lies here: whether to fetch a name from the hub is not decided by asking this.
+    folder = local_folder(place)
+    return folder is not None and critic_spec_of(folder) is not None
+
+
+def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None = None) -> dict[str, str]:
+    """The settings that mean nothing for a PRM, as far as its name tells; each with what the PRM is instead, and what to do.
+
+    Args:
+        name: as `load_prm` takes it.
+        family: as given.
+        tokenizer: as given.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    if is_factory(name):
+        return dict.fromkeys(MEANT, f"{name} makes its PRM itself: say it in that function")
+    idle: dict[str, str] = {}
+    served = is_server(name)
+    if served:
+        idle |= dict.fromkeys(
+            COMPUTING, f"{name} is a server, which computes by itself: leave it out here, and say it there"
+        )
+    else:
+        idle |= dict.fromkeys(("model", "tokenizer"), f"{name} is not the address of one: leave it out")
+    if writes_critiques(name, family=family, tokenizer=tokenizer):
+        read = f"{name} is read as one that writes critiques: leave it out"
+        return dict.fromkeys(("reference", "neutral", "token_budget", "truncate"), read) | idle
+    if served and tokenizer is None:
+        # What only other servers are asked for is said in the words for the server that is asked.
+        reads = (
+            f"{name} without `tokenizer` is taken for a stepmark server, which decides how its PRM is read"
+        )
+        return idle | {
+            key: f"{reads}: give {key} to `stepmark serve`, or, of any other server, name its `tokenizer`"
+            for key in (*_READING, "seed")
+        }
+    read = f"{name} is read as one that writes none: leave it out, or name its `family` (stepmark families)"
+    idle |= dict.fromkeys(("samples", "seed"), read)
+    if served:
+        idle["reference"] = f"{name} computes one model only: leave it out"
+    return idle
+
+
+def read_by(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings that are given for several models at once, those that this one reads.
+
+    Args:
+        name: as `load_prm` takes it, without family and tokenizer.
+        settings: some of `SHARED`.
+
+    Raises:
+        CheckpointError: what the checkpoint says of itself cannot be read.
+    """
+    idle = idle_settings(name)
+    return {key: value for key, value in settings.items() if key not in idle}
+
+
+def prm_of(name: str, names: Catalog) -> PRM:
+    """The PRM that a user's function or class makes.
+
+    Args:
+        name: "package.module:factory".
+        names: the catalog that imports it.
+
+    Raises:
+        UsageError: there is none, it is nothing to call, it raised an error of another kind than stepmark's, it gave no PRM, or one without an identity.
+    """
+    made: PRM = names.make(name, ("name", "score_kind", "default_aggregate", "score_many"))
+    identity_of(made)
+    if not isinstance(made, Grader):
+        raise UsageError(
+            f"{name}: expected a PRM derived from stepmark.Grader, found a {type(made).__name__}"
+        )
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,52 +252,37 @@ class _Settings:
     seed: int = 0
 
 
-class _Found(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
     """A PRM that is found and not loaded yet."""
 
-    def identity(self) -> str:
-        """What `PRM.identity` will be."""
-
-    def load(self) -> PRM:
-        """The PRM."""
+    identity: Callable[[], str]
+    """Gives what `PRM.identity` will be."""
+    load: Callable[[], PRM]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Made:
+def _made(prm: PRM) -> _Found:
     """A PRM that costs nothing to load: on a server, or made by a user's function."""
-
-    prm: PRM
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        return identity_of(self.prm)
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        return self.prm
+    return _Found(identity=lambda: identity_of(prm), load=lambda: prm)
 
 
-def _found(given: _Settings) -> _Found:
+def _find(given: _Settings) -> _Found:
     """The PRM that the settings name; see `load_prm`, also for what it raises."""
     if not given.name.strip():
         raise UsageError(
             "expected a PRM (default, a short name, a folder, a hub name, an address or package.module:factory), found an empty text"
         )
     # The hub's full name stands in outputs and manifests.
-    given = replace(
-        given,
-        name=full_name(given.name),
-        tokenizer=None if given.tokenizer is None else full_name(given.tokenizer),
-    )
+    tokenizer = None if given.tokenizer is None else full_name(given.tokenizer)
+    given = replace(given, name=full_name(given.name), tokenizer=tokenizer)
     about = {key: value for key, value in asdict(given).items() if key not in ("name", "outcome")}
-    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=given.tokenizer))
+    refuse_idle(about, idle_settings(given.name, family=given.family, tokenizer=tokenizer))
     if is_factory(given.name):
-        return _Made(prm=prm_of(given.name, NAMES))
-    served = is_server(given.name)
-    if writes_critiques(given.name, family=given.family, tokenizer=given.tokenizer):
+        return _made(prm_of(given.name, NAMES))
+    if writes_critiques(given.name, family=given.family, tokenizer=tokenizer):
         return _critic(given)
-    if served and given.tokenizer is None:
-        return _Made(prm=_remote(given.name, given.model, outcome=given.outcome))
+    if is_server(given.name) and tokenizer is None:
+        return _made(_remote(given.name, given.model, outcome=given.outcome))
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -218,67 +291,45 @@ def _found(given: _Settings) -> _Found:
         raise MissingExtraError(
             f"reading a checkpoint needs torch and transformers: pip install 'stepmark[{extra}]'"
         ) from error
-    return _Made(prm=_served(given, given.tokenizer)) if given.tokenizer is not None else _local(given)
-
-
-def _critic_of(name: str, seed: int) -> Settings | str:
-    """The family of a published generative PRM, or the critic that a checkpoint of our own says it is."""
-    from stepmark.models.generative import critic_spec_of
-
-    published = find_published(name)
-    if published is not None:
-        return published.family
-    folder = local_folder(name)
-    found = None if folder is None else critic_spec_of(folder)
-    assert found is not None
-    return replace(found.settings, seed=seed)
+    return _checkpoint(given) if tokenizer is None else _made(_served(given, tokenizer))
 
 
 def _critic(given: _Settings) -> _Found:
     """A generative PRM, on a server or of a checkpoint."""
-    from stepmark.models.generative import critic_settings, generative_prm
+    from stepmark.models.generative import Settings, critic_settings, critic_spec_of
+    from stepmark.models.generative import generative_prm as prm
+    from stepmark.models.policies import policy_identity
 
-    family = (
-        _critic_of(given.name if given.tokenizer is None else given.tokenizer, given.seed)
-        if given.family is None
-        else given.family
-    )
+    family: str | Settings | None = given.family
+    if family is None:
+        place = given.name if given.tokenizer is None else given.tokenizer
+        published = find_published(place)
+        if published is not None:
+            family = published.family
+        else:  # a critic that stepmark trained says which it is
+            folder = local_folder(place)
+            spec = None if folder is None else critic_spec_of(folder)
+            assert spec is not None
+            family = replace(spec.settings, seed=given.seed)
     settings = critic_settings(family, samples=given.samples, seed=given.seed)
-    if not is_server(given.name):
-        return _Critic(name=given.name, settings=settings, dtype=given.dtype, device=given.device)
-    from stepmark.models.policies.openai import OpenAIPolicy
-    from stepmark.models.policies.transport import key_variable
+    if is_server(given.name):
+        from stepmark.models.policies.openai import OpenAIPolicy
+        from stepmark.models.policies.transport import key_variable
 
-    served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key_variable())
-    return _Made(prm=generative_prm(settings, served))
+        key = key_variable()
+        served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key)
+        return _made(prm(settings, served))
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Critic:
-    """A generative PRM of a checkpoint."""
-
-    name: str
-    settings: Settings
-    dtype: Dtype
-    device: str
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        from stepmark.models.generative import critic_identity
-        from stepmark.models.policies import policy_identity
-
-        return critic_identity(
-            policy_identity(self.name, dtype=self.dtype, device=self.device), self.settings
-        )
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        from stepmark.models.generative import generative_prm
+    def load() -> PRM:
         from stepmark.models.policies.local import LocalPolicy
 
-        return generative_prm(
-            self.settings, LocalPolicy.load(self.name, dtype=self.dtype, device=self.device)
-        )
+        return prm(settings, LocalPolicy.load(given.name, dtype=given.dtype, device=given.device))
+
+    def identity() -> str:
+        policy = policy_identity(given.name, dtype=given.dtype, device=given.device)
+        return named(policy, settings)
+
+    return _Found(identity=identity, load=load)
 
 
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
@@ -288,14 +339,14 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     from stepmark.models.remote.client import Client
     from stepmark.models.remote.prm import RemotePRM
 
-    # Another server than stepmark's is not asked for long; a server that says that it is loading is waited for.
+    # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
     with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
         try:
             listing = asking.listing()
         except UnreachableError:
             raise
         except BackendError as error:
-            found = str(error)
+            reason = str(error)
         else:
             if listing.prms and outcome:
                 raise UsageError(
@@ -303,36 +354,24 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
                 )
             if listing.prms:
                 return RemotePRM(Client(address, model=model))
-            found = (
-                f"it serves {', '.join(map(repr, listing.others)) or 'no model'}, and no PRM of stepmark's"
-            )
+            others = ", ".join(map(repr, listing.others)) or "no model"
+            reason = f"it serves {others}, and no PRM of stepmark's"
     raise UsageError(
-        f"{address} does not answer as a stepmark server ({found}); token ids are sent to any other server, so its tokenizer is "
+        f"{address} does not answer as a stepmark server ({reason}); token ids are sent to any other server, so its tokenizer is "
         "needed here: name the checkpoint's folder or hub name with `tokenizer`"
     )
 
 
 def _served(given: _Settings, tokenizer: str) -> PRM:
+    """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.detect import spec_of
-    from stepmark.models.encoding import Encoder
     from stepmark.models.policies.transport import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     folder = find_checkpoint(tokenizer)
     files = CheckpointFiles(folder, weights=False)
-    spec = spec_of(folder, tokenizer, given.family)
-    _refuse_neutral(spec, given.name, given.neutral)
-    if given.outcome:
-        spec = replace(spec, outcome_only=True, aggregate="last")
-    encoder = Encoder(
-        load_tokenizer(folder),
-        spec.layout,
-        max_tokens=spec.max_tokens or token_limit(load_config(folder)),
-        truncate=given.truncate,
-        outcome_only=spec.outcome_only,
-    )
-    encoder.check()
+    spec = _spec(given, folder, tokenizer)
+    encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))
     return PoolingPRM(
         given.name,
         spec,
@@ -346,27 +385,48 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     )
 
 
-def _local(given: _Settings) -> _Checkpoint:
-    """How a checkpoint is read; nothing of its weights is read here."""
-    from stepmark.models.backbone import compute_device
+def _spec(given: _Settings, folder: Path, name: str) -> ScoringSpec:
+    """How a checkpoint is read, by its own spec or family and by the settings."""
     from stepmark.models.detect import spec_of
-    from stepmark.models.spec import LogRatioHead
 
-    place = compute_device(given.device)
-    name, folder = given.name, folder_of(given.name)
-    # Noted before anything is read: what was loaded is then known by these files.
-    files = [CheckpointFiles(folder)]
     spec = spec_of(folder, name, given.family)
-    _refuse_neutral(spec, name, given.neutral)
-    head = spec.readout.head
-    if given.outcome:
-        if isinstance(head, LogRatioHead) and head.per_step:
-            raise UsageError(
-                f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
-                "whole; read the outcome with `family` implicit, whose last score is the sum of them all"
-            )
-        spec = replace(spec, outcome_only=True, aggregate="last")
-    reference = None
+    if spec.readout.neutral is None:
+        why = f"{given.name} is read as {spec.family}, which has no neutral class: leave it out"
+        refuse_idle({"neutral": given.neutral}, {"neutral": why})
+    if not given.outcome:
+        return spec
+    if isinstance(spec.readout.head, LogRatioHead) and spec.readout.head.per_step:
+        raise UsageError(
+            f"{spec.family} gives each step its own share of the log-ratio, and the last share is no verdict on the "
+            "whole; read the outcome with `family` implicit, whose last score is the sum of them all"
+        )
+    return replace(spec, outcome_only=True, aggregate="last")
+
+
+def _encoder(given: _Settings, spec: ScoringSpec, tokenizer: Any, limit: int | None) -> Encoder:
+    from stepmark.models.encoding import Encoder
+
+    encoder = Encoder(
+        tokenizer,
+        spec.layout,
+        max_tokens=spec.max_tokens or limit,
+        truncate=given.truncate,
+        outcome_only=spec.outcome_only,
+    )
+    encoder.check()
+    return encoder
+
+
+def _checkpoint(given: _Settings) -> _Found:
+    """A PRM of a checkpoint. Nothing of its weights is read before `load`."""
+    from stepmark.models.backbone import compute_device
+
+    device = compute_device(given.device)
+    name, folder = given.name, folder_of(given.name)
+    # Noted before anything is read: these files identify what is loaded.
+    files = [CheckpointFiles(folder)]
+    spec = _spec(given, folder, name)
+    head, reference = spec.readout.head, None
     if isinstance(head, LogRatioHead):
         other = given.reference or head.reference
         if other is None:
@@ -375,105 +435,56 @@ def _local(given: _Settings) -> _Checkpoint:
         files.append(CheckpointFiles(reference))
     elif given.reference is not None:
         raise UsageError(f"`reference` is for implicit PRMs; {name} is read as {spec.family}")
-    return _Checkpoint(
-        given=given,
-        folder=folder,
-        reference=reference,
-        files=tuple(files),
-        spec=spec,
-        device=place,
-        dtype=_dtype(given.dtype, place, _base(folder)[1]),
-    )
+    dtype = _dtype(given.dtype, device, _base(folder)[1])
 
+    def identity() -> str:
+        prints = [noted.fingerprint() for noted in files]
+        return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype))
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Checkpoint:
-    """A PRM of a checkpoint, and how it is read."""
-
-    given: _Settings
-    folder: Path
-    reference: Path | None
-    """The folder of an implicit PRM's reference model."""
-    files: tuple[CheckpointFiles, ...]
-    """The checkpoint's, then the reference's."""
-    spec: ScoringSpec
-    device: str
-    dtype: Any
-    """A torch dtype."""
-
-    def identity(self) -> str:
-        """See `_Found.identity`."""
-        return named(
-            self.given.name,
-            [files.fingerprint() for files in self.files],
-            spec_key(self.spec),
-            self.given.neutral,
-            self.given.truncate,
-            str(self.dtype),
-        )
-
-    def load(self) -> PRM:
-        """See `_Found.load`."""
-        from stepmark.models.backbone import token_limit
-        from stepmark.models.encoding import Encoder
+    def load() -> PRM:
         from stepmark.models.engine import Engine
         from stepmark.models.heads import build_head, output_rows
         from stepmark.models.local import HeadPRM, ImplicitPRM
         from stepmark.models.prm import Ledger
 
-        name, spec, place = self.given.name, self.spec, self.device
-        budget = self.given.token_budget or (2048 if place == "cpu" else 16384)
-        backbone, tokens, source, extra = _assemble(self.folder, self.dtype, place, spec)
-        encoder = Encoder(
-            tokens,
-            spec.layout,
-            max_tokens=spec.max_tokens or token_limit(backbone.config),
-            truncate=self.given.truncate,
-            outcome_only=spec.outcome_only,
-        )
-        encoder.check()
-        engine = Engine(backbone, device=place, token_budget=budget, ledger=Ledger())
-        if self.reference is None:
-            head = build_head(spec.readout.head, source, extra, backbone, tokens, place)
+        budget = given.token_budget or (2048 if device == "cpu" else 16384)
+
+        def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:
+            backbone, tokenizer, tensors = _assemble(folder, dtype, device, spec)
+            return Engine(backbone, device=device, token_budget=budget, ledger=Ledger()), tokenizer, tensors
+
+        def with_output(engine: Engine, tensors: Tensors) -> tuple[Engine, Any]:
+            return engine, output_rows(tensors, engine.backbone).to(device, engine.backbone.dtype)
+
+        engine, tokens, tensors = assembled(folder)
+        if reference is None:
             return HeadPRM(
                 name=name,
                 spec=spec,
-                encoder=encoder,
+                encoder=_encoder(given, spec, tokens, engine.token_limit),
                 engine=engine,
-                head=head,
-                neutral=self.given.neutral,
-                identity=self.identity,
+                head=build_head(head, tensors, engine.backbone, tokens, device),
+                neutral=given.neutral,
+                identity=identity,
             )
-        # In another precision than the policy's the log-ratio would hold the rounding of one of the two.
-        their_backbone, their_tokens, their_source, their_extra = _assemble(
-            self.reference, self.dtype, place, spec
-        )
+        # In another precision than the policy's the log-ratio would hold the rounding of one of the two. The reference reads the same
+        # tokens; its cost is not the solution's, so it keeps a ledger of its own.
+        theirs, their_tokens, their_tensors = assembled(reference)
         if their_tokens.get_vocab() != tokens.get_vocab():
             raise CheckpointError(
-                f"the reference {self.reference} has another vocabulary than {name}; their tokens cannot be compared"
+                f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
             )
-        if spec.max_tokens is None:
-            limits = (token_limit(backbone.config), token_limit(their_backbone.config))
-            encoder.max_tokens = min((limit for limit in limits if limit is not None), default=None)
-        # The reference reads the same tokens; its cost is not the solution's, so it keeps a ledger of its own.
-        their_engine = Engine(their_backbone, device=place, token_budget=budget, ledger=Ledger())
+        limits = [limit for limit in (engine.token_limit, theirs.token_limit) if limit is not None]
         return ImplicitPRM(
             name=name,
             spec=spec,
-            encoder=encoder,
-            policy=(engine, output_rows(source, backbone, extra).to(place, backbone.dtype)),
-            reference=(
-                their_engine,
-                output_rows(their_source, their_backbone, their_extra).to(place, their_backbone.dtype),
-            ),
-            identity=self.identity,
+            encoder=_encoder(given, spec, tokens, min(limits, default=None)),
+            policy=with_output(engine, tensors),
+            reference=with_output(theirs, their_tensors),
+            identity=identity,
         )
 
-
-def _refuse_neutral(spec: ScoringSpec, name: str, neutral: str) -> None:
-    if spec.readout.neutral is None:
-        why = f"{name} is read as {spec.family}, which has no neutral class: leave it out"
-        refuse_idle({"neutral": neutral}, {"neutral": why})
+    return _Found(identity=identity, load=load)
 
 
 def _base(folder: Path) -> tuple[Path, bool]:
@@ -489,10 +500,8 @@ def _base(folder: Path) -> tuple[Path, bool]:
     return base, named == BUILT_IN_BASE or "bfloat16" in (stored.get("dtype"), stored.get("torch_dtype"))
 
 
-def _assemble(
-    folder: Path, dtype: Any, device: str, spec: ScoringSpec
-) -> tuple[Any, Any, Any, Mapping[str, Any]]:
-    """Backbone, tokenizer, tensors, and what came with an adapter, of a checkpoint or an adapter over one."""
+def _assemble(folder: Path, dtype: Any, device: str, spec: ScoringSpec) -> tuple[Any, Any, Tensors]:
+    """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
     from stepmark.models.backbone import load_backbone, load_tokenizer, read_config
     from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter
     from stepmark.models.heads import check_head
@@ -500,20 +509,13 @@ def _assemble(
     base, _ = _base(folder)
     adapted = base != folder
     facts = Tensors(base).facts | (adapter_head(folder) if adapted else {})
-    hidden = read_config(base).get("hidden_size")
-    check_head(
-        spec.readout.head,
-        facts,
-        folder=folder,
-        hidden=hidden if isinstance(hidden, int) else None,
-        classes=spec.readout.classes,
-    )
+    size = read_config(base).get("hidden_size")
+    hidden = size if isinstance(size, int) else None
+    check_head(spec.readout.head, facts, folder=folder, hidden=hidden, classes=spec.readout.classes)
     backbone = load_backbone(base, dtype=dtype, device=device)
-    source = Tensors(base)
-    extra = merge_adapter(backbone, folder) if adapted else {}
+    tensors = Tensors(base, merge_adapter(backbone, folder) if adapted else {})
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
-    tokenizer = load_tokenizer(folder if has_own else base)
-    return backbone, tokenizer, source, extra
+    return backbone, load_tokenizer(folder if has_own else base), tensors
 
 
 def _dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,20 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.engine import Engine, Take, windows
-from stepmark.models.grader import Grader
+from stepmark.models.engine import Engine, PrefixCache, Take, windows
+from stepmark.models.grading import Grader
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.prm import Ledger, Session, Weights, repr_of
+from stepmark.models.scorer import WholePrefixSession
+from stepmark.models.session import CachedSession, Read, Text, TokenRows, WholeSolution
 from stepmark.models.spec import LogRatioHead, ScoringSpec
 from stepmark.models.tree import Ints, PackedTree
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    solution: Solution
-    encoded: Encoded | None
-    error: InputError | None
+_ROWS = 4096
+"""Hidden states that a head reads at a time."""
+_WORDS = 256
+"""Distributions over a vocabulary that are made at a time."""
 
 
 class WindowedPRM(Grader, ABC):
@@ -41,7 +41,9 @@ class WindowedPRM(Grader, ABC):
         token_budget: int,
         identity: Callable[[], str],
     ) -> None:
-        self._name, self.spec, self.encoder, self._ledger = name, spec, encoder, ledger
+        self.name, self.spec, self.encoder, self.ledger = name, spec, encoder, ledger
+        self.score_kind: ScoreKind = spec.score_kind
+        self.default_aggregate, self.default_threshold = spec.aggregate, spec.threshold
         self._token_budget, self._identity = token_budget, identity
 
     def __repr__(self) -> str:
@@ -52,72 +54,104 @@ class WindowedPRM(Grader, ABC):
         """Where it computes, for people."""
 
     @property
-    def name(self) -> str:
-        """Its name in outputs."""
-        return self._name
-
-    @property
     def identity(self) -> str:
         """See `PRM.identity`: of weights, tokenizer, spec, precision and all else that its scores depend on."""
         return self._identity()
-
-    @property
-    def score_kind(self) -> ScoreKind:
-        """What its scores are."""
-        return self.spec.score_kind
-
-    @property
-    def default_aggregate(self) -> str:
-        """Its authors' way to one number."""
-        return self.spec.aggregate
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The score under which a step is an error."""
-        return self.spec.threshold
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it has cost so far."""
-        return self._ledger
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
     ) -> Iterator[StepScores | Refusal]:
         """Score a stream of solutions; see `PRM.score_many`."""
         for window in windows(self._jobs(solutions, keep_going), 4 * self._token_budget):
-            good = [job for job in window if job.encoded is not None]
-            scored = iter(self._window([job.encoded for job in good if job.encoded is not None]))
+            scored = iter(self._window([job for job in window if isinstance(job, Encoded)]))
             for job in window:
-                if job.error is not None:
-                    yield Refusal(solution=job.solution, error=job.error)
+                if isinstance(job, Refusal):
+                    yield job
                     continue
                 result = next(scored)
-                self._ledger.solutions += 1
-                self._ledger.steps += sum(s is not None for s in result.scores)
+                self.ledger.solutions += 1
+                self.ledger.steps += sum(s is not None for s in result.scores)
                 yield result
 
-    def _jobs(self, solutions: Iterable[Solution], keep_going: bool) -> Iterator[tuple[str, int, _Job]]:
+    def scores_of(
+        self, encoded: Encoded, scores: Sequence[float], classes: Sequence[tuple[float, ...]] | None
+    ) -> StepScores:
+        """The record of what was read of one solution.
+
+        Args:
+            encoded: the solution.
+            scores: of the steps that were read, in order; none where none was.
+            classes: their class probabilities, for PRMs of three classes.
+        """
+        rows = np.cumsum([read is not None for read in encoded.reads]) - 1
+        at = [
+            None if read is None or not scores else int(row)
+            for read, row in zip(encoded.reads, rows, strict=True)
+        ]
+        return StepScores(
+            scores=tuple(None if row is None else scores[row] for row in at),
+            kind=self.spec.score_kind,
+            classes=None if classes is None else tuple(None if row is None else classes[row] for row in at),
+            class_names=self.spec.readout.class_names if scores else None,
+            problem_tokens=encoded.problem_tokens,
+            solution_tokens=encoded.solution_tokens,
+        )
+
+    def _jobs(
+        self, solutions: Iterable[Solution], keep_going: bool
+    ) -> Iterator[tuple[str, int, Encoded | Refusal]]:
         for solution in solutions:
             try:
                 encoded = self.encoder.encode(solution)
             except InputError as error:
                 if not keep_going:
                     raise
-                yield solution.problem.text, 1, _Job(solution=solution, encoded=None, error=error)
+                yield solution.problem.text, 1, Refusal(solution=solution, error=error)
             else:
-                yield (
-                    solution.problem.text,
-                    len(encoded.ids),
-                    _Job(solution=solution, encoded=encoded, error=None),
-                )
+                yield solution.problem.text, len(encoded.ids), encoded
 
     @abstractmethod
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         """One result a solution, in order; solutions given together share their prefixes."""
 
 
-class HeadPRM(WindowedPRM):
+class LocalPRM(WindowedPRM):
+    """What PRMs in this process share: sessions and sizes. Abstract: `read` reads what a session has stored."""
+
+    has_head = True
+
+    def __init__(
+        self,
+        name: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        engines: tuple[Engine, ...],
+        identity: Callable[[], str],
+    ) -> None:
+        super().__init__(name, spec, encoder, engines[0].ledger, engines[0].token_budget, identity)
+        self.engines = engines
+
+    def _place(self) -> dict[str, object]:
+        engine = self.engines[0]
+        return {"device": engine.device, "dtype": str(engine.backbone.dtype).removeprefix("torch.")}
+
+    @property
+    def size(self) -> Weights | None:
+        """See `Grader.size`."""
+        return Weights.of([(engine.backbone, None) for engine in self.engines])
+
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`."""
+        if self.spec.outcome_only:
+            return WholePrefixSession(self, "an outcome model gives a whole solution one score")
+        return CachedSession(self, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
+
+    @abstractmethod
+    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """See `TokenPRM.read`."""
+
+
+class HeadPRM(LocalPRM):
     """A PRM with a head read at step ends. Made by `load_prm`.
 
     Args:
@@ -135,11 +169,8 @@ class HeadPRM(WindowedPRM):
         neutral: Neutral,
         identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, engine.ledger, engine.token_budget, identity)
+        super().__init__(name, spec, encoder, (engine,), identity)
         self.engine, self.head, self.neutral = engine, head, neutral
-
-    def _place(self) -> dict[str, object]:
-        return _place_of(self.engine)
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         if not encoded:
@@ -147,7 +178,7 @@ class HeadPRM(WindowedPRM):
         where: dict[int, int] = {}
         logits: list[Tensor] = []
 
-        def wanted(tree: PackedTree) -> Ints:
+        def ends(tree: PackedTree) -> Ints:
             reads = [
                 int(path[r])
                 for e, path in zip(encoded, tree.paths, strict=True)
@@ -166,40 +197,44 @@ class HeadPRM(WindowedPRM):
 
             return receive
 
-        tree = self.engine.run([e.ids for e in encoded], wanted, take)
+        tree = self.engine.run([e.ids for e in encoded], ends, take)
         if not logits:
-            return [
-                StepScores(
-                    scores=(None,) * len(e.reads),
-                    kind=self.spec.score_kind,
-                    problem_tokens=e.problem_tokens,
-                    solution_tokens=e.solution_tokens,
-                )
-                for e in encoded
-            ]
-        readout = self.spec.readout
-        scores, classes = step_scores(readout, torch.cat(logits), self.neutral)
-        result = []
+            return [self.scores_of(e, [], None) for e in encoded]
+        scores, classes = step_scores(self.spec.readout, torch.cat(logits), self.neutral)
+        results = []
         for e, path in zip(encoded, tree.paths, strict=True):
-            rows = [None if r is None else where[int(path[r])] for r in e.reads]
-            result.append(
-                StepScores(
-                    scores=tuple(None if row is None else scores[row] for row in rows),
-                    kind=self.spec.score_kind,
-                    classes=(
-                        None
-                        if classes is None
-                        else tuple(None if row is None else classes[row] for row in rows)
-                    ),
-                    class_names=readout.class_names,
-                    problem_tokens=e.problem_tokens,
-                    solution_tokens=e.solution_tokens,
+            rows = [where[int(path[r])] for r in e.reads if r is not None]
+            mine = None if classes is None else [classes[row] for row in rows]
+            results.append(self.scores_of(e, [scores[row] for row in rows], mine))
+        return results
+
+    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """See `TokenPRM.read`; a token that several texts share is read once."""
+        slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
+        ends, which = np.unique(np.concatenate(slots), return_inverse=True)
+        logits = torch.cat(
+            [
+                self.head(cache.states(ends[start : start + _ROWS]).float()).float().cpu()
+                for start in range(0, len(ends), _ROWS)
+            ]
+        )
+        scores, classes = step_scores(self.spec.readout, logits, self.neutral)
+        results = []
+        at = 0
+        for text in texts:
+            mine = which[at : at + len(text.reads)]
+            at += len(text.reads)
+            results.append(
+                Read(
+                    scores=[scores[row] for row in mine],
+                    classes=None if classes is None else [classes[row] for row in mine],
+                    logits=logits[torch.from_numpy(mine)],
                 )
             )
-        return result
+        return results
 
 
-class ImplicitPRM(WindowedPRM):
+class ImplicitPRM(LocalPRM):
     """An implicit PRM: two language models, and the log-ratio of the answer's tokens. Made by `load_prm`.
 
     Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4.
@@ -208,6 +243,8 @@ class ImplicitPRM(WindowedPRM):
         policy, reference: an engine and the weight of its language-model head, [vocabulary, hidden].
         identity: as of `HeadPRM`.
     """
+
+    has_head = False
 
     def __init__(
         self,
@@ -219,46 +256,91 @@ class ImplicitPRM(WindowedPRM):
         reference: tuple[Engine, Tensor],
         identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, policy[0].ledger, policy[0].token_budget, identity)
+        super().__init__(name, spec, encoder, (policy[0], reference[0]), identity)
         if not isinstance(spec.readout.head, LogRatioHead):
             raise CheckpointError(f"{spec.family} is no implicit PRM")
         self.policy, self.reference, self.rule = policy, reference, spec.readout.head
 
-    def _place(self) -> dict[str, object]:
-        return _place_of(self.policy[0])
+    @property
+    def size(self) -> Weights | None:
+        """See `Grader.size`: of both models, with their output layers."""
+        bare = super().size
+        heads = self.policy[1].numel() + self.reference[1].numel()
+        return bare and Weights(parameters=bare.parameters + heads, attention=bare.attention)
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         if not encoded:
             return []
         ours, tree = _token_logprobs(*self.policy, encoded)
         theirs, _ = _token_logprobs(*self.reference, encoded)
-        result = []
+        results = []
         for e, path in zip(encoded, tree.paths, strict=True):
             answer = path[e.answer :]
-            ratio = self.rule.beta * (ours[answer] - theirs[answer])
-            total = np.cumsum(ratio)
-            scores: list[float | None] = []
-            before = 0.0
-            for read in e.reads:
-                if read is None:
-                    scores.append(None)
-                    continue
-                at = float(total[read - e.answer])
-                scores.append(at - before if self.rule.per_step else at)
-                before = at
-            result.append(
-                StepScores(
-                    scores=tuple(scores),
-                    kind="log-ratio",
-                    problem_tokens=e.problem_tokens,
-                    solution_tokens=e.solution_tokens,
+            total = np.cumsum(self.rule.beta * (ours[answer] - theirs[answer]))
+            reads = [read for read in e.reads if read is not None]
+            results.append(self.scores_of(e, self._scores(total, reads, e.answer, None), None))
+        return results
+
+    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """See `TokenPRM.read`; a token's log-ratio is stored beside it (`PrefixCache.value`)."""
+        encoded = [_encoded(text) for text in texts]
+        answers = [e.answer for e in encoded]
+        if min(answers) < 1:
+            raise CheckpointError(_NO_OPENING)
+        tokens = np.concatenate([path[a:] for a, path in zip(answers, paths, strict=True)])
+        above = np.concatenate([path[a - 1 : -1] for a, path in zip(answers, paths, strict=True)])
+        ids = np.concatenate([text.ids[a:] for a, text in zip(answers, texts, strict=True)])
+        _, first = np.unique(tokens, return_index=True)
+        fresh = first[np.isnan(cache.value[tokens[first]])]
+        # By what they follow, so that alternatives share its logits.
+        fresh = fresh[np.argsort(above[fresh], kind="stable")]
+        for start in range(0, len(fresh), _WORDS):
+            batch = fresh[start : start + _WORDS]
+            parents, which = np.unique(above[batch], return_inverse=True)
+            ratio = np.zeros(len(batch))
+            for number, (sign, (_, output)) in enumerate(((1.0, self.policy), (-1.0, self.reference))):
+                logits = cache.states(parents, number).to(output.dtype) @ output.T
+                table = torch.log_softmax(logits.float(), -1)
+                picked = table[
+                    torch.from_numpy(which).to(table.device), torch.from_numpy(ids[batch]).to(table.device)
+                ]
+                ratio += sign * picked.double().cpu().numpy()
+            cache.value[tokens[batch]] = ratio
+        results = []
+        for text, e, path in zip(texts, encoded, paths, strict=True):
+            total = self.rule.beta * np.cumsum(cache.value[path[e.answer :]])
+            # A step that is read begins where the one before it ends; that one may have been read earlier.
+            before = None if isinstance(text.asked, WholeSolution) or len(e.reads) < 2 else e.reads[-2]
+            scores = self._scores(total, text.reads.tolist(), e.answer, before)
+            if not all(map(math.isfinite, scores)):
+                raise CheckpointError(
+                    f"{self.name} gave NaN or an infinity as a log-ratio: its weights are damaged, or too large for {self.policy[1].dtype}"
                 )
-            )
-        return result
+            results.append(Read(scores=scores))
+        return results
+
+    def _scores(self, total: Any, reads: Sequence[int], answer: int, before: int | None) -> list[float]:
+        """The sums up to each step's end, or each step's share.
+
+        Args:
+            total: running sum of the log-ratios of the answer's tokens.
+            reads: where steps end.
+            answer: index of the answer's first token.
+            before: where the step before the first of `reads` ends; None for none.
+        """
+        at = [float(total[read - answer]) for read in reads]
+        if not self.rule.per_step:
+            return at
+        starts = [0.0 if before is None else float(total[before - answer]), *at[:-1]]
+        return [end - start for end, start in zip(at, starts, strict=False)]
 
 
-def _place_of(engine: Engine) -> dict[str, object]:
-    return {"device": engine.device, "dtype": str(engine.backbone.dtype).removeprefix("torch.")}
+_NO_OPENING = "an implicit PRM needs a token before the answer, and the template gives none"
+
+
+def _encoded(text: Text) -> Encoded:
+    assert not isinstance(text.asked, TokenRows)
+    return text.asked.encoded
 
 
 def _token_logprobs(engine: Engine, output: Tensor, encoded: list[Encoded]) -> tuple[Any, PackedTree]:
@@ -266,38 +348,36 @@ def _token_logprobs(engine: Engine, output: Tensor, encoded: list[Encoded]) -> t
 
     Vocabulary logits are made only for tokens that have an answer token after them, a slice at a time.
     """
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
 
-    def wanted(tree: PackedTree) -> Ints:
+    def parents_of_targets(tree: PackedTree) -> Ints:
         targets = np.unique(
             np.concatenate([path[e.answer :] for e, path in zip(encoded, tree.paths, strict=True)])
         )
         parents = tree.parents[targets]
         if (parents < 0).any():
-            raise CheckpointError(
-                "an implicit PRM needs a token before the answer, and the template gives none"
-            )
+            raise CheckpointError(_NO_OPENING)
         order = np.argsort(parents, kind="stable")
-        found["targets"], found["parents"] = targets[order], parents[order]
-        found["logprobs"] = np.zeros(len(tree), dtype=np.float64)
+        state["targets"], state["parents"] = targets[order], parents[order]
+        state["logprobs"] = np.zeros(len(tree), dtype=np.float64)
         return np.unique(parents)
 
     def take(tree: PackedTree) -> Take:
         def receive(indices: Ints, hidden: Tensor) -> None:
-            low, high = np.searchsorted(found["parents"], [indices[0], indices[-1] + 1])
-            targets, parents = found["targets"][low:high], found["parents"][low:high]
+            low, high = np.searchsorted(state["parents"], [indices[0], indices[-1] + 1])
+            targets, parents = state["targets"][low:high], state["parents"][low:high]
             rows = np.searchsorted(indices, parents)
             for a in range(0, len(indices), 256):
                 part = hidden[a : a + 256].to(output.dtype) @ output.T
                 logprobs = torch.log_softmax(part.float(), -1)
-                here = (rows >= a) & (rows < a + 256)
+                inside = (rows >= a) & (rows < a + 256)
                 picked = logprobs[
-                    torch.from_numpy(rows[here] - a).to(logprobs.device),
-                    torch.from_numpy(tree.ids[targets[here]]).to(logprobs.device),
+                    torch.from_numpy(rows[inside] - a).to(logprobs.device),
+                    torch.from_numpy(tree.ids[targets[inside]]).to(logprobs.device),
                 ]
-                found["logprobs"][targets[here]] = picked.double().cpu().numpy()
+                state["logprobs"][targets[inside]] = picked.double().cpu().numpy()
 
         return receive
 
-    tree = engine.run([e.ids for e in encoded], wanted, take)
-    return found["logprobs"], tree
+    tree = engine.run([e.ids for e in encoded], parents_of_targets, take)
+    return state["logprobs"], tree

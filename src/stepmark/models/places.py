@@ -8,9 +8,8 @@ from pathlib import Path
 from stepmark.catalog import Catalog, unknown_name
 from stepmark.errors import CheckpointError
 from stepmark.models.base import BASE_NAME, base_folder
-from stepmark.models.fetching import CONFIGURATION, folder_of_name
-from stepmark.models.files import ADAPTER_FILE, present, read_object
-from stepmark.models.published import full_name, nearest_names
+from stepmark.models.families import full_name, nearest_names
+from stepmark.models.files import ADAPTER_FILE, CONFIGURATION, folder_of_name, present, read_object
 
 NAMES = Catalog("PRM", {"default": "stepmark.models.default:default_folder"})
 """PRMs with a short name: each gives the folder of its checkpoint."""
@@ -100,7 +99,7 @@ def has_neutral_class(name: str, *, family: str | None = None, tokenizer: str | 
     """Whether `neutral` means something for a PRM that is read from a checkpoint, which is fetched where it does not lie here.
 
     Args:
-        name: as `load_prm` takes it, of a PRM for which `models.named.idle_settings` has no `neutral`.
+        name: as `load_prm` takes it, of a PRM for which `models.load.idle_settings` has no `neutral`.
         family: as given.
         tokenizer: as given.
 

@@ -10,14 +10,12 @@ Source: vLLM 0.33, `POST /pooling`, task token_classify.
 
 from __future__ import annotations
 
-import math
-import time
+import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import httpx
 import torch
 
 from stepmark.errors import BackendError, CheckpointError
@@ -25,13 +23,11 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
-from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, key_header
-from stepmark.models.prm import Ledger
+from stepmark.models.policies.transport import KEY_VARIABLE, Patience, RefusedError, Server
+from stepmark.models.prm import Ledger, Session
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
-
-_TRIES = 4
-_RETRY = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PoolingPRM(WindowedPRM):
@@ -70,15 +66,11 @@ class PoolingPRM(WindowedPRM):
                 f"{spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )
         super().__init__(address, spec, encoder, Ledger(), 4096, identity)
-        self._client = httpx.Client(
-            base_url=address.rstrip("/"),
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT)),
-            headers=key_header(api_key_env),
-        )
-        self._contact = Contact()
-        # For those who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, self._client.close)
-        self._neutral, self._batch, self._pause = neutral, batch, pause
+        patience = Patience(retries=3, first_wait=pause, timeout=timeout)
+        self._server = Server(address, api_key_env=api_key_env, patience=patience, rng=random.Random(0))
+        # For users who drop it without closing it: a command line, a notebook.
+        self._finalizer = weakref.finalize(self, self._server.close)
+        self._neutral, self._batch = neutral, batch
         self._model = model or self._only_model()
 
     def _place(self) -> dict[str, object]:
@@ -100,6 +92,11 @@ class PoolingPRM(WindowedPRM):
         ]
         return named(super().identity, self._model, reported)
 
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`."""
+        del memory_tokens
+        return WholePrefixSession(self, "a server keeps no state for us")
+
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
         self._finalizer()
@@ -113,13 +110,13 @@ class PoolingPRM(WindowedPRM):
         self.close()
 
     def _models(self) -> list[dict[str, Any]]:
-        listed = self._ask("GET", "/v1/models", None).get("data")
+        listed = self._ask("/v1/models", None).get("data")
         return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
     def _only_model(self) -> str:
         names = [entry.get("id") for entry in self._models()]
         if len(names) != 1 or not isinstance(names[0], str):
-            raise BackendError(f"{self._name} serves {names}; name one with `model`")
+            raise BackendError(f"{self.name} serves {names}; name one with `model`")
         return names[0]
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
@@ -136,37 +133,37 @@ class PoolingPRM(WindowedPRM):
             "task": "token_classify",
             "use_activation": False,
         }
-        data = self._ask("POST", "/pooling", body).get("data")
+        data = self._ask("/pooling", body).get("data")
         if not isinstance(data, list) or len(data) != len(encoded):
             raise BackendError(
-                f"{self._name}/pooling: {len(encoded)} solutions sent, "
+                f"{self.name}/pooling: {len(encoded)} solutions sent, "
                 f"{len(data) if isinstance(data, list) else 'no list'} answered"
             )
         by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
         result = []
         for i, e in enumerate(encoded):
             if str(i) not in by_index:
-                raise BackendError(f"{self._name}/pooling: no answer has index {i}")
+                raise BackendError(f"{self.name}/pooling: no answer has index {i}")
             result.append(self._read(e, by_index[str(i)].get("data")))
             tokens = len(e.ids)
-            self._ledger.tokens_in += tokens
-            self._ledger.tokens_distinct += tokens
-            self._ledger.tokens_computed += tokens
+            self.ledger.tokens_in += tokens
+            self.ledger.tokens_distinct += tokens
+            self.ledger.tokens_computed += tokens
         return result
 
     def _read(self, e: Encoded, rows: Any) -> StepScores:
         reads = [r for r in e.reads if r is not None]
         if not reads:
-            return StepScores(scores=(None,) * len(e.reads), kind=self.spec.score_kind)
+            return self.scores_of(e, [], None)
         try:
             logits = torch.tensor(rows, dtype=torch.float32)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise BackendError(
-                f"{self._name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
+                f"{self.name}/pooling: rows of numbers expected, found {str(rows)[:80]}"
             ) from error
         if logits.dim() != 2 or len(logits) not in (len(reads), len(e.ids)):
             raise BackendError(
-                f"{self._name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
+                f"{self.name}/pooling: expected {len(reads)} rows (one a step) or {len(e.ids)} (one a token), found the "
                 f"shape {tuple(logits.shape)}; is the step tag of the server the mark of {self.spec.family}?"
             )
         if len(logits) == len(e.ids):
@@ -174,47 +171,12 @@ class PoolingPRM(WindowedPRM):
         try:
             scores, classes = step_scores(self.spec.readout, logits, self._neutral)
         except CheckpointError as error:  # here it is the server that gave what the family cannot have
-            raise BackendError(f"{self._name}/pooling: {error}") from error
-        rank = {read: i for i, read in enumerate(reads)}
-        picked = [None if r is None else rank[r] for r in e.reads]
-        return StepScores(
-            scores=tuple(None if i is None else scores[i] for i in picked),
-            kind=self.spec.score_kind,
-            classes=None if classes is None else tuple(None if i is None else classes[i] for i in picked),
-            class_names=self.spec.readout.class_names,
-            problem_tokens=e.problem_tokens,
-            solution_tokens=e.solution_tokens,
-        )
+            raise BackendError(f"{self.name}/pooling: {error}") from error
+        return self.scores_of(e, scores, classes)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        last, url, since = "", f"{self._name}{path}", time.monotonic()
-        for attempt in range(_TRIES):
-            if attempt:
-                before = self._pause * 2 ** (attempt - 1)
-                self._contact.show(url, last, before)
-                time.sleep(before)
-            try:
-                reply = self._client.request(method, path, json=body)
-            except httpx.HTTPError as error:
-                last = f"{type(error).__name__}: {error}"
-                after = self._pause * 2**attempt if attempt + 1 < _TRIES else math.inf
-                if isinstance(error, httpx.RequestError):
-                    self._contact.check(url, error, since=since, pause=after)
-                continue
-            self._contact.answered = True
-            if reply.status_code in _RETRY:
-                last = f"HTTP {reply.status_code}"
-                continue
-            if reply.status_code != 200:
-                hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (
-                    reply.status_code in (401, 403)
-                )
-                raise BackendError(f"{self._name}{path}: HTTP {reply.status_code}: {reply.text[:300]}{hint}")
-            try:
-                data = reply.json()
-            except ValueError as error:
-                raise BackendError(f"{self._name}{path}: not JSON: {reply.text[:80]!r}") from error
-            if not isinstance(data, dict):
-                raise BackendError(f"{self._name}{path}: an object expected, found {type(data).__name__}")
-            return data
-        raise BackendError(f"{self._name}{path}: no answer after {_TRIES} tries, the last: {last}")
+    def _ask(self, path: str, body: dict[str, Any] | None) -> Mapping[str, Any]:
+        try:
+            return self._server.ask(path, body, lambda data: data)
+        except RefusedError as error:
+            hint = f" (an API key is sent where {KEY_VARIABLE} holds one)" * (error.status in (401, 403))
+            raise BackendError(f"{self.name}{path}: {error}{hint}") from error

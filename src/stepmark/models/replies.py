@@ -24,7 +24,6 @@ _APPLICATION = 0x7374706D
 # 2: each reply with a digest of it; replies of version 1 are read without.
 _VERSION = 2
 _AT_ONCE = 500
-_FAILED = "the reply store cannot be used ({})"
 
 
 def _digest(key: str, reply: str) -> str:
@@ -53,17 +52,16 @@ class ReplyFile:
         self._lock = threading.Lock()
         with self._explained("cannot open a reply store here ({})"):
             self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        other = "expected a reply store (SQLite), found something else ({}); name another file"
         try:
-            with self._explained(
-                "expected a reply store (SQLite), found something else ({}); name another file"
-            ):
+            with self._explained(other):
                 self._prepare()
         except StepmarkError:
             self._db.close()
             raise
 
     @contextmanager
-    def _explained(self, otherwise: str) -> Iterator[None]:
+    def _explained(self, otherwise: str = "the reply store cannot be used ({})") -> Iterator[None]:
         """Turn an error of SQLite into one that says what to do: `otherwise`, filled with it, where neither disk nor damage is the cause."""
         try:
             with naming(self.path):
@@ -79,19 +77,21 @@ class ReplyFile:
         # FULL: a reply that was paid for survives a power cut too, and model calls dwarf the cost.
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        application = self._db.execute("PRAGMA application_id").fetchone()[0]
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application, version, tables = (
+            self._db.execute(query).fetchone()[0]
+            for query in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
+        )
+        wrong = None
         if application == _APPLICATION and version > _VERSION:
-            raise InputError(
-                f"the reply store has format {version}, this stepmark reads {_VERSION}; upgrade stepmark",
-                where=str(self.path),
-            )
-        if application != _APPLICATION and tables:
-            raise InputError(
-                "expected a reply store, found another program's SQLite file; name another file",
-                where=str(self.path),
-            )
+            wrong = f"the reply store has format {version}, this stepmark reads {_VERSION}; upgrade stepmark"
+        elif application != _APPLICATION and tables:
+            wrong = "expected a reply store, found another program's SQLite file; name another file"
+        if wrong is not None:
+            raise InputError(wrong, where=str(self.path))
         if not tables:
             self._db.execute(
                 "CREATE TABLE replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, "
@@ -106,7 +106,7 @@ class ReplyFile:
 
     def __len__(self) -> int:
         """Replies recorded."""
-        with self._lock, self._explained(_FAILED):
+        with self._lock, self._explained():
             return int(self._db.execute("SELECT count(*) FROM replies").fetchone()[0])
 
     def get(self, keys: Sequence[str]) -> dict[str, str]:
@@ -116,7 +116,7 @@ class ReplyFile:
             InputError: a reply is not what was recorded.
         """
         rows: list[tuple[str, str, str | None]] = []
-        with self._lock, self._explained(_FAILED):
+        with self._lock, self._explained():
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
@@ -135,7 +135,7 @@ class ReplyFile:
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Record replies, durably; gives what now stands under each key (the first one recorded)."""
-        with self._lock, self._explained(_FAILED):
+        with self._lock, self._explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(
@@ -183,10 +183,10 @@ class MemoryReplies:
     def get(self, keys: Sequence[str]) -> dict[str, str]:
         """Those of the keys that are still there, with their replies."""
         with self._lock:
-            found = {key: self._replies[key] for key in keys if key in self._replies}
-            for key in found:
+            known = {key: self._replies[key] for key in keys if key in self._replies}
+            for key in known:
                 self._replies.move_to_end(key)
-        return found
+        return known
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Keep replies; gives what now stands under each key."""

@@ -6,24 +6,23 @@ ledger, is a word between white space.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from stepmark.errors import InputError, UsageError
-from stepmark.models.grader import Grader
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.metrics.aggregate import check_score
+from stepmark.models.grading import Grader
+from stepmark.models.prm import Ledger, Session, repr_of
+from stepmark.models.scorer import WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 Script = Callable[[str, tuple[str, ...]], float | None]
 """The score of the last of the steps, given the problem and the steps up to it; None for "not read"."""
 
-_BOUNDS: dict[str, tuple[float, float]] = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}
-
 
 @final
 class ScriptedPRM(Grader):
-    """A PRM that says what it was told to say.
+    """A PRM whose scores are given.
 
     Args:
         script: a function of the problem and the steps up to the one to score, called once for each distinct
@@ -73,6 +72,12 @@ class ScriptedPRM(Grader):
                 yield Refusal(solution=solution, error=error)
         self._forget()
 
+    def open_session(self, *, memory_tokens: int | None = None) -> Session:
+        """See `Grader.open_session`: every prefix is read whole, and each is computed once."""
+        del memory_tokens
+        reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
+        return WholePrefixSession(self, reason, counts_words=True)
+
     def _forget(self) -> None:
         self._problem, self._known = None, {}
 
@@ -106,17 +111,10 @@ class ScriptedPRM(Grader):
     def _check(self, score: float | None, prefix: tuple[str, ...]) -> float | None:
         if score is None:
             return None
-        low, high = _BOUNDS.get(self.score_kind, (-math.inf, math.inf))
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            raise UsageError(
-                f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: expected a finite number"
-            )
-        if not low <= score <= high:
-            raise UsageError(
-                f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: expected a {self.score_kind} in "
-                f"[{low:g}, {high:g}]"
-            )
-        return float(score)
+        try:
+            return check_score(score, self.score_kind, step=len(prefix) - 1)
+        except InputError as error:
+            raise UsageError(f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: {error}") from None
 
 
 def _words(text: str) -> int:

@@ -1,175 +1,177 @@
-"""Scoring that goes on where it was: a tree of prefixes whose keys and values stay, so that a new step costs its own tokens.
+"""Sessions of PRMs in this process: scores of prefixes that grow, where a new step costs its own tokens only.
 
-A search asks for the score of prefix + step, again and again, and every prefix has been read before. A session keeps keys and values in
-one tree of tokens over all problems (`prefixes.PrefixCache`). `extend` tokenises prefix and step in one go (the only way that gives the
-tokens of training), finds what the tree has of them, and computes the rest: all branches of all problems in one packed forward pass. The
-last hidden states are kept too: a head reads them at step ends, and an implicit PRM gets the chances of the next tokens from them.
+A session stores keys, values and last hidden states in one tree of tokens over all problems (`engine.PrefixCache`). Prefix and step are
+tokenised together (the only way that gives the tokens of training); the tree is searched for them, and what it lacks is computed: all
+branches of all problems in one packed forward pass. A head reads the hidden states at step ends, and an implicit PRM gets the
+probabilities of the next tokens from them.
 
-A branch that is dropped gives back what no other one shares. Memory is bounded: over the budget, what was used longest ago goes, and is
-computed again when it is needed; `Ledger.tokens_again` counts that.
+A dropped branch frees what no other branch shares. Memory is bounded: over the budget, the least recently used tokens are evicted and
+computed again when they are needed; `Ledger.tokens_again` counts that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.errors import CheckpointError, InputError, TooLongError, UsageError
-from stepmark.models import attention
-from stepmark.models.encoding import Encoded
-from stepmark.models.engine import Engine
-from stepmark.models.local import HeadPRM, ImplicitPRM
-from stepmark.models.pool import KeyValuePool
-from stepmark.models.prefixes import NONE, PrefixCache
-from stepmark.models.prm import PRM, Ledger
-from stepmark.models.scorer import remote_of, why_whole_prefixes
-from stepmark.models.session_reading import (
-    Asked,
-    Extended,
-    NextStep,
-    Place,
-    Read,
-    Text,
-    TokenRows,
-    WholeSolution,
-    known_of,
-    read_texts,
-    text_of,
-    whole_scores,
-)
-from stepmark.models.tree import Ints
-from stepmark.records import Problem, Refusal, Solution, Step, StepScores
+from stepmark.batching import Graded, Ready, Release, Score
+from stepmark.errors import InputError, TooLongError, UsageError
+from stepmark.models.encoding import Encoded, Encoder
+from stepmark.models.engine import NONE, Engine, KeyValuePool, Known, PrefixCache, check_vocabulary
+from stepmark.models.prm import Ledger
+from stepmark.models.scorer import check_finite
+from stepmark.models.tree import Ints, common_prefix
+from stepmark.records import Problem, Solution, Step, StepScores
 
-__all__ = [
-    "Answer",
-    "Asked",
-    "CachedSession",
-    "EngineBackbone",
-    "Extended",
-    "NextStep",
-    "Place",
-    "ScoringSession",
-    "TokenRows",
-    "WholePrefixSession",
-    "WholeSolution",
-    "root_of",
-    "session_of",
-]
+_STEP = 96
+"""Bytes of a step's record."""
+_ROOTS = 10_000
+"""Problems whose number of tokens is remembered."""
 
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Place:
+    """A prefix in a session: a problem and the steps so far."""
+
+    solution: Solution
+    """Its steps; none at a problem's root."""
+    ids: Ints
+    """Its tokens, up to the last that was read."""
+    slots: Ints
+    """Where they are stored; valid only where `births` agrees."""
+    births: Ints
+    """When each slot was filled; a slot that was freed and filled again has another."""
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes, without the texts of its steps, which are shared."""
+        arrays = self.ids.nbytes + self.slots.nbytes + self.births.nbytes
+        return arrays + _STEP * len(self.solution.steps)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NextStep:
+    """A request for the score of a prefix's last step; the answer is `Extended`, whose place is held until it is dropped."""
+
+    place: Place
+    """Its solution with the step; tokens and slots of what was read of it before."""
+    encoded: Encoded
+    """That solution."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WholeSolution:
+    """A request for the scores of all steps; the answer is `StepScores`. Nothing is held."""
+
+    encoded: Encoded
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenRows:
+    """A request for the head's logits at some tokens of a text; the answer is [positions, classes]. Nothing is held."""
+
+    ids: Ints
+    """Token ids; at least one."""
+    positions: Ints
+    """Which tokens, ascending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extended:
+    """A prefix that is one step longer, and the score of that step."""
+
+    place: Place
+    score: float
+    """In the range of the PRM's `score_kind`."""
+    classes: tuple[float, ...] | None = None
+    """Class probabilities, for PRMs of three classes."""
+
+
+Asked = NextStep | WholeSolution | TokenRows
 Answer = Extended | StepScores | Tensor | InputError
 """What `CachedSession.answer` gives."""
 
 
-class ScoringSession(Protocol):
-    """What a search asks: scores of prefixes that grow."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Text:
+    """Tokens to read for one request."""
+
+    index: int
+    """Of the request."""
+    asked: Asked
+    ids: Ints
+    """Up to the last token that is read; none where nothing is (a solution of which no step fits)."""
+    reads: Ints
+    """The positions that are read, ascending."""
+
+    @classmethod
+    def of(cls, index: int, asked: Asked) -> Text:
+        """What is to be read for a request."""
+        if isinstance(asked, TokenRows):
+            ids, reads = asked.ids, asked.positions
+        else:
+            ends = asked.encoded.reads[-1:] if isinstance(asked, NextStep) else asked.encoded.reads
+            ids, reads = asked.encoded.ids, np.asarray([r for r in ends if r is not None], dtype=np.int64)
+        ids = ids[: int(reads[-1]) + 1] if len(reads) else NONE
+        return cls(index=index, asked=asked, ids=ids, reads=reads)
 
     @property
-    def incremental(self) -> bool:
-        """Whether a step costs its own tokens only; else every prefix is read anew."""
+    def known(self) -> Known:
+        """As the tree is asked for it, with where its beginning was."""
+        if not isinstance(self.asked, NextStep):
+            return Known(ids=self.ids)
+        place = self.asked.place
+        return Known(ids=self.ids, before=place.ids, slots=place.slots, births=place.births)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Read:
+    """What was read of one text, in the order of its `reads`."""
+
+    scores: list[float]
+    """Not used for `TokenRows`."""
+    classes: list[tuple[float, ...]] | None = None
+    logits: Tensor | None = None
+    """[reads, classes]; None for an implicit PRM."""
+
+
+class TokenPRM(Protocol):
+    """A PRM in this process, as a session reads it: `local.HeadPRM`, `local.ImplicitPRM`."""
+
+    name: str
+    encoder: Encoder
+    ledger: Ledger
 
     @property
-    def reason(self) -> str:
-        """Why every prefix is read anew; "" where it is not."""
+    def engines(self) -> tuple[Engine, ...]:
+        """The networks that read the same tokens."""
 
     @property
-    def ledger(self) -> Ledger:
-        """What it has cost so far."""
+    def has_head(self) -> bool:
+        """Whether it gives logits of single tokens."""
 
-    def open(self, problem: Problem) -> Place:
-        """A problem's root. Costs nothing yet."""
-
-    def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
-        """Score one more step at each of several places, of any problems, together.
-
-        Returns:
-            One result each, in order; an `InputError` for a step that cannot be read (empty, too long, a marker inside).
+    def read(self, cache: PrefixCache, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
+        """The scores of texts whose tokens are stored in `paths`.
 
         Raises:
             CheckpointError: the model gave NaN or an infinity.
         """
 
-    def drop(self, places: Iterable[Place]) -> None:
-        """Give back what only these places use. They must not be extended afterwards."""
-
-
-def session_of(prm: PRM, *, memory_tokens: int | None = None) -> ScoringSession:
-    """A session of a PRM: incremental where its family allows it.
-
-    Incremental: every PRM that runs in this process and is read at step ends or from the log-ratio of two models. The others read the
-    whole prefix for each step, and `reason` says why: generative PRMs, which write about the whole solution; PRMs behind a server
-    (where that keeps state, `scorer.scorer_of` uses it); outcome models.
-
-    Args:
-        prm: as `load_prm` gives it.
-        memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
-    """
-    reason = "its server keeps the state" if remote_of(prm) is not None else why_whole_prefixes(prm)
-    if reason:
-        return WholePrefixSession(prm, reason)
-    assert isinstance(prm, HeadPRM | ImplicitPRM)
-    return CachedSession(prm, memory_tokens=memory_tokens or 65_536)
-
-
-class WholePrefixSession:
-    """A session that keeps nothing: the whole prefix is scored for each step, and the last score taken.
-
-    Args:
-        prm: any.
-        reason: why nothing is kept.
-    """
-
-    incremental = False
-
-    def __init__(self, prm: PRM, reason: str) -> None:
-        self._prm = prm
-        self.reason = reason
-
-    @property
-    def ledger(self) -> Ledger:
-        """The PRM's own."""
-        return self._prm.ledger
-
-    def open(self, problem: Problem) -> Place:
-        """A problem's root."""
-        return root_of(problem)
-
-    def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
-        """Score each prefix whole; see `ScoringSession.extend`."""
-        longer = [_longer(place, step) for place, step in asked]
-        results: list[Extended | InputError] = []
-        for place, result in zip(
-            longer, self._prm.score_many([p.solution for p in longer], keep_going=True), strict=True
-        ):
-            if isinstance(result, Refusal):
-                results.append(result.error)
-                continue
-            score = result.scores[-1] if result.scores else None
-            if score is None or len(result.scores) != len(place.solution.steps):
-                results.append(
-                    InputError(
-                        f"{self._prm.name} gave {sum(s is not None for s in result.scores)} scores for "
-                        f"{len(place.solution.steps)} steps",
-                        where=place.solution.id,
-                    )
-                )
-                continue
-            classes = None if result.classes is None else result.classes[-1]
-            results.append(Extended(place=place, score=score, classes=classes))
-        return results
-
-    def drop(self, places: Iterable[Place]) -> None:
-        """Nothing is kept."""
+    def scores_of(
+        self, encoded: Encoded, scores: Sequence[float], classes: Sequence[tuple[float, ...]] | None
+    ) -> StepScores:
+        """The record of what was read, None for steps that were not."""
 
 
 class CachedSession:
-    """A session over a PRM in this process that keeps keys and values in a tree of tokens.
+    """A `prm.Session` that stores keys and values in a tree of tokens. Made by `PRM.open_session`.
 
-    Besides single steps (`extend`) it scores whole solutions (`score_many`) and reads bare tokens (`rows`), all from the same tree: each
-    costs what nothing before it had. `answer` takes any mixture in one pass, in groups of which each fits the memory.
+    `answer` takes any mixture of steps, whole solutions and bare tokens in one pass, in groups of which each fits the memory.
 
     In float32 scores are those of `PRM.score_many`, up to rounding in the seventh digit. In bfloat16 a hidden state depends in its
     third digit on which tokens went through the network together, here as there (default PRM, 45 steps in four ways of batching: scores
@@ -177,75 +179,81 @@ class CachedSession:
 
     Args:
         prm: with a head, or implicit; not read as an outcome model.
-        memory_tokens: tokens kept at most.
+        memory_tokens: tokens stored at most.
 
     Raises:
-        UsageError: a memory that holds no token.
+        UsageError: a memory of less than one token.
     """
 
-    incremental = True
     reason = ""
+    in_process = True
 
-    def __init__(self, prm: HeadPRM | ImplicitPRM, *, memory_tokens: int) -> None:
+    def __init__(self, prm: TokenPRM, *, memory_tokens: int) -> None:
         self._prm = prm
-        engines = [prm.engine] if isinstance(prm, HeadPRM) else [prm.policy[0], prm.reference[0]]
-        self._vocabulary = min(int(engine.backbone.config.vocab_size) for engine in engines)
-        self.cache = PrefixCache(
-            [EngineBackbone(engine) for engine in engines], capacity=memory_tokens, states=True
-        )
-
-    @property
-    def ledger(self) -> Ledger:
-        """The PRM's own."""
-        return self._prm.ledger
+        self._vocabulary = min(engine.vocabulary for engine in prm.engines)
+        self.cache = PrefixCache(prm.engines, capacity=memory_tokens, states=True)
+        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        """By problem and steps; a prefix without a place, as after a replay, is opened whole."""
+        self._roots: dict[str, int] = {}
 
     @property
     def pool(self) -> KeyValuePool:
         """The memory."""
         return self.cache.pool
 
-    def open(self, problem: Problem) -> Place:
-        """A problem's root."""
-        return root_of(problem)
+    @property
+    def places(self) -> int:
+        """Prefixes that `score` holds."""
+        return len(self._places)
+
+    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+        """See `Session.score`; computed together, all replies are recorded together."""
+        del ready
+        parents = [self._place(request.problem, request.steps[:-1]) for request in requests]
+        results = self.extend(
+            [(place, Step(text=request.steps[-1])) for place, request in zip(parents, requests, strict=True)]
+        )
+        replies: list[Graded | InputError] = []
+        for request, parent, result in zip(requests, parents, results, strict=True):
+            if isinstance(result, InputError):
+                replies.append(result)
+                continue
+            check_finite(self._prm.name, result.score, request)
+            key = (request.problem, request.steps)
+            before = self._places.get(key)
+            self._places[key] = result.place
+            if before is not None:  # asked twice, and held twice
+                self.drop([before])
+            root, above, ids = self._root(result.place), self._ids(parent), result.place.ids
+            shared = common_prefix(above, ids) if len(above) else min(root, len(ids))
+            replies.append(
+                Graded(score=result.score, tokens=len(ids) - shared, root=root, classes=result.classes)
+            )
+        return replies
+
+    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
+        """See `Session.release`."""
+        del ready
+        keys = [(request.problem, steps) for request in requests for steps in request.prefixes]
+        self.drop(place for key in keys if (place := self._places.pop(key, None)) is not None)
+        return [None] * len(requests)
 
     def extend(self, asked: Sequence[tuple[Place, Step]]) -> list[Extended | InputError]:
-        """Score steps; see `ScoringSession.extend`."""
-        places = [_longer(place, step) for place, step in asked]
-        encoded = [self._encoded(place.solution) for place in places]
-        found = self.answer(
-            [
-                one if isinstance(one, InputError) else NextStep(place=place, encoded=one)
-                for place, one in zip(places, encoded, strict=True)
-            ]
-        )
-        return cast("list[Extended | InputError]", found)
-
-    def score_many(self, solutions: Sequence[Solution | Encoded]) -> list[StepScores | InputError]:
-        """Score whole solutions, computing only what the tree lacks.
-
-        Returns:
-            One result each, in order: what `PRM.score_many` gives, or an `InputError` for a solution that cannot be read.
-            Nothing is held for the asker: it stays until the room is needed.
-
-        Raises:
-            CheckpointError: the model gave NaN or an infinity.
-        """
-        encoded = [self._encoded(one) if isinstance(one, Solution) else one for one in solutions]
-        found = self.answer(
-            [one if isinstance(one, InputError) else WholeSolution(encoded=one) for one in encoded]
-        )
-        return cast("list[StepScores | InputError]", found)
-
-    def rows(self, asked: Sequence[TokenRows]) -> list[Tensor | InputError]:
-        """What the head says of some tokens of texts that are token ids already: logits [positions, classes] each, in float32.
-
-        Raises:
-            UsageError, CheckpointError: see `answer`.
-        """
-        return cast("list[Tensor | InputError]", self.answer(asked))
+        """Score one more step at each of several places, of any problems, together; see `answer`."""
+        places = [
+            replace(place, solution=replace(place.solution, steps=(*place.solution.steps, step)))
+            for place, step in asked
+        ]
+        requests: list[Asked | InputError] = []
+        for place in places:
+            try:
+                requests.append(NextStep(place=place, encoded=self._prm.encoder.encode(place.solution)))
+            except InputError as error:
+                requests.append(error)
+        return cast("list[Extended | InputError]", self.answer(requests))
 
     def answer(self, asked: Sequence[Asked | InputError]) -> list[Answer]:
-        """Answer any mixture of what can be asked, together.
+        """Answer any mixture of requests together.
 
         Returns:
             One result each, in order: `Extended` for `NextStep`, `StepScores` for `WholeSolution`, logits for `TokenRows`; an
@@ -260,11 +268,11 @@ class CachedSession:
         group: list[Text] = []
         size = 0
         try:
-            for index, one in enumerate(asked):
-                if isinstance(one, InputError):
-                    results[index] = one
+            for index, request in enumerate(asked):
+                if isinstance(request, InputError):
+                    results[index] = request
                     continue
-                text = text_of(index, one)
+                text = Text.of(index, request)
                 if (early := self._without_reading(text)) is not None:
                     results[index] = early
                     continue
@@ -276,33 +284,27 @@ class CachedSession:
             if group:
                 results |= self._read(group)
         except BaseException:
-            # What failed may have left slots half filled, or filled with NaN; a score made of those would be a plausible number.
+            # A failure may have left slots half filled, or filled with NaN; a score made of those would be a plausible number.
             self.cache.clear()
             raise
         return [results[index] for index in range(len(asked))]
 
     def drop(self, places: Iterable[Place]) -> None:
-        """Give back what only these places use."""
+        """Free what only these places use. They must not be extended afterwards."""
         for place in places:
             self.cache.drop(place.slots, place.births)
 
     def lacks(self, asked: Asked) -> int:
-        """Tokens that would be computed now for one that asks; where it alone asks."""
-        text = text_of(0, asked)
-        return len(text.ids) - self.cache.known(known_of(text)) if len(text.ids) else 0
-
-    def _encoded(self, solution: Solution) -> Encoded | InputError:
-        try:
-            return self._prm.encoder.encode(solution)
-        except InputError as error:
-            return error
+        """Tokens that a request would compute now, if it came alone."""
+        text = Text.of(0, asked)
+        return len(text.ids) - self.cache.known(text.known) if len(text.ids) else 0
 
     def _without_reading(self, text: Text) -> Answer | None:
-        """The result of what is not read at all; None for what is."""
+        """The result of a request for which nothing is read; None for any other."""
         asked = text.asked
         where = asked.place.solution.id if isinstance(asked, NextStep) else None
         if isinstance(asked, TokenRows):
-            if isinstance(self._prm, ImplicitPRM):
+            if not self._prm.has_head:
                 raise UsageError(f"{self._prm.name} is an implicit PRM: it has no head to read tokens with")
             if not len(asked.positions):
                 return torch.zeros(0, 0)
@@ -312,12 +314,9 @@ class CachedSession:
         elif not len(text.ids):
             if isinstance(asked, NextStep):
                 return TooLongError("the step lies past what this model reads", where=where)
-            return self._counted(whole_scores(self._prm, asked, None))
-        elif int(text.ids.max()) >= self._vocabulary:
-            # On a GPU this would be an assertion in a kernel, after which nothing works.
-            raise CheckpointError(
-                f"the tokenizer gives the token {int(text.ids.max())} and the model has {self._vocabulary}: they are not of one checkpoint"
-            )
+            return self._counted(self._prm.scores_of(asked.encoded, [], None))
+        else:
+            check_vocabulary(text.ids, self._vocabulary)
         if len(text.ids) > self.pool.capacity:
             return TooLongError(
                 f"the prefix has {len(text.ids)} tokens and the session keeps {self.pool.capacity}; give it more memory",
@@ -327,74 +326,61 @@ class CachedSession:
 
     def _read(self, group: Sequence[Text]) -> dict[int, Answer]:
         """One round over a group that fits the memory."""
-        held = self.cache.hold([known_of(text) for text in group])
-        ledger = self.ledger
+        held = self.cache.hold([text.known for text in group])
+        ledger = self._prm.ledger
         ledger.tokens_in += sum(len(text.ids) for text in group)
         ledger.tokens_computed += held.computed
         ledger.tokens_again += held.again
         ledger.tokens_distinct += held.computed - held.again
         with torch.inference_mode():
-            reads = read_texts(self._prm, self.cache, group, held.slots)
+            reads = self._prm.read(self.cache, group, held.slots)
         results: dict[int, Answer] = {}
         for text, read, slots in zip(group, reads, held.slots, strict=True):
             asked = text.asked
             if isinstance(asked, NextStep):
-                results[text.index] = self._extended(asked, text, read, slots)
+                self.cache.pin(int(slots[-1]))
+                ledger.steps += 1
+                results[text.index] = Extended(
+                    place=replace(asked.place, ids=text.ids, slots=slots, births=self.cache.births(slots)),
+                    score=read.scores[-1],
+                    classes=None if read.classes is None else read.classes[-1],
+                )
             elif isinstance(asked, WholeSolution):
-                results[text.index] = self._counted(whole_scores(self._prm, asked, read))
+                scores = self._prm.scores_of(asked.encoded, read.scores, read.classes)
+                results[text.index] = self._counted(scores)
             else:
                 assert read.logits is not None
                 results[text.index] = read.logits
         return results
 
-    def _extended(self, asked: NextStep, text: Text, read: Read, slots: Ints) -> Extended:
-        self.cache.pin(int(slots[-1]))
-        self.ledger.steps += 1
-        return Extended(
-            place=replace(asked.place, ids=text.ids, slots=slots, births=self.cache.births(slots)),
-            score=read.scores[-1],
-            classes=None if read.classes is None else read.classes[-1],
-        )
-
     def _counted(self, scores: StepScores) -> StepScores:
-        self.ledger.solutions += 1
-        self.ledger.steps += sum(score is not None for score in scores.scores)
+        self._prm.ledger.solutions += 1
+        self._prm.ledger.steps += sum(score is not None for score in scores.scores)
         return scores
 
+    def _place(self, problem: str, steps: tuple[str, ...]) -> Place:
+        held = self._places.get((problem, steps))
+        # A place without tokens: they are looked up when it is extended, and the rest is read.
+        return held or replace(root_of(Problem(text=problem)), solution=Solution.of(problem, steps))
 
-class EngineBackbone:
-    """A PRM's backbone as a `PrefixCache` asks it.
+    def _root(self, place: Place) -> int:
+        """Tokens before the first step."""
+        problem = place.solution.problem.text
+        if problem not in self._roots:
+            if len(self._roots) > _ROOTS:
+                self._roots.clear()
+            self._roots[problem] = self._prm.encoder.encode(place.solution).problem_tokens
+        return self._roots[problem]
 
-    Args:
-        engine: whose it is.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def device(self) -> str:
-        """Where it stands."""
-        return self._engine.device
-
-    @property
-    def token_budget(self) -> int:
-        """Tokens a forward pass."""
-        return self._engine.token_budget
-
-    def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
-        """See `Backbone.forward`."""
-        hidden: Tensor = self._engine.backbone(
-            input_ids=ids, position_ids=positions, use_cache=False, stepmark_plan=plan
-        ).last_hidden_state[0]
-        return hidden
+    def _ids(self, place: Place) -> Ints:
+        """The tokens of a prefix, up to where its last step is read; none for the problem's root."""
+        if len(place.ids) or not place.solution.steps:
+            return place.ids
+        encoded = self._prm.encoder.encode(place.solution)
+        read = encoded.reads[-1]
+        return encoded.ids if read is None else encoded.ids[: read + 1]
 
 
 def root_of(problem: Problem) -> Place:
-    """The prefix of no steps, of which nothing was read."""
+    """The prefix of no steps."""
     return Place(solution=Solution(problem=problem, steps=()), ids=NONE, slots=NONE, births=NONE)
-
-
-def _longer(place: Place, step: Step) -> Place:
-    solution = replace(place.solution, steps=(*place.solution.steps, step))
-    return replace(place, solution=solution)

@@ -11,11 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.errors import UsageError
+from stepmark.models.files import present, read_object
 from stepmark.records import ScoreKind
+from stepmark.store import atomic_write
 
 SPEC_FILE = "stepmark.json"
 
@@ -305,3 +308,71 @@ def _differences(value: Any) -> Any:
         return value
     pairs = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
     return {type(value).__name__: {name: _differences(part) for name, part, usual in pairs if part != usual}}
+
+
+NOTE_FILE = "calibration.json"
+"""Beside the spec: the last map, what it was fitted on, the readout before it, and the note before this one."""
+
+
+def check_readout(readout: Readout) -> None:
+    """Refuse a readout that takes no Platt map.
+
+    Raises:
+        UsageError: its activation is neither "sigmoid" nor "softmax", or it has a neutral class.
+    """
+    if readout.activation not in ("sigmoid", "softmax") or readout.neutral is not None:
+        classes = " of three classes" if readout.neutral is not None else ""
+        raise UsageError(
+            f"the scores of this checkpoint are read by {readout.activation!r}{classes}; a calibration can be stored only where "
+            "they are the sigmoid of one logit or the softmax of two"
+        )
+
+
+def composed(readout: Readout, scale: float, shift: float) -> Readout:
+    """The readout whose scores are `sigmoid(scale * logit(score) + shift)` of the scores of the given one, whose own map is in them.
+
+    Raises:
+        UsageError: see `check_readout`; or the map is not finite.
+    """
+    check_readout(readout)
+    if not (math.isfinite(scale) and math.isfinite(shift)):
+        raise UsageError(f"expected a finite map, found scale {scale:g} and shift {shift:g}")
+    return replace(readout, scale=scale * readout.scale, shift=scale * readout.shift + shift)
+
+
+def store_calibration(
+    folder: str | Path, spec: ScoringSpec, *, scale: float, shift: float, note: Mapping[str, Any]
+) -> ScoringSpec:
+    """Put a Platt map into a checkpoint, on top of the one that is there, so that loading it again gives the calibrated scores.
+
+    The note is written first and the spec last, each whole or not at all: what `load_prm` reads changes in one rename. The
+    note's `after` says which readout it belongs to.
+
+    Args:
+        folder: the checkpoint.
+        spec: what its scores were made with.
+        scale: of the logit of those scores.
+        shift: added to it.
+        note: what it was fitted on and how well.
+
+    Returns:
+        The spec as it now stands in the folder.
+
+    Raises:
+        UsageError: as `composed`; the folder cannot be written to.
+        CheckpointError: the note that is there cannot be read.
+    """
+    new = replace(spec, readout=composed(spec.readout, scale, shift))
+    beside = Path(folder) / NOTE_FILE
+    body = {
+        **note,
+        "scale": scale,
+        "shift": shift,
+        "before": {"scale": spec.readout.scale, "shift": spec.readout.shift},
+        "after": {"scale": new.readout.scale, "shift": new.readout.shift},
+        **({"earlier": read_object(beside)} if present(beside) else {}),
+    }
+    for path, content in ((beside, body), (Path(folder) / SPEC_FILE, asdict(new))):
+        with atomic_write(path) as file:
+            file.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return new

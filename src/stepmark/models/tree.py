@@ -29,7 +29,7 @@ class PackedTree:
     ids: Ints
     """Token ids."""
     depths: Ints
-    """Position of each token in its sequence: the position that the network is told."""
+    """Position of each token in its sequence: the position that the network reads."""
     parents: Ints
     """Packed index of the token before; -1 at a root."""
     paths: tuple[Ints, ...]
@@ -114,8 +114,7 @@ def chunks(tree: PackedTree, budget: int, *, skip: int = 0) -> list[Chunk]:
     """Cut a tree into parts of at most `budget` tokens, in order.
 
     Args:
-        skip: the first tokens that need no computing because their keys and values are at hand; they must
-            lie before any branch.
+        skip: the first tokens, whose keys and values are stored already; they must lie before any branch.
 
     Raises:
         ValueError: a budget below 1.

@@ -9,6 +9,18 @@ running quantity is wrong, whether the product on its side is wrong, for how man
 error is drawn only among those after which going on rightly misses the answer. Both together make the
 classes a Markov chain of a few hundred states, so that the probability of the right answer can be computed
 (`arithmetic_value`).
+
+Steps of the arithmetic world read, and the truth about each: `true_labels`.
+
+A step is right **in itself** when it does what is due: the operation that its name stands for, with the numbers that
+the problem gives, on the quantity as the steps before state it (or as it truly is, so that a correction counts as
+right), computed rightly, in the right unit, with no step left out before it. So a step that goes on faithfully from a
+wrong quantity is right, and the first step that is not right is the first error. If every step is right, so is the answer.
+
+V in the arithmetic world: the probability that its solver reaches the right answer, computed and not estimated.
+
+The solver's chances depend on the class of its state and not on the values (`arithmetic_solver` says how), so V is a
+sum over a few hundred classes, each computed once.
 """
 
 from __future__ import annotations
@@ -21,10 +33,124 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from stepmark.errors import UsageError
-from stepmark.problems.arithmetic import ArithmeticProblem, Operation, answer_line, step_line
-from stepmark.problems.arithmetic_steps import Account
-from stepmark.problems.arithmetic_text import Number, reckon
+from stepmark.errors import InputError, UsageError
+from stepmark.problems.arithmetic import (
+    ArithmeticProblem,
+    Line,
+    Number,
+    Operation,
+    answer_line,
+    read_line,
+    reckon,
+    step_line,
+)
+
+
+class Account:
+    """What the steps so far state: the quantities named, and how far they have come.
+
+    Args:
+        problem: whose steps they are.
+    """
+
+    def __init__(self, problem: ArithmeticProblem) -> None:
+        self.problem = problem
+        self.stated: dict[int, Number] = {}
+        """The latest statement of each quantity, by the number of its operation."""
+        self.due = 0
+        """The operation that comes next: the one after the furthest that was stated."""
+        self.answer: Number | None = None
+        """The answer, once stated; a later calculation takes it back."""
+
+    def running(self, place: int) -> Number:
+        """The running quantity before an operation, as the steps state it."""
+        for earlier in range(place - 1, -1, -1):
+            if earlier in self.stated and not self.problem.operations[earlier].is_product:
+                return self.stated[earlier]
+        return self.problem.start
+
+    def read(self, text: str) -> Line | None:
+        """Take in a step; None, and nothing changes, where it states no quantity of the problem and no answer."""
+        line = read_line(text)
+        if line is None:
+            return None
+        if line.name is None:
+            self.answer = line.result
+            return line
+        place = self.problem.places.get(line.name)
+        if place is None:
+            return None
+        self.stated[place] = line.result
+        self.due = max(self.due, place + 1)
+        self.answer = None
+        return line
+
+
+def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple[bool, ...], int]:
+    """Whether each step is right in itself (see the module), and the first error.
+
+    Args:
+        problem: whose steps they are.
+        steps: any number of them, from the first; whoever wrote them.
+
+    Returns:
+        One truth value a step, and the 0-based place of the first False, -1 when there is none.
+
+    Raises:
+        InputError: a step that is not of this world: it states no quantity of the problem and no answer, or more than
+            one calculation of two numbers. Whether it is right cannot be told.
+    """
+    account = Account(problem)
+    labels: list[bool] = []
+    for number, text in enumerate(steps):
+        line = read_line(text)
+        known = line is not None and (line.name is None or line.name in problem.places)
+        if line is None or not known or not line.readable:
+            raise InputError(
+                f"step {number}: expected 'NAME: A + B = C' with a name from this problem, or 'The answer is C.', "
+                f"found {text!r}",
+                where=problem.id,
+            )
+        labels.append(_right(account, line))
+        account.read(text)
+    return tuple(labels), labels.index(False) if False in labels else -1
+
+
+def _right(account: Account, line: Line) -> bool:
+    problem = account.problem
+    if line.name is None:
+        # The answer may be the stated quantity or the true one: an answer that corrects is right.
+        return account.due == len(problem.operations) and line.result in {
+            account.running(account.due),
+            problem.answer,
+        }
+    place = problem.places[line.name]
+    operation = problem.operations[place]
+    if place > account.due or line.unit not in {"", operation.unit}:
+        return False
+    lefts, rights = _inputs(account, place)
+    if line.calculation is None:
+        return line.result in {reckon(a, operation.sign, b) for a in lefts for b in rights}
+    left, sign, right = line.calculation
+    fits = (left in lefts and right in rights) or (
+        operation.sign in "+*" and left in rights and right in lefts
+    )
+    return fits and sign == operation.sign and reckon(left, sign, right) == line.result
+
+
+def _inputs(account: Account, place: int) -> tuple[set[Number], set[Number]]:
+    """The numbers that an operation may take on its two sides: as stated, or as they truly are."""
+    problem = account.problem
+    operation = problem.operations[place]
+    left, _, right = problem.calculation(place)
+    lefts: set[Number] = {left}
+    rights: set[Number] = {right}
+    if operation.left is None:
+        lefts.add(account.running(place))
+    if operation.is_merge and place - 1 in account.stated:
+        rights.add(account.stated[place - 1])
+    return lefts, rights
+
 
 KINDS = {"slip": 0.4, "operation": 0.2, "operand": 0.2, "drop": 0.1, "repeat": 0.1}
 """Kinds of error and their shares where all can be made; what cannot be made where the solver stands adds to the slips. Steps
@@ -358,3 +484,121 @@ class Solver:
 def solver_of(problem: ArithmeticProblem, settings: SolverSettings) -> Solver:
     """The solver of a problem, kept for the next time."""
     return Solver(problem, settings)
+
+
+class Value:
+    """V of a solver, for any state.
+
+    Args:
+        solver: whose chances are meant.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+        self.problem = solver.problem
+        self._memo: dict[tuple[int, bool, bool, bool, int], float] = {}
+
+    def of(self, state: State) -> float:
+        """V: the probability that the solver, going on from here, gives the right answer."""
+        if state.answer is not None:
+            return float(state.answer == self.problem.answer)
+        running = state.running != self.problem.before[state.place]
+        product = self.solver.wrong_product(state)
+        merged = running
+        if state.product is not None:
+            sign = self.problem.operations[state.place].sign
+            merged = reckon(state.running, sign, state.product) != self.problem.values[state.place]
+        return self._value(state.place, running, product, merged, state.age)
+
+    def _value(self, place: int, running: bool, product: bool, merged: bool, age: int) -> float:
+        """V of a class: are the running quantity, the waiting product, and what both give wrong, and for how long."""
+        key = (place, running, product, merged, age)
+        if key not in self._memo:
+            self._memo[key] = (
+                self._value_wrong(place, running, product, merged, age)
+                if running or product
+                else self._value_right(place)
+            )
+        return self._memo[key]
+
+    def _value_right(self, place: int) -> float:
+        error = self.solver.error_rates[place]
+        if place == self.solver.end:
+            return 1 - error
+        faithful = self._value(place + 1, False, False, False, 0)
+        plain = self.solver.is_plain(place)
+        if self.problem.operations[place].is_product:
+            wrong = self._value(place + 1, False, True, True, 0)
+        else:
+            wrong = self._value(place + 1, True, False, True, 0)
+        dropped = wrong
+        if plain and place + 1 == self.solver.end:
+            dropped = 0.0
+        elif plain and self.solver.is_plain(place + 1):
+            dropped = self._value(place + 2, True, False, True, 0)
+        drop, repeat = KINDS["drop"], KINDS["repeat"]
+        if not (place and self.solver.is_plain(place - 1)):
+            repeat = 0.0
+        known = (1 - error) * faithful + error * ((1 - drop - repeat) * wrong + drop * dropped)
+        # After a repetition the solver stands where it stood, with a wrong quantity; corrected, it is back here. So this value
+        # V stands on both sides: V = known + error repeat (fix V + (1 - fix) on).
+        fix = self.solver.settings.repair_rate
+        on = self._go_on(place, True, False, True, 0) if repeat else 0.0
+        return (known + error * repeat * (1 - fix) * on) / (1 - error * repeat * fix)
+
+    def _value_wrong(self, place: int, running: bool, product: bool, merged: bool, age: int) -> float:
+        fix = self.solver.settings.repair_rate * self.solver.settings.repair_decay**age
+        if product and running:
+            fixed = self._value(place, True, False, True, age + 1)
+        else:
+            fixed = self._value(place, False, False, False, 0)
+        return fix * fixed + (1 - fix) * self._go_on(place, running, product, merged, age)
+
+    def _go_on(self, place: int, running: bool, product: bool, merged: bool, age: int) -> float:
+        """V of a wrong class when the next line is no correction."""
+        error = self.solver.error_rates[place]
+        if place == self.solver.end:
+            return (1 - error) * (not running)
+        if self.problem.operations[place].is_product:
+            faithful = self._value(place + 1, running, False, running, age + 1 if running else 0)
+            wrong = self._value(place + 1, running, True, True, age + 1)
+            return (1 - error) * faithful + error * wrong
+        carried = merged if self.problem.operations[place].is_merge else running
+        faithful = self._value(place + 1, carried, False, carried, age + 1 if carried else 0)
+        return (1 - error) * faithful + error * self._value(place + 1, True, False, True, age + 1)
+
+
+@lru_cache(maxsize=4096)
+def _value_of(problem: ArithmeticProblem, settings: SolverSettings) -> Value:
+    return Value(solver_of(problem, settings))
+
+
+def true_values(
+    problem: ArithmeticProblem, steps: Sequence[str], settings: SolverSettings = DEFAULT
+) -> tuple[float, ...]:
+    """V before the first step and after each: one more than steps, each in [0, 1], exact up to rounding.
+
+    Args:
+        problem: whose steps they are.
+        steps: whoever wrote them; what states nothing leaves V as it is.
+        settings: of the solver whose rollouts are meant.
+    """
+    value = _value_of(problem, settings)
+    return tuple(value.of(value.solver.after(steps[:count])) for count in range(len(steps) + 1))
+
+
+def true_value(problem: ArithmeticProblem, steps: Sequence[str], settings: SolverSettings = DEFAULT) -> float:
+    """V after these steps: the probability that the solver goes on to the right answer; see `true_values`."""
+    value = _value_of(problem, settings)
+    return value.of(value.solver.after(steps))
+
+
+def next_steps(
+    problem: ArithmeticProblem, steps: Sequence[str], settings: SolverSettings = DEFAULT
+) -> dict[str, float]:
+    """Every line that the solver may write after these steps, with its probability; empty after the answer."""
+    solver = solver_of(problem, settings)
+    found: dict[str, float] = {}
+    for step in solver.next_steps(solver.after(steps)):
+        found[step.text] = found.get(step.text, 0.0) + step.probability
+    return found

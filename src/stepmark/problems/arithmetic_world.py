@@ -1,24 +1,265 @@
-"""The arithmetic world as one object: problems with known truth, a policy with known error rates, a PRM that is never wrong."""
+"""The arithmetic world as one object: problems with known truth, a policy with known error rates, a PRM that is never wrong.
+
+The solver of the arithmetic world as a policy: labellers and searches run on it, and V is known.
+
+It needs no model and no GPU and writes thousands of rollouts a second. What its samples are is a function of the request and
+the sample's number alone (`batching.sample_seed`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import math
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Literal, final
 
+from stepmark.batching import Choose, Finish, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
     LARGEST,
     ArithmeticProblem,
     arithmetic_problems,
+    find_story,
     make_problems,
+    problem_of,
     read_arithmetic,
 )
-from stepmark.problems.arithmetic_policy import ArithmeticPolicy, wrong_solutions
+from stepmark.problems.arithmetic_solver import (
+    DEFAULT,
+    Solver,
+    SolverSettings,
+    State,
+    next_steps,
+    solver_of,
+    true_labels,
+    true_value,
+    true_values,
+)
 from stepmark.problems.arithmetic_solver import SolverSettings as _SolverSettings
-from stepmark.problems.arithmetic_steps import true_labels
-from stepmark.problems.arithmetic_value import next_steps, true_value
 from stepmark.records import Problem as _Record
+from stepmark.records import Solution
+
+_WORLD = 1
+"""Changes whenever equal requests get other texts, for replies are recorded under it."""
+_TOKEN = re.compile(r"[0-9]|[A-Za-z]+|\n|[^\sA-Za-z0-9]")
+
+
+def count_tokens(text: str) -> int:
+    """Tokens of a text: words, digits, line ends and other signs count one each; spaces none."""
+    return len(_TOKEN.findall(text))
+
+
+@final
+class ArithmeticPolicy:
+    """A policy (`models.policies.Policy`) that solves problems of the arithmetic world, with known error rates.
+
+    It takes the last problem in the prompt, reads the steps in what follows it (the rest of the prompt and the prefill), and
+    goes on from what they state; what states nothing is passed over. A prefill that does not end at the end of a line is
+    continued on a new one. Temperature 0 writes the likeliest lines, which are the faithful ones. Any temperature above 0 samples the
+    solver as it is: temperature, `top_p` and `top_k` do not change its chances, so that it has one V.
+
+    Tokens are those of `count_tokens`, and one for the end of the text or the stop string.
+
+    Args:
+        settings: how well it solves.
+    """
+
+    def __init__(self, settings: SolverSettings = DEFAULT) -> None:
+        self.settings = settings
+        self.name = "arithmetic"
+        digest = hashlib.sha256(json.dumps([_WORLD, asdict(settings)], sort_keys=True).encode())
+        self.identity = f"arithmetic#{digest.hexdigest()[:12]}"
+        self.tokens_written = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(error_rate={self.settings.error_rate})"
+
+    def write(
+        self, requests: Sequence[Write], ready: Ready | None = None
+    ) -> list[list[Written] | InputError]:
+        """Solutions, from where each request stands; an `InputError` where the prompt holds no problem of this world."""
+        replies: list[list[Written] | InputError] = []
+        for index, request in enumerate(requests):
+            reply: list[Written] | InputError
+            try:
+                solver, state, lead = self._begin(request.prompt, request.prefill)
+            except InputError as error:
+                reply = error
+            else:
+                first = request.first or 0
+                told = count_tokens(_text(request.prompt)) + count_tokens(request.prefill)
+                reply = [
+                    replace(_write(solver, state, lead, request, number), prompt_tokens=told)
+                    for number in range(first, first + request.n)
+                ]
+                self.tokens_written += sum(written.tokens or 0 for written in reply)
+            replies.append(reply)
+            if ready is not None:
+                ready(index, reply)
+        return replies
+
+    def choose(
+        self, requests: Sequence[Choose], ready: Ready | None = None
+    ) -> list[list[float] | InputError]:
+        """The exact log-probability that what it writes begins with each option; minus infinity for what it never writes.
+
+        Where it writes none of the options the reply is an `InputError`: it answers no questions.
+        """
+        replies: list[list[float] | InputError] = []
+        for index, request in enumerate(requests):
+            reply: list[float] | InputError
+            try:
+                solver, state, lead = self._begin(request.prompt, request.prefill)
+                shares = [_begins(solver, state, lead, option) for option in request.options]
+                if not any(shares):
+                    raise InputError(
+                        f"{self.name}: expected options that a solution may go on with, found {request.options!r}"
+                    )
+                reply = [math.log(share) if share else -math.inf for share in shares]
+            except InputError as error:
+                reply = error
+            replies.append(reply)
+            if ready is not None:
+                ready(index, reply)
+        return replies
+
+    def _begin(self, prompt: Prompt, prefill: str) -> tuple[Solver, State, str]:
+        """The solver, where the text has come to, and what must be written before the next line."""
+        chat = not isinstance(prompt, str)
+        problem, rest = _problem_in(_text(prompt))
+        solver = solver_of(problem, self.settings)
+        begun = prefill if chat else rest + prefill
+        steps = f"{rest}\n{prefill}" if chat else begun
+        lead = "\n" if begun and not begun.endswith("\n") else ""
+        if not chat and not begun:
+            lead = "\n"  # the text would go on right after the question
+        return solver, solver.after(steps.split("\n")), lead
+
+
+def _text(prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else "\n\n".join(turn.content for turn in prompt)
+
+
+@lru_cache(maxsize=4096)
+def _problem_in(text: str) -> tuple[ArithmeticProblem, str]:
+    """The last problem in a text, and what follows it."""
+    story = find_story(text)
+    if story is None:
+        read_arithmetic(text)  # raises, and says what was expected
+        raise AssertionError("a text in which no problem was found has one")
+    return problem_of(story, text[slice(*story.span)]), text[story.span[1] :]
+
+
+def _write(solver: Solver, state: State, lead: str, request: Write, number: int) -> Written:
+    """Sample `number` of a request."""
+    dice = random.Random(sample_seed(request, number)) if request.temperature else None
+    text, logprob = lead, 0.0
+    tokens = count_tokens(lead)
+    stopped = False
+    while state.answer is None and not stopped and tokens < request.max_tokens:
+        line, state, chance = solver.likeliest(state) if dice is None else solver.draw(state, dice)
+        line += "\n" if state.answer is None else ""
+        text, logprob, tokens = text + line, logprob + chance, tokens + count_tokens(line)
+        stopped = any(mark in text for mark in request.stop)
+    if stopped:
+        text, _ = cut_at_stop(text, request.stop)
+        tokens = count_tokens(text)
+    # One more token ends the text.
+    if tokens >= request.max_tokens:
+        cut = list(_TOKEN.finditer(text))[request.max_tokens - 1].end()
+        return Written(text=text[:cut], finish="length", tokens=request.max_tokens)
+    finish: Finish = "stop" if stopped else "end"
+    return Written(text=text, finish=finish, tokens=tokens + 1, logprob=None if stopped else logprob)
+
+
+def _begins(solver: Solver, state: State, text: str, option: str) -> float:
+    """The probability that what is written begins with an option, `text` being what is fixed of it."""
+    if text.startswith(option):
+        return 1.0
+    if not option.startswith(text):
+        return 0.0
+    rest = option[len(text) :]
+    total = 0.0
+    for step in solver.next_steps(state):
+        line = step.text + ("\n" if step.state.answer is None else "")
+        if line.startswith(rest) or rest.startswith(line):
+            total += step.probability * _begins(solver, step.state, line, rest)
+    return total
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownSolution:
+    """A solution that the solver wrote, with its truth."""
+
+    problem: ArithmeticProblem
+    solution: Solution
+    labels: tuple[bool, ...]
+    """Whether each step is right in itself; see `arithmetic_steps.true_labels`."""
+    first_error: int
+    """0-based; -1 for none."""
+    values: tuple[float, ...]
+    """V before the first step and after each, one more than steps; see `arithmetic_value.true_values`."""
+    repaired: bool
+    """Whether a correction set right what its first error made wrong: then V has risen again, and the answer is wrong by a
+    later error."""
+
+
+def wrong_solutions(
+    count: int,
+    *,
+    seed: int = 0,
+    steps: tuple[int, int] = (4, 16),
+    settings: SolverSettings = DEFAULT,
+) -> Iterator[KnownSolution]:
+    """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
+
+    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order, once each; long and hard ones are
+    therefore more common than among all problems. Solution i depends on the settings and on i alone.
+
+    Args:
+        count: how many.
+        seed: of the problems and of the solutions.
+        steps: least and most steps, of the true solution and of the solution that was written, the answer line among them.
+        settings: of the solver.
+
+    Raises:
+        UsageError: a setting out of its range, or the solver hardly ever fails.
+    """
+    found = 0
+    tries = 100 * count + 1000
+    for number, problem in enumerate(arithmetic_problems(tries, seed=seed, steps=steps)):
+        if found == count:
+            return
+        solver = solver_of(problem, settings)
+        dice = random.Random(f"wrong solutions {_WORLD}/{seed}/{number}")
+        state, lines = solver.start(), list[str]()
+        while state.answer is None:
+            line, state, _ = solver.draw(state, dice)
+            lines.append(line)
+        if state.answer == problem.answer or not steps[0] <= len(lines) <= steps[1]:
+            continue
+        found += 1
+        labels, first_error = true_labels(problem, lines)
+        yield KnownSolution(
+            problem=problem,
+            solution=problem.solution(lines, id=f"{problem.id}-wrong"),
+            labels=labels,
+            first_error=first_error,
+            values=true_values(problem, lines, settings),
+            repaired=any(
+                not solver.wrong(solver.after(lines[:end])) for end in range(first_error + 1, len(lines))
+            ),
+        )
+    if found < count:
+        raise UsageError(
+            f"wrong_solutions: found {found} of {count} in {tries} problems; raise error_rate or widen steps"
+        )
 
 
 @final

@@ -30,7 +30,7 @@ from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.detect import spec_of
 from stepmark.models.files import ADAPTER_FILE, present
 from stepmark.models.generative import critic_spec_of
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.heads import check_head
 from stepmark.models.identity import identity_of
 from stepmark.models.load import load_prm

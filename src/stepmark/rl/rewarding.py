@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
-from stepmark.models.policies.rows import Drawn
+from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier
 from stepmark.records import Problem, Refusal, Solution, Step, Verdict

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.identity import checkpoint_fingerprint, identity_of, named
-from stepmark.models.lazy import Lazy
-from stepmark.models.load import PRMLike, lazy_prm, prm_identity
-from stepmark.models.named import check_device, read_by
+from stepmark.models.lazy import Lazy, check_device
+from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
 from stepmark.problems.answers import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Problem, ScoredSolution, Solution, StepScores
+from stepmark.records import ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.show import colour
 from stepmark.show.page import page_html
 from stepmark.show.text import check_solution, number
@@ -65,47 +65,37 @@ def write_report(
         raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
     check_writable(path)
     tally = _Tally(outcome_threshold=outcome_threshold)
-    kept: dict[tuple[str, str | None], list[ScoredSolution]] = {}
+    groups: dict[tuple[str, str | None], list[ScoredSolution]] = {}
     count = 0
-    for one in scored:
-        _check(one)
-        tally.add(one)
-        key = (one.solution.problem.text, one.solution.problem.id)
-        if key in kept or count < limit:
-            kept.setdefault(key, []).append(one)
+    for result in scored:
+        _check(result)
+        tally.add(result)
+        key = (result.solution.problem.text, result.solution.problem.id)
+        if key in groups or count < limit:
+            groups.setdefault(key, []).append(result)
             count += 1
-    shown = _fitting(list(kept.values()), limit)
-    problems = []
-    first = 1
-    for at, (group, fits) in enumerate(shown):
-        problems.append(_problem(at + 1, first, group, fits, tally))
-        first += fits
+    problems: list[ProblemView] = []
+    shown = 0
+    for group in groups.values():
+        # Whole problems until one does not fit; a first one that is too large is cut.
+        if problems and len(group) > limit - shown:
+            break
+        fits = min(len(group), limit - shown)
+        problems.append(_problem(len(problems) + 1, shown + 1, group, fits, tally))
+        shown += fits
     summary = tally.summary(title=title, settings=settings or {}, note=note, problems=problems)
     with atomic_write(path) as file:
         file.writelines(page_html(summary, problems))
 
 
-def _check(one: ScoredSolution) -> None:
+def _check(result: ScoredSolution) -> None:
     """Refuse what cannot be shown when it comes, not when the page is drawn."""
     try:
-        check_solution(one.solution.texts, one.steps.scores, one.first_error)
-        for score in one.steps.scores:
-            colour.position(score, one.steps.kind, one.threshold)
+        check_solution(result.solution.texts, result.steps.scores, result.first_error)
+        for score in result.steps.scores:
+            colour.position(score, result.steps.kind, result.threshold)
     except InputError as error:
-        raise error.at(f"solution {one.solution.id!r}" if one.solution.id else "a solution") from None
-
-
-def _fitting(groups: list[list[ScoredSolution]], limit: int) -> list[tuple[list[ScoredSolution], int]]:
-    """The first problems that fit, each with how many of its solutions to show."""
-    shown: list[tuple[list[ScoredSolution], int]] = []
-    room = limit
-    for group in groups:
-        if len(group) > room and shown:
-            break
-        fits = min(len(group), room)
-        shown.append((group, fits))
-        room -= fits
-    return shown
+        raise error.at(f"solution {result.solution.id!r}" if result.solution.id else "a solution") from None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -131,27 +121,29 @@ class _Tally:
     by_check: int = 0
     """First errors that a check alone found."""
 
-    def add(self, one: ScoredSolution) -> None:
-        problem = one.solution.problem
+    def add(self, result: ScoredSolution) -> None:
+        problem = result.solution.problem
         self.solutions += 1
         # A short digest and not the text: a million problems must not be held to be counted.
         self.problems.add(hashlib.blake2b(repr((problem.text, problem.id)).encode(), digest_size=12).digest())
-        self.kinds[one.steps.kind] = None
-        self.prms[one.prm] = None
-        self.aggregates[one.aggregate] = None
-        self.thresholds[one.threshold] = None
-        self.verdicts["unknown" if one.first_error is None else "good" if one.first_error < 0 else "bad"] += 1
-        if one.first_error is not None and one.first_error >= 0:
-            self.positions[one.first_error] += 1
-        self.checked |= one.findings is not None
-        self.by_check += one.first_error_by == "check"
-        if one.outcome is not None:
+        self.kinds[result.steps.kind] = None
+        self.prms[result.prm] = None
+        self.aggregates[result.aggregate] = None
+        self.thresholds[result.threshold] = None
+        self.verdicts[
+            "unknown" if result.first_error is None else "good" if result.first_error < 0 else "bad"
+        ] += 1
+        if result.first_error is not None and result.first_error >= 0:
+            self.positions[result.first_error] += 1
+        self.checked |= result.findings is not None
+        self.by_check += result.first_error_by == "check"
+        if result.outcome is not None:
             self.outcomes += 1
-            self.outside += not 0 <= one.outcome <= 1
-            if one.outcome_model is not None:
-                self.outcome_models[one.outcome_model] = None
+            self.outside += not 0 <= result.outcome <= 1
+            if result.outcome_model is not None:
+                self.outcome_models[result.outcome_model] = None
             threshold = 0.5 if self.outcome_threshold is None else self.outcome_threshold
-            self.disagreements += _disagreement(one, threshold) is not None
+            self.disagreements += _disagreement(result, threshold) is not None
 
     @property
     def good_from(self) -> float | None:
@@ -209,57 +201,56 @@ class _Tally:
 
 
 def _problem(at: int, first: int, group: list[ScoredSolution], fits: int, tally: _Tally) -> ProblemView:
-    problem = group[0].solution.problem
-    best = _best(group)
+    problem, best = group[0].solution.problem, _best(group)
+    parts = [
+        problem.id,
+        problem.source,
+        None if problem.answer is None else f"reference answer {problem.answer}",
+        f"{fits:,} of its {len(group):,} solutions are shown" if fits < len(group) else None,
+    ]
     cards = tuple(_card(first + k, k, group[k], k in best, tally) for k in range(fits))
-    note = _about(problem)
-    if fits < len(group):
-        note = " · ".join(filter(None, [note, f"{fits:,} of its {len(group):,} solutions are shown"]))
-    return ProblemView(number=at, text=problem.text, note=note, cards=cards)
-
-
-def _about(problem: Problem) -> str:
-    answer = None if problem.answer is None else f"reference answer {problem.answer}"
-    return " · ".join(part for part in (problem.id, problem.source, answer) if part)
+    return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)
 
 
 def _best(group: list[ScoredSolution]) -> set[int]:
-    """The solutions with the highest score, where there are two to compare.
-
-    Scores are compared only if the same PRM made them in the same way.
-    """
-    comparable: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
-    for at, one in enumerate(group):
-        if one.score is not None:
-            comparable.setdefault((one.prm, one.aggregate, one.steps.kind), []).append((one.score, at))
-    best = set()
-    for scores in comparable.values():
-        if len(scores) > 1:
-            top = max(scores)[0]
-            best |= {at for score, at in scores if score == top}
-    return best
+    """The solutions with the highest score among those of the same PRM, aggregate and kind, where there are two to compare."""
+    comparable: dict[tuple[str, str, str], dict[int, float]] = {}
+    for at, result in enumerate(group):
+        if result.score is not None:
+            key = (result.prm, result.aggregate, result.steps.kind)
+            comparable.setdefault(key, {})[at] = result.score
+    return {
+        at
+        for scores in comparable.values()
+        for at, score in scores.items()
+        if len(scores) > 1 and score == max(scores.values())
+    }
 
 
-def _card(at: int, place: int, one: ScoredSolution, is_best: bool, tally: _Tally) -> CardView:
-    solution, steps = one.solution, one.steps
-    prm = one.prm if len(tally.prms) > 1 else None
+def _card(at: int, place: int, result: ScoredSolution, is_best: bool, tally: _Tally) -> CardView:
+    solution, steps = result.solution, result.steps
+    prm = result.prm if len(tally.prms) > 1 else None
+    outcome_place = None
+    if result.outcome is not None and tally.good_from is not None:
+        kind: ScoreKind = "unbounded" if tally.outside else "probability"
+        outcome_place = colour.position(result.outcome, kind, tally.good_from)
     return CardView(
         number=at,
         title=f"Solution {place + 1}",
         note=" · ".join(part for part in (solution.source, solution.id, prm) if part),
         kind=steps.kind,
-        threshold=one.threshold,
-        score=one.score,
-        aggregate=one.aggregate,
-        place=_place(one),
-        aggregates=_aggregates(one),
-        first_error=one.first_error,
-        steps=step_views(one.solution, one.steps, one.finding_lines()),
+        threshold=result.threshold,
+        score=result.score,
+        aggregate=result.aggregate,
+        place=colour.aggregate_position(result.score, result.aggregate, steps.kind, result.threshold),
+        aggregates=_aggregates(result),
+        first_error=result.first_error,
+        steps=step_views(result.solution, result.steps, result.finding_lines()),
         best=is_best,
-        outcome=one.outcome,
-        outcome_model=one.outcome_model,
-        outcome_place=_outcome_place(one.outcome, tally),
-        disagreement=_disagreement(one, tally.good_from),
+        outcome=result.outcome,
+        outcome_model=result.outcome_model,
+        outcome_place=outcome_place,
+        disagreement=_disagreement(result, tally.good_from),
     )
 
 
@@ -312,43 +303,32 @@ def _after_fences(text: str, state: str | None) -> str | None:
     return state
 
 
-def _aggregates(one: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
+def _aggregates(result: ScoredSolution) -> tuple[tuple[str, float | None], ...]:
     from stepmark.metrics.aggregate import aggregate, allowed
 
-    scores, kind = one.steps.scores, one.steps.kind
+    scores, kind = result.steps.scores, result.steps.kind
     values: dict[str, float | None] = {}
     for name in AGGREGATES:
         read = scores[-1:] if name == "last" else scores
         meant = name in allowed(kind) and None not in read
         values[name] = aggregate(scores, name, kind=kind) if meant else None
-    values[one.aggregate] = one.score  # what the record says, not what we would make of it
+    values[result.aggregate] = result.score  # what the record says, not what we would make of it
     return tuple(values.items())
 
 
-def _place(one: ScoredSolution) -> float | None:
-    """Where the solution's score stands, for aggregates that stay on the scale of the steps."""
-    return colour.aggregate_position(one.score, one.aggregate, one.steps.kind, one.threshold)
-
-
-def _outcome_place(outcome: float | None, tally: _Tally) -> float | None:
-    if outcome is None or tally.good_from is None:
-        return None
-    return colour.position(outcome, "unbounded" if tally.outside else "probability", tally.good_from)
-
-
-def _disagreement(one: ScoredSolution, good_from: float | None) -> str | None:
+def _disagreement(result: ScoredSolution, good_from: float | None) -> str | None:
     """One sentence where the outcome's verdict and the steps' differ; None where they agree or cannot be told."""
-    if one.outcome is None or good_from is None or one.first_error is None:
+    if result.outcome is None or good_from is None or result.first_error is None:
         return None
-    is_good = one.outcome >= good_from
-    if is_good != (one.first_error >= 0):
+    is_good = result.outcome >= good_from
+    if is_good != (result.first_error >= 0):
         return None
-    model = f" of {one.outcome_model}" if one.outcome_model else ""
+    model = f" of {result.outcome_model}" if result.outcome_model else ""
     if is_good:
-        score = one.steps.scores[one.first_error]
+        score = result.steps.scores[result.first_error]
         why = "" if score is None else f" ({number(score)})"
         return (
-            f"Disagreement: the outcome{model} is good ({number(one.outcome)}, at least {good_from:g}), but step "
-            f"{one.first_error + 1} is an error{why}."
+            f"Disagreement: the outcome{model} is good ({number(result.outcome)}, at least {good_from:g}), but step "
+            f"{result.first_error + 1} is an error{why}."
         )
-    return f"Disagreement: the outcome{model} is bad ({number(one.outcome)}, under {good_from:g}), but no step is an error."
+    return f"Disagreement: the outcome{model} is bad ({number(result.outcome)}, under {good_from:g}), but no step is an error."

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Protocol, cast, final, get_args
 
 from pydantic import Field
 
+from stepmark.batching import Answerer, Ready, Reply, ScoreSolution
 from stepmark.batching.cluster_settings import Cluster
-from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.batching.cluster_worker import Built, Fact
+from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
-from stepmark.models.default import NOTICE
-from stepmark.models.grading import Grade, from_row, to_row
+from stepmark.models.grading import Grade, Grader, from_row, to_row
 from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
 from stepmark.models.lazy import Lazy, check_models
-from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import SHARED, idle_settings, read_by
-from stepmark.models.prm import PRM
-from stepmark.records import Refusal, ScoredSolution, Solution
+from stepmark.models.load import SHARED, PRMLike, idle_settings, lazy_prm, read_by
+from stepmark.models.prm import PRM, Ledger, repr_of
+from stepmark.records import Refusal, ScoredSolution, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
 from stepmark.solutions.checks import check_names
@@ -43,6 +44,142 @@ from stepmark.store import (
     run_input,
 )
 from stepmark.store.columns import columns_of
+
+BUILD = "stepmark.scoring.run:build"
+"""`build`, as `batching.cluster.Build` names it."""
+
+
+def build(*, prm: str, prm_arguments: str = "{}", orm: str | None = None, orm_arguments: str = "{}") -> Built:
+    """A PRM, and an outcome model beside it where one is named, that answer `ScoreSolution`.
+
+    Args:
+        prm, orm: as `models.load.load_prm` takes them.
+        prm_arguments, orm_arguments: their other arguments, as JSON.
+
+    Raises:
+        StepmarkError: whatever `load_prm` raises.
+    """
+    from stepmark.models.load import load_prm
+
+    prms = {"prm": load_prm(prm, **json.loads(prm_arguments))}
+    if orm is not None:
+        prms["orm"] = load_prm(orm, **json.loads(orm_arguments))
+    facts: dict[str, Fact] = {}
+    for which, model in prms.items():
+        facts |= {
+            f"{which}.name": model.name,
+            f"{which}.identity": identity_of(model),
+            f"{which}.score_kind": model.score_kind,
+            f"{which}.aggregate": model.default_aggregate,
+            f"{which}.threshold": model.default_threshold,
+        }
+
+    def answer(requests: Sequence[ScoreSolution], ready: Ready) -> list[Reply]:
+        replies: dict[int, Reply] = {}
+        for which, model in prms.items():
+            places = [place for place, request in enumerate(requests) if request.model == which]
+            results = model.score_many((requests[place].solution for place in places), keep_going=True)
+            for place, result in zip(places, results, strict=False):
+                replies[place] = result.error if isinstance(result, Refusal) else result
+                ready(place, replies[place])
+        if len(replies) < len(requests):
+            raise BackendError(
+                f"{len(requests) - len(replies)} of {len(requests)} solutions got no result; what a PRM did not score has no score"
+            )
+        return [replies[place] for place in range(len(requests))]
+
+    identity = " and ".join(identity_of(model) for model in prms.values())
+    return Built(
+        answerers={ScoreSolution: Answerer(identity=identity, answer=answer)},
+        facts=facts,
+        counters=lambda: {
+            f"{which}.{field.name}": getattr(model.ledger, field.name)
+            for which, model in prms.items()
+            for field in fields(Ledger)
+        },
+    )
+
+
+class Workers(Protocol):
+    """Workers that were built by `build`: `batching.cluster.RayWorkers`."""
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """What they say of their PRMs."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What they have spent."""
+
+    def stream(self, requests: Iterable[ScoreSolution], *, expected: int | None = None) -> Iterator[Reply]:
+        """One reply a request, in order."""
+
+
+@final
+class SpreadPRM(Grader):
+    """A PRM (see `models.prm.PRM`) whose solutions are scored by the workers of a cluster, each with a PRM of its own.
+
+    Only what keeps them busy is read ahead. Neighbours of one problem are scored by one worker together. Its name, identity, kind of
+    scores, aggregate and threshold are those of the workers' PRMs, which are all equal.
+
+    Args:
+        workers: built with `BUILD`.
+        which: the PRM, or the outcome model.
+        expected: about how many solutions will come; None where that is not known.
+    """
+
+    def __init__(
+        self, workers: Workers, *, which: Literal["prm", "orm"] = "prm", expected: int | None = None
+    ) -> None:
+        self._workers = workers
+        self._which: Literal["prm", "orm"] = which
+        self._expected = expected
+        facts = workers.facts
+        self.name, self.identity, self.default_aggregate = (
+            str(facts[f"{which}.{fact}"]) for fact in ("name", "identity", "aggregate")
+        )
+        assert facts[f"{which}.score_kind"] in get_args(ScoreKind)
+        self.score_kind = cast(ScoreKind, facts[f"{which}.score_kind"])
+        threshold = facts[f"{which}.threshold"]
+        assert threshold is None or isinstance(threshold, int | float)
+        self.default_threshold: float | None = threshold
+
+    def __repr__(self) -> str:
+        return repr_of(self)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The sum over all workers; of one that died, its last report."""
+        counters = self._workers.counters
+        return Ledger(
+            **{field.name: counters.get(f"{self._which}.{field.name}", 0) for field in fields(Ledger)}
+        )
+
+    def score_many(
+        self, solutions: Iterable[Solution], *, keep_going: bool = False
+    ) -> Iterator[StepScores | Refusal]:
+        """Score a stream of solutions; see `PRM.score_many`.
+
+        Raises:
+            BackendError: no worker is left, one solution killed several workers, or their PRM failed.
+        """
+        waiting: deque[Solution] = deque()
+
+        def requests() -> Iterator[ScoreSolution]:
+            for solution in solutions:
+                waiting.append(solution)
+                yield ScoreSolution(solution=solution, model=self._which)
+
+        for reply in self._workers.stream(requests(), expected=self._expected):
+            solution = waiting.popleft()
+            if isinstance(reply, StepScores):
+                yield reply
+            elif not isinstance(reply, InputError):
+                raise BackendError(f"{self.name}: expected the scores of a solution, found {reply!r}")
+            elif keep_going:
+                yield Refusal(solution=solution, error=reply)
+            else:
+                raise reply
 
 
 @checked
@@ -103,19 +240,12 @@ def grade(
     read = read_solutions(source.source, columns=columns, how=split, marker=marker, keep_going=keep_going)
     # The first row before the model: a file of something else is refused at once.
     read = chain([next(read)], read)
-    settings = {
-        "aggregate": aggregate,
-        "threshold": threshold,
-        "checks": checks,
-        "split": split,
-        "marker": marker,
-        "columns": columns,
-    }
+    settings: dict[str, Any] = {"aggregate": aggregate, "threshold": threshold, "checks": checks}
+    settings |= {"split": split, "marker": marker, "columns": columns}
     with ExitStack() as stack:
         manifest = {"command": "grade", "input": source.manifest, "settings": settings}
-        writer = open_rows(
-            os.devnull if out is None else out, manifest, resumable=source.manifest is not None
-        )
+        place = os.devnull if out is None else out
+        writer = open_rows(place, manifest, resumable=source.manifest is not None)
         stack.enter_context(closing(writer))
         expected = None if source.rows is None else max(1, source.rows - writer.done)
         scorer, verdicts = _load(grader, outcome, cluster, stack, expected)
@@ -138,7 +268,8 @@ def grade(
         try:
             with run.progress:
                 effective = None if run.settings.checks == "none" else run.settings.checks
-                run.all(report, {**settings, "checks": effective, "prm": scorer.name}, _loading(grader))
+                loading = {"loaded_with": grader.arguments} if isinstance(grader, Lazy) else {}
+                run.all(report, {**settings, "checks": effective, "prm": scorer.name}, loading)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(writer) or "nothing was kept") from None
         except StepmarkError as error:
@@ -151,7 +282,7 @@ def grade(
     records = run.records
     return Results(
         (lambda: iter(records)) if graded is None else lambda: read_graded(graded),
-        len(records) if graded is None else run.tally.solutions,
+        run.tally.counts["solutions"],
         out=graded,
         refused=run.tally.refused,
         manifest={**manifest, "models": models},
@@ -192,34 +323,25 @@ def read_graded(path: str | Path) -> Iterator[ScoredSolution]:
 class _Tally:
     """What the summary counts."""
 
-    solutions: int = 0
-    steps: int = 0
-    unread: int = 0
-    wrong: int = 0
-    by_check: int = 0
-    right: int = 0
-    unknown: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Solutions, steps, unread steps, and solutions that are wrong, right, unknown, and wrong by a check alone."""
     refused: list[str] = field(default_factory=list)
     ways: Counter[str] = field(default_factory=Counter)
+    """How texts were split."""
     notes: Counter[str] = field(default_factory=Counter)
 
-    def read(self, row: SolutionRow) -> None:
-        """Count how a row's text was split."""
+    def add(self, scored: ScoredSolution, row: SolutionRow) -> None:
+        """Count a graded solution, and how its text was split."""
+        verdict = "unknown" if scored.first_error is None else "right" if scored.first_error < 0 else "wrong"
+        self.counts.update(("solutions", verdict))
+        self.counts["steps"] += len(scored.steps.scores)
+        self.counts["unread"] += scored.steps.scores.count(None)
+        self.counts["by_check"] += scored.first_error_by == "check"
         if row.solution.split is not None:
             self.ways[row.solution.split] += 1
             # What a way reports of a text stands after the reason for it.
             note = (row.why or "").partition("; ")[2]
             self.notes.update([note] if note else [])
-
-    def graded(self, scored: ScoredSolution) -> None:
-        """Count a graded solution."""
-        self.solutions += 1
-        self.steps += len(scored.steps.scores)
-        self.unread += scored.steps.scores.count(None)
-        self.unknown += scored.first_error is None
-        self.right += scored.first_error == -1
-        self.wrong += scored.first_error is not None and scored.first_error >= 0
-        self.by_check += scored.first_error_by == "check"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -243,18 +365,13 @@ class _Run:
     def all(self, report: str | Path | None, settings: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
         """Grade every row, write the report, finish the output: last, so that a run that is killed before has its part to resume from."""
         if report is None:
-            for _ in self.results():
-                pass
+            deque(self.results(), maxlen=0)
         else:
             from stepmark.scoring.report import write_report
 
             shown = {name: str(value) for name, value in settings.items() if value not in (None, False)}
-            write_report(
-                report,
-                self.results(),
-                title=Path(self.source.name).name,
-                settings={"file": self.source.name, **shown},
-            )
+            title, shown = Path(self.source.name).name, {"file": self.source.name, **shown}
+            write_report(report, self.results(), title=title, settings=shown)
         facts = {"prm": self.prm.name, "score_kind": self.prm.score_kind, **asdict(self.settings)}
         self.out.finish({**facts, **({"orm": self.orm.name} if self.orm else {}), **loading})
 
@@ -264,17 +381,23 @@ class _Run:
         Raises:
             InputError: there is none, and nothing is left behind.
         """
-        yield from self.earlier()
-        yield from self.fresh()
-        if self.tally.solutions == 0:
+        for scored, row in chain(self.earlier(), self.fresh()):
+            if self.on_result is not None:
+                with self.progress.paused():
+                    self.on_result(scored, row.where)
+            if self.collect:
+                self.records.append(scored)
+            self.tally.add(scored, row)
+            yield scored
+        refused = self.tally.refused
+        if not self.tally.counts["solutions"]:
             self.out.discard()
-            refused = self.tally.refused
             raise InputError(
                 f"nothing could be graded: all {len(refused)} rows were left out:\n" + "\n".join(refused),
                 where=self.source.name,
             )
 
-    def earlier(self) -> Iterator[ScoredSolution]:
+    def earlier(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
         """What an interrupted run did already."""
         for result, row in zip(self.out.earlier(), self.rows, strict=False):
             if isinstance(result, InputError):
@@ -282,10 +405,9 @@ class _Run:
             elif isinstance(row, Refusal):
                 raise UsageError("the unfinished output does not fit the input; delete it to start again")
             else:
-                self.tally.read(row)
-                yield self.counted(from_row(row.solution, result), row)
+                yield from_row(row.solution, result), row
 
-    def fresh(self) -> Iterator[ScoredSolution]:
+    def fresh(self) -> Iterator[tuple[ScoredSolution, SolutionRow]]:
         """What is left to do."""
         waiting: deque[SolutionRow | Refusal] = deque()
 
@@ -309,8 +431,7 @@ class _Run:
                 self.leave_out(error.in_row(row.where))
                 continue
             self.out.write(graded)
-            self.tally.read(row)
-            yield self.counted(result, row)
+            yield result, row
         for rest in waiting:
             if isinstance(rest, Refusal):
                 self.leave_out(rest.error)
@@ -326,21 +447,6 @@ class _Run:
         self.tally.refused.append(str(error))
         if not recorded:
             self.out.refuse(error)
-
-    def counted(self, scored: ScoredSolution, row: SolutionRow) -> ScoredSolution:
-        """The same, counted, kept where the caller wants records, and passed on."""
-        if self.on_result is not None:
-            with self.progress.paused():
-                self.on_result(scored, row.where)
-        if self.collect:
-            self.records.append(scored)
-        self.tally.graded(scored)
-        return scored
-
-
-def _loading(prm: PRM | Lazy[PRM]) -> dict[str, Any]:
-    """What the PRM was loaded with, for the manifest."""
-    return {"loaded_with": prm.arguments} if isinstance(prm, Lazy) else {}
 
 
 def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | Lazy[PRM], Lazy[PRM] | None]:
@@ -369,15 +475,14 @@ def _load(
 ) -> tuple[PRM, PRM | None]:
     """The PRM and the outcome model: of this process, or of a cluster's workers for about so many solutions."""
     if cluster is None or cluster.ray is None:
-        return (
-            prm.load() if isinstance(prm, Lazy) else prm,
-            None if orm is None else orm.load(),
-        )
+        return (prm.load() if isinstance(prm, Lazy) else prm, None if orm is None else orm.load())
     from stepmark.batching.cluster import Build
-    from stepmark.scoring.workers import BUILD, SpreadPRM
+    from stepmark.scoring.run import BUILD, SpreadPRM
 
     assert isinstance(prm, Lazy)
-    settings = {**prm.arguments, "prm": prm.name, **({} if orm is None else {"orm": orm.name})}
+    settings = {"prm": prm.name, "prm_arguments": json.dumps(prm.arguments)}
+    if orm is not None:
+        settings |= {"orm": orm.name, "orm_arguments": json.dumps(orm.arguments)}
     workers = stack.enter_context(
         cluster.start(Build(function=BUILD, settings=settings), most=min(expected or MOST, MOST))
     )
@@ -430,40 +535,37 @@ def _way_out(error: StepmarkError, keep_going: bool) -> str | None:
 
 def _summary(run: _Run, split_by: str, written: list[str]) -> str:
     """What was graded, what it cost, what was left out, what was written."""
-    tally = run.tally
+    tally, count, ledger = run.tally, run.tally.counts, run.prm.ledger
     lines = []
     if split_by == "auto" and tally.ways:
-        ways = ", ".join(f"{count:,} by {way!r}" for way, count in tally.ways.most_common())
+        ways = ", ".join(f"{number:,} by {way!r}" for way, number in tally.ways.most_common())
         lines.append(f"texts cut into steps: {ways}")
     elif split_by != "auto" and not tally.ways:
         lines.append(f"`split` {split_by} had nothing to cut: every row came with its steps")
-    lines += [f"{count:,} texts: {note}" for note, count in tally.notes.most_common()]
-    threshold = run.settings.threshold
-    found_by = [] if threshold is None else [f"a step under {threshold:g}"]
-    if run.settings.checks != "none":
-        found_by = (
-            [] if threshold is None else [f"{tally.wrong - tally.by_check:,} by a score under {threshold:g}"]
-        )
-        found_by.append(f"{tally.by_check:,} by an exact check")
-    under = f" ({', '.join(found_by)})" if found_by else ""
-    verdicts = [f"{tally.wrong:,} with an error{under}", f"{tally.right:,} without"]
-    if tally.unknown:
-        verdicts.append(f"{tally.unknown:,} where that is not known")
-    unread = f" ({tally.unread:,} of them not read)" if tally.unread else ""
-    lines.append(f"{tally.solutions:,} solutions, {tally.steps:,} steps{unread}: {', '.join(verdicts)}")
-    ledger = run.prm.ledger
+    lines += [f"{number:,} texts: {note}" for note, number in tally.notes.most_common()]
+    threshold, checked = run.settings.threshold, run.settings.checks != "none"
+    causes = []
+    if threshold is not None:
+        by_score = f"{count['wrong'] - count['by_check']:,} by a score under {threshold:g}"
+        causes.append(by_score if checked else f"a step under {threshold:g}")
+    if checked:
+        causes.append(f"{count['by_check']:,} by an exact check")
+    under = f" ({', '.join(causes)})" if causes else ""
+    verdicts = [f"{count['wrong']:,} with an error{under}", f"{count['right']:,} without"]
+    if count["unknown"]:
+        verdicts.append(f"{count['unknown']:,} where that is not known")
+    unread = f" ({count['unread']:,} of them not read)" if count["unread"] else ""
     wrote = f"{ledger.tokens_written:,} written; " if ledger.tokens_written else ""
     rate = f"{ledger.solutions / max(run.progress.seconds, 1e-9):,.1f} solutions/s"
-    lines.append(
+    lines += [
+        f"{count['solutions']:,} solutions, {count['steps']:,} steps{unread}: {', '.join(verdicts)}",
         f"{ledger.tokens_in:,} tokens read, {ledger.tokens_computed:,} computed, {ledger.tokens_distinct:,} distinct, "
-        f"{ledger.cache_hits:,} from shared prefixes; {wrote}{run.progress.seconds:,.1f} s, {rate}"
-    )
+        f"{ledger.cache_hits:,} from shared prefixes; {wrote}{run.progress.seconds:,.1f} s, {rate}",
+    ]
     if run.out.done:
         lines.append(f"continued after the {run.out.done:,} rows of an interrupted run")
     if tally.refused:
         lines += [f"left out {len(tally.refused):,} rows:", *(f"  {error}" for error in tally.refused)]
-    if run.prm.name == "default":
-        lines.append(NOTICE)
     if written:
         lines.append(f"wrote {' and '.join(written)}")
     return "\n".join(lines)

@@ -22,11 +22,11 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import resolve_aggregate
-from stepmark.models.grader import Grader
+from stepmark.models.grading import Grader
 from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Weights
 from stepmark.models.replies import open_replies
 from stepmark.problems.answers import VerifierLike, open_verifier, verifier_facts
 from stepmark.problems.answers import answerers as of_verifier
@@ -521,7 +521,7 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
 
     Returns:
         Facts: of the PRM `name`, `score_kind`, `aggregate`, `threshold` and `whole_prefixes` (why it must read them; "" where it need
-        not), of both `parameters` and `attention` (see `models.sizes.Weights`) where they are known. Counters: `policy.written`,
+        not), of both `parameters` and `attention` (see `models.prm.Weights`) where they are known. Counters: `policy.written`,
         `prm.read`, and of a policy that keeps what it reads `policy.given`, `policy.computed`, `policy.again`.
     """
     from stepmark.models import policies, scorer
@@ -537,10 +537,10 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
             "prm.threshold": prm.default_threshold,
             "prm.checks": prm.default_checks if isinstance(prm, Grader) else "none",
             "prm.whole_prefixes": scorer.why_whole_prefixes(prm),
-            **_size_facts("prm", prm),
+            **_size_facts("prm", prm.size),
         }
     answerers |= policies.answerers(policy)
-    facts |= _size_facts("policy", policy)
+    facts |= _size_facts("policy", policies.size_of(policy))
 
     def counters() -> dict[str, int]:
         counts = {"policy.written": policy.tokens_written}
@@ -558,10 +558,7 @@ def built(policy: Policy, prm: PRM | None, *, memory_tokens: int | None = None) 
     return Built(answerers=answerers, facts=facts, counters=counters)
 
 
-def _size_facts(which: str, machine: Policy | PRM) -> dict[str, Fact]:
-    from stepmark.models.sizes import weights_of
-
-    weights = weights_of(machine)
+def _size_facts(which: str, weights: Weights | None) -> dict[str, Fact]:
     if weights is None:
         return {}
     return {f"{which}.parameters": weights.parameters, f"{which}.attention": weights.attention}

@@ -1,164 +1,203 @@
-"""What computes behind a server: one PRM, from its tree of keys and values where it keeps one, else whole prefixes."""
+"""What computes behind a server: one PRM, from its tree of keys and values where it keeps one, else whole prefixes.
+
+Three things are asked: the scores of a whole solution (`Whole`), the score of one more step of a prefix (`Growth`), and the head's rows for bare token
+ids (`Reading`). An `Ask` becomes a `Prepared` in the tokenizer's thread, and a `Result` in the compute thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, final
 
 from stepmark.batching import Graded, Score
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.grading import checked_scores
-from stepmark.models.prm import PRM, Ledger
-from stepmark.models.scorer import remote_of, scorer_of, why_whole_prefixes
-from stepmark.records import StepScores
-from stepmark.serving.jobs import Ask, Grown, Growth, Prepared, Reading, Result, Rows, Whole, refused
+from stepmark.models.prm import PRM
+from stepmark.models.scorer import why_whole_prefixes
+from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stepmark.models.encoding import Encoded
     from stepmark.models.local import HeadPRM
-    from stepmark.models.session import Answer, Asked, Extended
+    from stepmark.models.session import Answer, Asked, Place
     from stepmark.models.tree import Ints
 
 _CHARACTERS = 3
-"""To a token, where nothing better is known."""
+"""Characters a token, for estimates."""
 
 
-class Backend(Protocol):
-    """A PRM as a `Batcher` drives it.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Whole:
+    """Asks for the scores of all steps of a solution; answered by `StepScores` or `Refusal`."""
 
-    Who calls what: `estimate` and `fresh` are cheap and called by the event loop, `fresh` only while nothing is computed; `prepare`
-    by the one thread of the tokeniser; `compute` and `release` by the one thread that computes.
-    """
-
-    @property
-    def prm(self) -> PRM:
-        """What scores."""
+    solution: Solution
 
     @property
-    def incremental(self) -> bool:
-        """Whether a step of a session costs its own tokens only."""
+    def key(self) -> str:
+        """The problem: what belongs together."""
+        return self.solution.problem.text
 
     @property
-    def pooling(self) -> bool:
-        """Whether it gives rows of bare token ids."""
+    def characters(self) -> int:
+        """Of its texts."""
+        return len(self.key) + sum(len(s.text) + len(s.observation) for s in self.solution.steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Growth:
+    """Asks for the score of one more step; answered by `Grown` or `InputError`."""
+
+    problem: Problem
+    steps: tuple[str, ...] = ()
+    """Those before it."""
+    text: str
+    """The step."""
+    place: Place | None = None
+    """The state of the prefix, as `Grown` gave it; None where there is none."""
 
     @property
-    def max_tokens(self) -> int | None:
-        """What a solution may have at most; None where nobody knows."""
+    def key(self) -> str:
+        """The problem: what belongs together."""
+        return self.problem.text
 
     @property
-    def ledger(self) -> Ledger:
-        """What it has cost so far."""
+    def characters(self) -> int:
+        """Of its texts."""
+        return len(self.problem.text) + sum(map(len, self.steps)) + len(self.text)
 
     @property
-    def memory(self) -> tuple[int, int, int]:
-        """Tokens that are kept now, that are kept at most, and that were forgotten for want of room."""
-
-    def estimate(self, ask: Ask) -> int:
-        """Tokens, about, before anything is tokenised."""
-
-    def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
-        """What can be computed of some asks; an `InputError` for what the PRM cannot read."""
-
-    def fresh(self, work: Prepared, beside: Prepared | None) -> int:
-        """Tokens that are to be computed for it, about, where another one of its problem is computed with it."""
-
-    def compute(self, works: Sequence[Prepared]) -> list[Result]:
-        """One result each, in order.
-
-        Raises:
-            StepmarkError: the model failed; nothing of the batch has a result.
-        """
-
-    def release(self, kept: Sequence[Grown]) -> None:
-        """Let go of what is kept of some prefixes."""
+    def solution(self) -> Solution:
+        """The prefix with the step."""
+        return Solution(
+            problem=self.problem, steps=tuple(Step(text=text) for text in (*self.steps, self.text))
+        )
 
 
-def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
-    """The backend of a PRM: with a tree of keys and values where its family allows it (`models.session.session_of`).
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Reading:
+    """Asks for the head's rows of token ids, or of a text as it stands; answered by `Rows` or `InputError`."""
 
-    Args:
-        prm: as `load_prm` gives it.
-        memory_tokens: tokens whose keys and values are kept at most; None: 65,536. Ignored where nothing is kept.
-    """
-    if remote_of(prm) is not None or why_whole_prefixes(prm):
-        return WholeBackend(prm)
-    return CachedBackend(prm, memory_tokens=memory_tokens)
+    tokens: tuple[int, ...] | str
+    activation: bool
+    """Probabilities; else logits."""
+    special: bool = True
+    """Of a text: with the tokenizer's own special tokens."""
+
+    key = ""
+
+    @property
+    def characters(self) -> int:
+        """Of its text; of tokens, an estimate."""
+        return len(self.tokens) if isinstance(self.tokens, str) else _CHARACTERS * len(self.tokens)
+
+
+Ask = Whole | Growth | Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Prepared:
+    """An ask that can be computed."""
+
+    ask: Ask
+    tokens: int
+    """An estimate where the PRM has no tokens of its own."""
+    encoded: Encoded | None = None
+    """None where the PRM tokenizes by itself, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grown:
+    """A prefix with one more step."""
+
+    graded: Graded
+    """The step's score and tokens."""
+    place: Place | None = field(default=None, repr=False, compare=False)
+    """The state of the prefix, to be given back with `Batcher.release`; None where nothing is held."""
+    size: int = field(default=0, compare=False)
+    """Bytes that it takes, about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """The head's rows for a sequence of tokens."""
+
+    rows: tuple[tuple[float, ...], ...]
+    """[marks, classes]: a row a step mark where the PRM has one, else a row a token."""
+    tokens: int
+    """Of the sequence."""
+
+
+Result = StepScores | Refusal | Grown | Rows | InputError
+
+
+def refused(ask: Ask, error: InputError) -> Refusal | InputError:
+    """The result of an ask that the PRM cannot read."""
+    return Refusal(solution=ask.solution, error=error) if isinstance(ask, Whole) else error
 
 
 @final
 class WholeBackend:
     """A PRM that is asked through `PRM.score_many`: generative, behind a server, scripted, an outcome model.
 
-    Args:
-        prm: any.
+    `estimate` and `fresh` are cheap and called by the event loop, `fresh` only while nothing is computed; `prepare` is called by the tokenizer's
+    thread; `compute` and `release` by the compute thread.
     """
 
     incremental = False
+    """Whether a step of a session costs its own tokens only."""
     pooling = False
+    """Whether it gives rows of bare token ids."""
     max_tokens = None
+    """The most tokens of a solution; None where unknown."""
+    memory = (0, 0, 0)
+    """Tokens that are held now, that are held at most, and that were evicted."""
 
     def __init__(self, prm: PRM) -> None:
         self.prm = prm
-        self._steps = scorer_of(prm)
-
-    @property
-    def reason(self) -> str:
-        """Why it keeps nothing."""
-        return why_whole_prefixes(self.prm) or "another server keeps it"
-
-    @property
-    def ledger(self) -> Ledger:
-        """The PRM's own."""
-        return self.prm.ledger
-
-    @property
-    def memory(self) -> tuple[int, int, int]:
-        """Nothing is kept."""
-        return 0, 0, 0
+        self._steps = prm.open_session()
 
     def estimate(self, ask: Ask) -> int:
-        """By its characters."""
+        """Tokens, about, before anything is tokenized."""
         return 1 + ask.characters // _CHARACTERS
 
     def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
-        """The PRM reads texts when it computes; nothing is tokenised here."""
-        for ask in asks:
-            if isinstance(ask, Reading):
-                raise UsageError(f"{self.prm.name} gives no rows of token ids")
+        """What can be computed of some asks; an `InputError` for what the PRM cannot read."""
         return [Prepared(ask=ask, tokens=self.estimate(ask)) for ask in asks]
 
     def fresh(self, work: Prepared, beside: Prepared | None) -> int:
-        """Everything: it keeps nothing that we know of."""
+        """Tokens to be computed for it, about, where another one of its problem is computed with it."""
         return work.tokens
 
     def compute(self, works: Sequence[Prepared]) -> list[Result]:
-        """Solutions of one problem are given to the PRM one after the other, which is where it can share them."""
+        """One result each, in order; solutions of one problem are given to the PRM one after the other.
+
+        Raises:
+            StepmarkError: the model failed; nothing of the batch has a result.
+        """
         order = sorted(range(len(works)), key=lambda i: works[i].ask.key)
         results: dict[int, Result] = {}
         whole = [(i, ask.solution) for i in order if isinstance(ask := works[i].ask, Whole)]
-        scored = checked_scores((solution for _, solution in whole), self.prm, keep_going=True)
-        results |= {i: result for (i, _), (_, result) in zip(whole, scored, strict=True)} if whole else {}
-        grown = [(i, ask) for i in order if isinstance(ask := works[i].ask, Growth)]
-        if grown:
-            requests = [Score(problem=ask.problem.text, steps=(*ask.steps, ask.text)) for _, ask in grown]
+        if whole:
+            scored = checked_scores((solution for _, solution in whole), self.prm, keep_going=True)
+            results |= {i: result for (i, _), (_, result) in zip(whole, scored, strict=True)}
+        growths = [(i, ask) for i in order if isinstance(ask := works[i].ask, Growth)]
+        if growths:
+            requests = [Score(problem=ask.problem.text, steps=(*ask.steps, ask.text)) for _, ask in growths]
             replies = self._steps.score(requests, lambda index, reply: None)
-            results |= {
-                i: reply if isinstance(reply, InputError) else Grown(graded=reply)
-                for (i, _), reply in zip(grown, replies, strict=True)
-            }
+            for (i, _), reply in zip(growths, replies, strict=True):
+                results[i] = reply if isinstance(reply, InputError) else Grown(graded=reply)
         return [results[i] for i in range(len(works))]
 
-    def release(self, kept: Sequence[Grown]) -> None:
-        """Nothing is kept."""
+    def release(self, grown: Sequence[Grown]) -> None:
+        """Free the state of some prefixes."""
 
 
 @final
 class CachedBackend:
-    """A PRM in this process, answered from one tree of keys and values over all clients and all time.
+    """A PRM in this process, answered from one tree of keys and values over all clients.
 
     Args:
         prm: with a head, or implicit; not read as an outcome model.
@@ -171,8 +210,8 @@ class CachedBackend:
     incremental = True
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
+        from stepmark.models.encoding import mark_token
         from stepmark.models.local import HeadPRM, ImplicitPRM
-        from stepmark.models.marks import mark_token
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
@@ -196,15 +235,9 @@ class CachedBackend:
         return capacity if limit is None else min(limit, capacity)
 
     @property
-    def ledger(self) -> Ledger:
-        """The PRM's own."""
-        return self.prm.ledger
-
-    @property
     def memory(self) -> tuple[int, int, int]:
-        """See `Backend.memory`."""
-        pool = self.session.pool
-        return pool.held, pool.capacity, self.session.cache.evicted
+        """See `WholeBackend.memory`."""
+        return self.session.pool.held, self.session.pool.capacity, self.session.cache.evicted
 
     def estimate(self, ask: Ask) -> int:
         """By its characters; of token ids, their number."""
@@ -214,17 +247,17 @@ class CachedBackend:
 
     def prepare(self, asks: Sequence[Ask]) -> list[Prepared | InputError]:
         """Everything that needs the tokenizer, which two threads must not use at once."""
-        found: list[Prepared | InputError] = []
+        works: list[Prepared | InputError] = []
         for ask in asks:
             try:
                 encoded = (
                     self._tokens(ask) if isinstance(ask, Reading) else self._encoder.encode(ask.solution)
                 )
             except InputError as error:
-                found.append(error)
+                works.append(error)
             else:
-                found.append(Prepared(ask=ask, tokens=len(encoded.ids), encoded=encoded))
-        return found
+                works.append(Prepared(ask=ask, tokens=len(encoded.ids), encoded=encoded))
+        return works
 
     def fresh(self, work: Prepared, beside: Prepared | None) -> int:
         """What neither the tree nor the other one has."""
@@ -237,20 +270,19 @@ class CachedBackend:
         return lacking
 
     def compute(self, works: Sequence[Prepared]) -> list[Result]:
-        """All of them in one pass, as far as the memory takes them at once."""
+        """All of them in one pass, as far as the memory holds them at once."""
         answers = self.session.answer([_asked(work) for work in works])
         return [self._result(work, answer) for work, answer in zip(works, answers, strict=True)]
 
-    def release(self, kept: Sequence[Grown]) -> None:
-        """See `Backend.release`."""
-        self.session.drop(one.place for one in kept if one.place is not None)
+    def release(self, grown: Sequence[Grown]) -> None:
+        """See `WholeBackend.release`."""
+        self.session.drop(item.place for item in grown if item.place is not None)
 
     def _tokens(self, ask: Reading) -> Encoded:
-        """Token ids, with their marks where steps would be read."""
+        """Token ids, with the positions at which steps are read."""
         import numpy as np
 
-        from stepmark.models.encoding import Encoded
-        from stepmark.models.marks import marked
+        from stepmark.models.encoding import Encoded, marked
 
         if self._head is None:
             raise UsageError(f"{self.prm.name} is an implicit PRM: it has no head to read tokens with")
@@ -273,22 +305,29 @@ class CachedBackend:
 
     def _result(self, work: Prepared, answer: Answer) -> Result:
         from stepmark.models.session import Extended
+        from stepmark.models.tree import common_prefix
 
+        ask = work.ask
         if isinstance(answer, InputError):
-            return refused(work.ask, answer)
+            return refused(ask, answer)
         if isinstance(answer, StepScores):
             return answer
         if isinstance(answer, Extended):
-            return _grown(work, answer)
-        assert isinstance(work.ask, Reading)
-        return Rows(rows=self._rows(answer, work.ask.activation), tokens=work.tokens)
+            # Counted as `models.session.CachedSession` counts: by the texts, whatever the tree had.
+            assert isinstance(ask, Growth)
+            ids, root = answer.place.ids, _encoded(work).problem_tokens
+            shared = min(root, len(ids)) if ask.place is None else common_prefix(ask.place.ids, ids)
+            graded = Graded(score=answer.score, tokens=len(ids) - shared, root=root, classes=answer.classes)
+            return Grown(graded=graded, place=answer.place, size=answer.place.size)
+        assert isinstance(ask, Reading)
+        return Rows(rows=self._rows(answer, ask.activation), tokens=work.tokens)
 
     def _rows(self, logits: Tensor, activation: bool) -> tuple[tuple[float, ...], ...]:
         if activation and len(logits):
             import torch
 
             assert self._head is not None
-            # Of classes that exclude each other, shares; of one, and of the members of an ensemble, each its own.
+            # Softmax over classes that exclude each other; sigmoid of one class, and of each member of an ensemble.
             own = logits.shape[1] == 1 or self._head.spec.readout.activation == "sigmoid-mean"
             logits = torch.sigmoid(logits) if own else torch.softmax(logits, -1)
         return tuple(tuple(row) for row in logits.tolist())
@@ -314,13 +353,16 @@ def _asked(work: Prepared) -> Asked:
     return NextStep(place=replace(place, solution=ask.solution), encoded=encoded)
 
 
-def _grown(work: Prepared, extended: Extended) -> Grown:
-    """Counted as `models.scorer.SessionScorer` counts: by the texts, whatever the tree had."""
-    from stepmark.models.tree import common_prefix
+Backend = WholeBackend | CachedBackend
 
-    ask, ids = work.ask, extended.place.ids
-    assert isinstance(ask, Growth)
-    root = _encoded(work).problem_tokens
-    shared = min(root, len(ids)) if ask.place is None else common_prefix(ask.place.ids, ids)
-    graded = Graded(score=extended.score, tokens=len(ids) - shared, root=root, classes=extended.classes)
-    return Grown(graded=graded, place=extended.place, size=extended.place.size)
+
+def backend_of(prm: PRM, *, memory_tokens: int | None = None) -> Backend:
+    """The backend of a PRM: with a tree of keys and values where its family allows it.
+
+    Args:
+        prm: as `load_prm` gives it.
+        memory_tokens: tokens whose keys and values are held at most; None: 65,536.
+    """
+    if not prm.open_session().in_process:
+        return WholeBackend(prm)
+    return CachedBackend(prm, memory_tokens=memory_tokens)

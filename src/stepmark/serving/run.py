@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +10,8 @@ from pydantic import Field
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.lazy import Lazy
-from stepmark.models.load import PRMLike, lazy_prm
-from stepmark.models.named import read_by
+from stepmark.models.load import PRMLike, lazy_prm, read_by
 from stepmark.models.policies import PolicyLike
-from stepmark.models.prm import PRM
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 from stepmark.settings import checked
 
@@ -54,18 +51,19 @@ def serve(
     Raises:
         UsageError: a setting that cannot work, an address that cannot be listened on, or that lets other machines ask without keys.
         CheckpointError: the PRM or the policy cannot be loaded.
-        MissingExtraError: fastapi or uvicorn is not installed.
+        MissingExtraError: fastapi, uvicorn or prometheus-client is not installed.
     """
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"stepmark serve needs the package {error.name}: pip install 'stepmark[serve]'"
         ) from None
-    from stepmark.serving.keys import Keys
-    from stepmark.serving.listening import Place, run
-    from stepmark.serving.routes_completions import chat_extensions
+    from stepmark.serving.app import Place, run
+    from stepmark.serving.chat import chat_extensions
+    from stepmark.serving.guard import Keys
 
     if open and keys is not None:
         raise UsageError("`open` answers every client and `keys` only some: give one of them")
@@ -81,7 +79,7 @@ def serve(
         name = policy.name if not isinstance(policy, str) and policy is not None else policy
         sys.stderr.write(f"as a model: {chat.model} at /v1/chat/completions, written by {name}\n")
     run(
-        _loading(given),
+        given.load if isinstance(given, Lazy) else lambda: given,
         settings,
         place,
         what=given.name,
@@ -89,7 +87,3 @@ def serve(
         extensions=extensions,
         quiet=quiet,
     )
-
-
-def _loading(prm: PRM | Lazy[PRM]) -> Callable[[], PRM]:
-    return prm.load if isinstance(prm, Lazy) else lambda: prm

@@ -17,16 +17,18 @@ from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.grading import Grade
 from stepmark.models.identity import identity_of
 from stepmark.models.prm import PRM
+from stepmark.models.remote.wire import ModelEntry, PRMFacts
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
-from stepmark.serving.figures import Traffic
-from stepmark.serving.refusals import Refused, retry
+from stepmark.serving.errors import Refused, retry
 from stepmark.serving.sessions import Sessions
 from stepmark.serving.settings import DEFAULTS, ServerSettings
-from stepmark.serving.wire import ModelEntry, PRMFacts
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+ARRIVED = "stepmark.arrived"
+"""The ASGI scope's key for when a request arrived, on the service's clock; the guard sets it."""
 
 State = Literal["loading", "ready", "draining", "failed"]
 _DEFAULT_BUDGET = 4096
@@ -103,9 +105,8 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.extensions, self.clock = settings, extensions, clock
-        self.traffic = Traffic()
-        self.cutter = ThreadPoolExecutor(1, thread_name_prefix="stepmark-cut")
-        """Cuts texts into steps."""
+        self.splitter = ThreadPoolExecutor(1, thread_name_prefix="stepmark-split")
+        """Splits texts into steps, and runs exact checks."""
         self.live: Live | None = None
         """What is served; None until it is loaded."""
         self.models: list[ModelEntry] = []
@@ -199,10 +200,7 @@ class Service:
         budget = settings.token_budget or _engine_budget(prm) or _DEFAULT_BUDGET
         backend = backend_of(prm, memory_tokens=settings.memory_tokens)
         batcher = Batcher(
-            backend,
-            token_budget=budget,
-            queue_tokens=settings.queue_tokens or 32 * budget,
-            clock=self.clock,
+            backend, token_budget=budget, queue_tokens=settings.queue_tokens or 32 * budget, clock=self.clock
         )
         await batcher.start()
         name = settings.name or served_name(prm.name)
@@ -251,38 +249,33 @@ class Service:
             self._built.sessions.end_all()
             for extension in self.extensions:
                 await extension.stop()
-        self.cutter.shutdown(wait=False)
+        self.splitter.shutdown(wait=False)
 
 
 async def _in_thread(make: Callable[[], PRM]) -> PRM:
-    """Run it in a daemon thread: one that loads cannot be stopped, and a server that is told to end must not wait for it."""
+    """Run it in a daemon thread: loading cannot be interrupted, and a server that stops must not wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[PRM] = loop.create_future()
 
-    def tell(made: PRM | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            assert made is not None
-            done.set_result(made)
+    def deliver(result: Callable[[], None]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: None if done.done() else result())
 
     def run() -> None:
-        made, failed = None, None
         try:
-            made = make()
+            prm = make()
         except BaseException as error:
-            failed = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, made, failed)
+            failure = error
+            deliver(lambda: done.set_exception(failure))
+        else:
+            deliver(lambda: done.set_result(prm))
 
     threading.Thread(target=run, name="stepmark-load", daemon=True).start()
     return await done
 
 
 def served_name(name: str) -> str:
-    """A PRM's name for clients: of a folder only the last part, for where it lies is nobody's business."""
+    """A PRM's name for clients: of a folder only the last part, so that paths of this machine are not shown."""
     path = Path(name).expanduser()
     if not name.startswith(("http://", "https://")) and (path.is_absolute() or path.exists()):
         return path.resolve().name or name

@@ -1,4 +1,4 @@
-"""Prefixes that grow, by name: what a search over the network goes on from."""
+"""Prefixes that grow, by name: what a search over the network continues."""
 
 from __future__ import annotations
 
@@ -9,49 +9,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from stepmark.batching import Graded
 from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.models.remote.wire import SessionFullError
 from stepmark.records import Problem
-from stepmark.serving.batcher import Batcher
-from stepmark.serving.jobs import BusyError, Grown, Growth, SessionFullError
+from stepmark.serving.backend import Grown, Growth
+from stepmark.serving.batcher import Batcher, BusyError
 
 _RECORD = 2048
-"""Bytes, about, that a session or a step of it takes beside its texts and what is kept of its tokens."""
+"""Bytes, about, of a session or a step of it, beside its texts and the state of its tokens."""
 _TOKEN = 24
-"""Bytes that are kept of each token of a step's prefix: three numbers."""
+"""Bytes of state a token: three numbers."""
 _SHARE = 4
-"""A session may have this part of the memory of all: one alone does not drive all others out."""
+"""A session may have this fraction of the memory of all, so that one alone does not evict all others."""
 _IN_USE = 5.0
-"""Seconds after a request in which a session is not ended to make room. Clients that take turns would else each end the next one's."""
+"""Seconds after a request in which a session is not evicted; clients that take turns would otherwise evict each other's."""
 
 
 class UnknownSessionError(StepmarkError):
     """No such session: it was closed, it expired, or it never was."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A session that has been opened."""
-
-    id: str
-    """Its name, which cannot be guessed."""
-    expires_in: float
-    """Seconds without a request after which it is forgotten."""
+    def __init__(self) -> None:
+        super().__init__("no such session: it was closed, or it expired; open a new one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A step of a session, and what the PRM says of it."""
+    """A step of a session."""
 
     node: int
-    """Its number in the session, to go on from."""
-    score: float
-    """In the range of the PRM's `score_kind`."""
-    tokens: int | None = None
-    """See `batching.Graded.tokens`."""
-    root: int | None = None
-    """See `batching.Graded.root`."""
-    classes: tuple[float, ...] | None = None
-    """Class probabilities, for PRMs with more than two classes."""
+    """Its number in the session."""
+    graded: Graded
+    """Its score, classes and tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,12 +73,10 @@ class _Session:
 class Sessions:
     """Sessions of a batcher. Used in its event loop.
 
-    The same step asked again after the same node is the same node, and costs nothing; so a client may repeat a request whose answer
-    was lost.
+    The same step after the same node is the same node and costs nothing, so a client may repeat a request whose answer was lost.
 
-    What all of them hold is bounded. Where it would be more, those are ended that nobody has asked for the longest time, though none that
-    was asked a moment ago; and where that is not enough, who asks is told to come again. A step's size counts the texts of its whole
-    prefix, which it may be the last to need, and is thus at most what is said.
+    Their memory is bounded: the longest idle ones are evicted, though none in use within `_IN_USE` seconds; where that is not enough, the request is
+    refused as busy. A step's size counts the texts of its whole prefix.
 
     Args:
         batcher: what scores.
@@ -137,10 +124,10 @@ class Sessions:
     @property
     def nodes(self) -> int:
         """Steps that are held in all of them."""
-        return sum(len(one.nodes) for one in self._sessions.values())
+        return sum(len(state.nodes) for state in self._sessions.values())
 
-    def open(self, problem: Problem) -> Opened:
-        """Begin a session; costs nothing yet.
+    def open(self, problem: Problem) -> str:
+        """Begin a session; its name, which cannot be guessed. Nothing is computed yet.
 
         Raises:
             InputError: an empty problem; `SessionFullError` for one that is larger than a session may be.
@@ -150,7 +137,7 @@ class Sessions:
             raise InputError("the problem is empty", field="problem")
         self.expire()
         if len(self._sessions) >= self._limit:
-            first = min(one.used for one in self._sessions.values()) + self.idle
+            first = min(state.used for state in self._sessions.values()) + self.idle
             raise BusyError(
                 f"{self._limit} sessions are open, which is all there may be; close those that are done with",
                 retry_after=first - self._clock(),
@@ -165,7 +152,7 @@ class Sessions:
         self._sessions[name] = _Session(problem=problem, used=self._clock(), size=size)
         self.size += size
         self._watch()
-        return Opened(id=name, expires_in=self.idle)
+        return name
 
     async def extend(
         self, session: str, steps: Sequence[tuple[int | None, str]], *, deadline: float | None = None
@@ -173,19 +160,18 @@ class Sessions:
         """Score steps, each after a node (None: the problem); one result each, in order.
 
         Args:
-            session: its `Opened.id`.
+            session: its name.
             steps: (after, text).
             deadline: see `Batcher.score`.
 
         Returns:
-            A `Node`; a `SessionFullError` for a step that there is no room for; another `InputError` for one that cannot be read, or
-            whose node is not there.
+            A `Node`; a `SessionFullError` for a step without room; another `InputError` for one that cannot be read, or whose node is unknown.
 
         Raises:
             UnknownSessionError: no such session, or it was closed meanwhile.
             BusyError, LateError, DrainingError, BackendError, CheckpointError: see `Batcher.score`.
         """
-        one = self._of(session)
+        state = self._of(session)
         results: list[Node | InputError | None] = [None] * len(steps)
         asked: dict[tuple[int | None, str], list[int]] = {}
         growths: list[Growth] = []
@@ -193,22 +179,22 @@ class Sessions:
         for i, (after, text) in enumerate(steps):
             if (after, text) in asked:
                 asked[after, text].append(i)
-            elif (number := one.numbers.get((after, text))) is not None:
-                results[i] = _node(number, one.nodes[number].grown)
-            elif after is not None and after not in one.nodes:
+            elif (number := state.numbers.get((after, text))) is not None:
+                results[i] = Node(node=number, graded=state.nodes[number].grown.graded)
+            elif after is not None and after not in state.nodes:
                 results[i] = InputError(
                     f"no node {after}; it was released, or never was", field=f"steps[{i}].after"
                 )
-            elif len(one.nodes) + one.coming + len(asked) >= self._nodes:
+            elif len(state.nodes) + state.coming + len(asked) >= self._nodes:
                 results[i] = SessionFullError(
                     f"a session holds {self._nodes} steps at most (`session_nodes`), and this one has no room for another; release "
                     "those that are done with",
                     field=f"steps[{i}]",
                 )
             else:
-                growth = self._growth(one, after, text)
+                growth = self._growth(state, after, text)
                 more = self._about(growth)
-                if one.size + one.size_coming + size + more > self._share:
+                if state.size + state.size_coming + size + more > self._share:
                     results[i] = SessionFullError(
                         f"{self._so_much()}, and this one has no room for another step; release those that are done with",
                         field=f"steps[{i}]",
@@ -217,50 +203,50 @@ class Sessions:
                 asked[after, text] = [i]
                 growths.append(growth)
                 size += more
-        self._need(size, one)
-        one.used = self._clock()
-        one.busy += 1
-        one.coming += len(growths)
-        one.size_coming += size
+        self._need(size, state)
+        state.used = self._clock()
+        state.busy += 1
+        state.coming += len(growths)
+        state.size_coming += size
         self._coming += size
         try:
-            found = await self._batcher.extend(growths, deadline=deadline)
+            answers = await self._batcher.extend(growths, deadline=deadline)
         finally:
-            one.busy -= 1
-            one.coming -= len(growths)
-            one.size_coming -= size
+            state.busy -= 1
+            state.coming -= len(growths)
+            state.size_coming -= size
             self._coming -= size
-            one.used = self._clock()
-        if one.closed:
-            self._batcher.release(grown for grown in found if isinstance(grown, Grown))
-            raise _unknown()
-        for ((after, text), places), growth, grown in zip(asked.items(), growths, found, strict=True):
+            state.used = self._clock()
+        if state.closed:
+            self._batcher.release(grown for grown in answers if isinstance(grown, Grown))
+            raise UnknownSessionError
+        for ((after, text), places), growth, grown in zip(asked.items(), growths, answers, strict=True):
             result = (
-                grown if isinstance(grown, InputError) else self._entered(one, after, text, growth, grown)
+                grown if isinstance(grown, InputError) else self._entered(state, after, text, growth, grown)
             )
             for i in places:
                 results[i] = result
         return [result for result in results if result is not None]
 
     async def release(self, session: str, nodes: Sequence[int]) -> int:
-        """Let go of nodes; what goes on from them stays. How many there were; those that are not there are passed over.
+        """Release nodes; what continues them stays. How many there were; unknown ones are ignored.
 
         Raises:
             UnknownSessionError: no such session.
         """
-        one = self._of(session)
-        one.used = self._clock()
-        gone = [held for node in nodes if (held := one.nodes.pop(node, None)) is not None]
+        state = self._of(session)
+        state.used = self._clock()
+        gone = [held for node in nodes if (held := state.nodes.pop(node, None)) is not None]
         for held in gone:
-            one.numbers.pop((held.after, held.steps[-1]), None)
+            state.numbers.pop((held.after, held.steps[-1]), None)
         size = sum(held.size for held in gone)
-        one.size -= size
+        state.size -= size
         self.size -= size
         self._batcher.release(held.grown for held in gone)
         return len(gone)
 
     async def close(self, session: str) -> None:
-        """End a session and let go of all of it.
+        """End a session and release all of it.
 
         Raises:
             UnknownSessionError: no such session.
@@ -272,8 +258,8 @@ class Sessions:
         """End what has been idle for too long; how many. Happens by itself while an event loop runs."""
         old = [
             name
-            for name, one in self._sessions.items()
-            if not one.busy and self._clock() >= one.used + self.idle
+            for name, state in self._sessions.items()
+            if not state.busy and self._clock() >= state.used + self.idle
         ]
         for name in old:
             self._end(name)
@@ -289,10 +275,10 @@ class Sessions:
 
     def _of(self, session: str) -> _Session:
         self.expire()
-        one = self._sessions.get(session)
-        if one is None:
-            raise _unknown()
-        return one
+        state = self._sessions.get(session)
+        if state is None:
+            raise UnknownSessionError
+        return state
 
     @property
     def _share(self) -> int:
@@ -301,11 +287,11 @@ class Sessions:
     def _so_much(self) -> str:
         return f"a session holds {self._share >> 10} KiB at most, a quarter of what all of them may (`session_memory_mb`)"
 
-    def _growth(self, one: _Session, after: int | None, text: str) -> Growth:
-        held = None if after is None else one.nodes[after]
+    def _growth(self, state: _Session, after: int | None, text: str) -> Growth:
+        held = None if after is None else state.nodes[after]
         if held is None:
-            return Growth(problem=one.problem, text=text)
-        return Growth(problem=one.problem, steps=held.steps, text=text, place=held.grown.place)
+            return Growth(problem=state.problem, text=text)
+        return Growth(problem=state.problem, steps=held.steps, text=text, place=held.grown.place)
 
     def _about(self, growth: Growth) -> int:
         """Bytes that it will take, before that is known."""
@@ -313,17 +299,17 @@ class Sessions:
         return _size(growth, _TOKEN * backend.estimate(growth) if backend.incremental else 0)
 
     def _need(self, size: int, but: _Session | None = None) -> None:
-        """Have room for so much more, by ending others that are not in use: the longest idle one first.
-
-        Raises:
-            BusyError: they all are; nothing has been ended.
-        """
+        """Have room for so much more, by ending others that are not in use: the longest idle one first."""
         lacking = self.size + self._coming + size - self.memory
         if size == 0 or lacking <= 0:
             return
         now = self._clock()
         idle = sorted(
-            ((one.used, name) for name, one in self._sessions.items() if not one.busy and one is not but)
+            (
+                (state.used, name)
+                for name, state in self._sessions.items()
+                if not state.busy and state is not but
+            )
         )
         free = [name for used, name in idle if now >= used + _IN_USE]
         if sum(self._sessions[name].size for name in free) < lacking:
@@ -337,26 +323,26 @@ class Sessions:
                 self._end(name)
                 self.evicted += 1
 
-    def _entered(self, one: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
+    def _entered(self, state: _Session, after: int | None, text: str, growth: Growth, grown: Grown) -> Node:
         # Asked twice at the same time: the first to come back has made the node.
-        if (number := one.numbers.get((after, text))) is not None:
+        if (number := state.numbers.get((after, text))) is not None:
             self._batcher.release([grown])
-            return _node(number, one.nodes[number].grown)
-        number, one.made = one.made, one.made + 1
+            return Node(node=number, graded=state.nodes[number].grown.graded)
+        number, state.made = state.made, state.made + 1
         held = _Held(steps=(*growth.steps, text), after=after, grown=grown, size=_size(growth, grown.size))
-        one.nodes[number] = held
-        one.size += held.size
+        state.nodes[number] = held
+        state.size += held.size
         self.size += held.size
-        one.numbers[after, text] = number
-        return _node(number, grown)
+        state.numbers[after, text] = number
+        return Node(node=number, graded=grown.graded)
 
     def _end(self, session: str) -> None:
-        one = self._sessions.pop(session)
-        one.closed = True
-        self.size -= one.size
-        self._batcher.release(held.grown for held in one.nodes.values())
-        one.nodes.clear()
-        one.numbers.clear()
+        state = self._sessions.pop(session)
+        state.closed = True
+        self.size -= state.size
+        self._batcher.release(held.grown for held in state.nodes.values())
+        state.nodes.clear()
+        state.numbers.clear()
 
     def _watch(self) -> None:
         """Look again when the next one can be old."""
@@ -365,7 +351,7 @@ class Sessions:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # used outside a loop: then `expire` is called by hand
                 return
-            first = min(one.used for one in self._sessions.values()) + self.idle
+            first = min(state.used for state in self._sessions.values()) + self.idle
             # Those in work may be old already, and are not to be asked after all the time.
             wait = min(max(first - self._clock(), self.idle / 8), self.idle)
             self._timer = loop.call_later(wait, self._tick)
@@ -377,15 +363,6 @@ class Sessions:
             self._watch()
 
 
-def _size(growth: Growth, kept: int) -> int:
+def _size(growth: Growth, held_bytes: int) -> int:
     """Bytes, about, of a step."""
-    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + kept
-
-
-def _node(number: int, grown: Grown) -> Node:
-    said = grown.graded
-    return Node(node=number, score=said.score, tokens=said.tokens, root=said.root, classes=said.classes)
-
-
-def _unknown() -> UnknownSessionError:
-    return UnknownSessionError("no such session: it was closed, or it expired; open a new one")
+    return _RECORD + sum(map(sys.getsizeof, (*growth.steps, growth.text))) + held_bytes

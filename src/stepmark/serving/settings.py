@@ -11,7 +11,6 @@ from stepmark.metrics.aggregate import check_aggregate
 from stepmark.problems.answers import isolation_of
 from stepmark.problems.code_sandbox import Isolation
 from stepmark.search.base import Choice
-from stepmark.serving.chat_wire import MOST_CANDIDATES
 from stepmark.settings import settings
 from stepmark.solutions.checks import check_names
 from stepmark.solutions.segmentation import split as split_text
@@ -19,17 +18,16 @@ from stepmark.solutions.segmentation import split as split_text
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-Search = Literal["best-of-n", "majority", "weighted-vote", "beam", "dvts", "rebase", "mcts"]
+MOST_CANDIDATES = 256
+"""Completions that a request may ask for, whatever the server's own limit."""
+
+Search = Literal["best-of-n", "majority", "weighted-vote"]
 SEARCHES: dict[Search, tuple[Choice, str]] = {
     "best-of-n": ("best", "best-of-{n}"),
     "majority": ("majority", "majority-of-{n}"),
     "weighted-vote": ("vote", "vote-of-{n}"),
-    "beam": ("best", "beam-of-{n}"),
-    "dvts": ("best", "dvts-of-{n}"),
-    "rebase": ("best", "rebase-of-{n}"),
-    "mcts": ("best", "mcts-of-{n}"),
 }
-"""The searches that answer as a model, by their names in `stepmark search`: how each chooses, and its name as a model."""
+"""How each search chooses, and its name as a model."""
 
 
 @settings
@@ -55,8 +53,6 @@ class ServerSettings:
     """Seconds a request may take where it does not say (504 afterwards)."""
     body_timeout: Seconds = 30.0
     """Seconds a request's body may take to arrive (408 afterwards)."""
-    write_timeout: Seconds = 60.0
-    """Seconds that a client may leave each piece (64 KiB) of its answer unread; then its connection is ended."""
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
     """Seconds that SIGTERM or Ctrl-C gives to requests in progress."""
     max_body_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8
@@ -99,7 +95,7 @@ DEFAULTS = ServerSettings()
 
 @settings
 class ChatModel:
-    """Best-of-N or a search as a chat model, at /v1/chat/completions: what holds where a request does not say.
+    """Best-of-N as a chat model, at /v1/chat/completions: what holds where a request does not say.
 
     Raises:
         UsageError: settings that cannot work together.
@@ -107,9 +103,9 @@ class ChatModel:
 
     search: Search = "best-of-n"
     """With a policy, which completion is given: best-of-n, the one with the highest score; majority, one with the commonest answer; weighted-vote,
-    one with the answer of the highest sum of scores. The others write step by step (stepmark search)."""
+    one with the answer of the highest sum of scores."""
     n: Count = 8
-    """With a policy, completions to choose from (step by step: steps that a round writes; of mcts, simulations)."""
+    """With a policy, completions to choose from."""
     max_n: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] = 64
     """With a policy, completions that a request may ask for."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
@@ -133,21 +129,12 @@ class ChatModel:
         if self.n > self.max_n:
             raise UsageError(f"`n` {self.n}: expected 1 to {self.max_n}, which is `max_n`")
         isolation_of(self.verifier, self.isolation)
-        if self.stepwise and self.split not in ("auto", "line", "marker"):
-            raise UsageError(
-                f"`split` {self.split}: {self.search} ends steps at a line's end, or at a marker; expected auto, line or marker"
-            )
-        if not self.temperature and (self.n > 1 or self.stepwise):
+        if not self.temperature and self.n > 1:
             raise UsageError(
                 f"`temperature` 0: all {self.n} candidates would be the same; expected more than 0"
             )
         if self.marker is None or self.marker not in "-":
             split_text("-", self.split, marker=self.marker)
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether it writes step by step."""
-        return self.search in ("beam", "dvts", "rebase", "mcts")
 
     @property
     def choice(self) -> Choice:

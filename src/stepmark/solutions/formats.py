@@ -261,7 +261,7 @@ def _read_solution(
 
     cut: Segmentation | None = None
     if kind == "messages":
-        from stepmark.solutions.traces import read_messages
+        from stepmark.solutions.inputs import read_messages
 
         problem, cut = read_messages(_list(row, column), where=where, how=how, marker=marker)
         problem = replace(problem, answer=answer or problem.answer, id=problem_id, source=problem_source)

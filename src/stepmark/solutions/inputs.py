@@ -1,22 +1,295 @@
-"""A solution as a caller has it: a text, step texts, a segmentation, a conversation or a record; always a `Solution` in the end."""
+"""A solution as a caller has it: a text, step texts, a segmentation, a conversation or a record; always a `Solution` in the end.
+
+Chat messages become a problem and its steps: one assistant turn with its tool calls is one step.
+
+Messages have the form of the OpenAI chat API: `role` is "system", "developer", "user", "assistant" or "tool";
+`content` is a string, a list of `{"type": "text", "text": …}` parts, or (assistant only) None; an assistant message
+may have `tool_calls`, each with a function's name and its arguments as a string.
+
+What precedes the first assistant turn is the problem. From there on the conversation is written out as one text, the
+*rendering*, of which the steps are shares:
+
+.. code-block:: text
+
+    Assistant:
+    I look for a flight first.
+    search_flights({"from": "LIS", "to": "OSL"})
+
+    Tool (search_flights):
+    [{"number": "AB12", "price": 140}]
+
+    Assistant:
+    There is one for 140 euros. Shall I book it?
+
+    User:
+    Yes.
+
+- "Assistant:" and its line break are the step's `lead`;
+- its `text` is the content, then one line `name(arguments)` for each tool call, in order;
+- what follows until the next assistant turn (tool results, user turns, each under its heading, after a blank line) is
+  its `observation`, which no one rates; a tool's heading names its function, by `name` or by `tool_call_id`;
+- the blank line before the next assistant turn is its `tail`.
+
+Contents stand in it unchanged, to the last space; parts of one message are joined by a line break. The rendering is
+for reading and grading, not for parsing: a content that contains "User:" is not escaped.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Solution, Step
 from stepmark.settings import checked
-from stepmark.solutions.segmentation import Segmentation, check_way
+from stepmark.solutions.segmentation import ASKED, Segmentation, check_way, split
 from stepmark.solutions.segmentation import side_by_side as three_ways
 from stepmark.solutions.segmentation import split as split_text
-from stepmark.solutions.traces import read_messages
 from stepmark.store import STDIO
+
+ROLES: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
+"""The roles that a message may have. Only the assistant's turns are steps."""
+
+_WORDS_ELSEWHERE = ("function_call", "refusal", "audio", "reasoning_content", "reasoning", "thinking")
+"""Fields in which some servers put words of the assistant. Dropping them would grade half a turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Message:
+    role: str
+    heading: str
+    content: str
+    calls: tuple[str, ...]
+    """Tool calls as `name(arguments)`."""
+
+
+def read_messages(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    where: str | None = None,
+    how: str = "auto",
+    marker: str | None = None,
+    language: str | None = None,
+) -> tuple[Problem, Segmentation]:
+    """Read a conversation as a problem and the steps of its solution.
+
+    The problem's text is the content of the message before the first assistant turn, unchanged, when that is one
+    user message; otherwise all messages before it, each under its role's heading. A conversation whose only
+    assistant turn comes last, without tools, is a plain solution: its content is cut by `how`. Every other
+    conversation is an agent's trace: each assistant turn is one step, and the segmentation's `how` is "agent".
+
+    Args:
+        messages: the conversation, oldest first.
+        where: the place to name in errors, `FILE:LINE`.
+        how: for a plain solution, the way to cut it (`stepmark.split`); "agent" keeps even that whole, as one turn.
+        marker: for a plain solution, as in `stepmark.split`.
+        language: for a plain solution, as in `stepmark.split`.
+
+    Raises:
+        InputError: not such messages; `field` names the place, as `messages[3].role`.
+        UnknownNameError: no such way.
+        UsageError: a setting that cannot work, for a plain solution.
+    """
+    check_way(how)
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise InputError(
+            f"expected a list of messages, found {_kind(messages)}", where=where, field="messages"
+        )
+    names: dict[str, str] = {}
+    read = [_read_message(message, f"messages[{i}]", where, names) for i, message in enumerate(messages)]
+    turns = [i for i, message in enumerate(read) if message.role == "assistant"]
+    if not turns:
+        raise InputError(
+            f"expected at least one assistant message (its turns are the steps), found none in {len(read)} messages",
+            where=where,
+            field="messages",
+        )
+    for i in turns:
+        if not read[i].content.strip() and not read[i].calls:
+            raise InputError(
+                "expected an assistant turn with content or tool calls, found neither; leave the message out",
+                where=where,
+                field=f"messages[{i}]",
+            )
+    problem = _problem(read[: turns[0]], where)
+    tools = any(message.role == "tool" or message.calls for message in read)
+    if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
+        try:
+            return problem, split(read[-1].content, how, marker=marker, language=language)
+        except InputError as error:
+            raise (error.at(where) if where else error) from None
+    why = f"the conversation has {len(turns)} assistant {'turn' if len(turns) == 1 else 'turns'}"
+    return problem, _trace(read[turns[0] :], ASKED if how == "agent" else why)
+
+
+def _problem(messages: Sequence[_Message], where: str | None) -> Problem:
+    if len(messages) == 1 and messages[0].role == "user":
+        text = messages[0].content
+    else:
+        text = "\n\n".join(f"{message.heading}\n{message.content}" for message in messages)
+    if not any(message.content.strip() for message in messages):
+        raise InputError(
+            "expected a problem before the first assistant turn (a user or system message), found none",
+            where=where,
+            field="messages",
+        )
+    return Problem(text=text)
+
+
+def _trace(messages: Sequence[_Message], why: str) -> Segmentation:
+    """Write the conversation out from its first assistant turn on; each turn is a step."""
+    groups: list[list[_Message]] = []
+    for message in messages:
+        if message.role == "assistant":
+            groups.append([])
+        groups[-1].append(message)
+    steps: list[Step] = []
+    at = 0
+    for index, (turn, *answers) in enumerate(groups):
+        spoken = "\n".join(([turn.content] if turn.content else []) + list(turn.calls))
+        observation = "".join(f"\n\n{answer.heading}\n{answer.content}" for answer in answers)
+        text = spoken.strip()
+        before = len(spoken) - len(spoken.lstrip())
+        lead = f"{turn.heading}\n{spoken[:before]}"
+        after = spoken[before + len(text) :]
+        # The raw share is lead + text + observation + tail: spaces that end the turn go before the observation.
+        tail = "" if index == len(groups) - 1 else "\n\n"
+        step = Step(
+            text=text,
+            lead=lead,
+            observation=after + observation if observation else "",
+            tail=tail if observation else after + tail,
+            start=at + len(lead),
+        )
+        steps.append(step)
+        at += len(step.raw)
+    return Segmentation(text="".join(step.raw for step in steps), steps=tuple(steps), how="agent", why=why)
+
+
+def _read_message(message: object, field: str, where: str | None, names: dict[str, str]) -> _Message:
+    """Read one message strictly; `names` gathers which function each tool call's id stands for."""
+    if not isinstance(message, Mapping):
+        raise InputError(
+            f"expected a message (an object with 'role' and 'content'), found {_kind(message)}",
+            where=where,
+            field=field,
+        )
+    role = message.get("role")
+    if role not in ROLES:
+        found = repr(role) if isinstance(role, str) else _kind(role)
+        raise InputError(
+            f"expected one of {', '.join(ROLES)}; found {found}", where=where, field=f"{field}.role"
+        )
+    for other in _WORDS_ELSEWHERE:
+        if message.get(other):
+            raise InputError(
+                f"{other!r} holds a part of the message that is not read: move its text into 'content' "
+                f"(a function call into 'tool_calls') to have it graded, or remove it",
+                where=where,
+                field=f"{field}.{other}",
+            )
+    content = _content(message.get("content"), f"{field}.content", where, optional=role == "assistant")
+    calls = _calls(message.get("tool_calls"), f"{field}.tool_calls", where)
+    if calls and role != "assistant":
+        raise InputError(
+            f"expected tool calls in assistant messages only, found them in a {role} message",
+            where=where,
+            field=f"{field}.tool_calls",
+        )
+    for call in message.get("tool_calls") or ():
+        if isinstance(call.get("id"), str):
+            names[call["id"]] = call["function"]["name"]
+    name = message.get("name")
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"expected a string, found {_kind(name)}", where=where, field=f"{field}.name")
+    heading = f"{role.capitalize()}:"
+    if role == "tool":
+        answered = message.get("tool_call_id")
+        name = name or (names.get(answered) if isinstance(answered, str) else None)
+        heading = f"Tool ({name}):" if name else heading
+    return _Message(role=role, heading=heading, content=content, calls=calls)
+
+
+def _content(content: object, field: str, where: str | None, *, optional: bool) -> str:
+    if content is None and optional:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InputError(
+            f"expected a string or a list of text parts, found {_kind(content)}", where=where, field=field
+        )
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping):
+            raise InputError(
+                f"expected a part like {{'type': 'text', 'text': …}}, found {_kind(part)}",
+                where=where,
+                field=f"{field}[{i}]",
+            )
+        if part.get("type") != "text":
+            raise InputError(
+                f"expected 'text' (steps are graded as text), found {part.get('type')!r}",
+                where=where,
+                field=f"{field}[{i}].type",
+            )
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise InputError(
+                f"expected a string, found {_kind(text)}", where=where, field=f"{field}[{i}].text"
+            )
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _calls(calls: object, field: str, where: str | None) -> tuple[str, ...]:
+    if calls is None:
+        return ()
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise InputError(f"expected a list of tool calls, found {_kind(calls)}", where=where, field=field)
+    written = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            raise InputError(
+                "expected a call like {'type': 'function', 'function': {'name': …, 'arguments': …}}, "
+                f"found {_kind(function) if isinstance(call, Mapping) else _kind(call)}",
+                where=where,
+                field=f"{field}[{i}].function" if isinstance(call, Mapping) else f"{field}[{i}]",
+            )
+        name, arguments = function.get("name"), function.get("arguments")
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(
+                f"expected a function's name, found {name!r}",
+                where=where,
+                field=f"{field}[{i}].function.name",
+            )
+        if not isinstance(arguments, str):
+            raise InputError(
+                f"expected the arguments as the string that the model wrote, found {_kind(arguments)}; "
+                "write an object with json.dumps",
+                where=where,
+                field=f"{field}[{i}].function.arguments",
+            )
+        written.append(f"{name}({arguments})")
+    return tuple(written)
+
+
+def _kind(value: object) -> str:
+    """What a value is, in the words of JSON."""
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "nothing (null)",
+    }
+    return names.get(type(value), f"{type(value).__name__} {value!r:.40}")
+
 
 ProblemLike: TypeAlias = str | Problem
 """A problem's text, or the record."""
@@ -37,7 +310,7 @@ def problem_of(problem: ProblemLike) -> Problem:
         return problem
     if not isinstance(problem, str):
         raise InputError(
-            f"expected a problem as a text or a Problem, found {_kind(problem)}", field="problem"
+            f"expected a problem as a text or a Problem, found {_inputs_kind(problem)}", field="problem"
         )
     if not problem.strip():
         raise InputError("expected a problem, found a blank text", field="problem")
@@ -80,7 +353,7 @@ def solution_of(
         return Solution(problem=_needed(problem), steps=solution.steps, id=id, split=solution.how)
     if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
         raise InputError(
-            f"expected {_EXPECTED}, found {_kind(solution)}{_dict_hint(solution)}", field="solution"
+            f"expected {_EXPECTED}, found {_inputs_kind(solution)}{_dict_hint(solution)}", field="solution"
         )
     if not solution:
         raise InputError("expected at least one step, found an empty list", field="steps")
@@ -118,7 +391,7 @@ def _step(index: int, part: object, count: int) -> Step:
         return part
     place = f"step {index + 1} of {count}"
     if not isinstance(part, str):
-        raise InputError(f"{place}: expected a text, found {_kind(part)}", field=f"steps[{index}]")
+        raise InputError(f"{place}: expected a text, found {_inputs_kind(part)}", field=f"steps[{index}]")
     if not part.strip():
         raise InputError(
             f"{place} is empty or has only white space: expected a text", field=f"steps[{index}]"
@@ -126,7 +399,7 @@ def _step(index: int, part: object, count: int) -> Step:
     return Step(text=part)
 
 
-def _kind(value: object) -> str:
+def _inputs_kind(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
@@ -167,7 +440,7 @@ def split_file(
         for name, value in (("side_by_side", side_by_side), ("marker", marker), ("language", language)):
             if value:
                 raise UsageError(f"an agent's trace is split at its turns: leave out `{name}`")
-        return {"step": _trace(file)}
+        return {"step": _inputs_trace(file)}
     if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         raise UsageError(
             f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
@@ -203,7 +476,7 @@ def _read_text(file: str | Path) -> str:
         ) from None
 
 
-def _trace(file: str | Path) -> Segmentation:
+def _inputs_trace(file: str | Path) -> Segmentation:
     try:
         data = json.loads(_read_text(file))
     except json.JSONDecodeError as error:

@@ -29,16 +29,18 @@ from stepmark.catalog import unknown_name
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.solutions.borders import (
+    Span,
     line_cuts,
     numbered_cuts,
     numbered_list,
+    outside,
     paragraph_cuts,
+    protected_spans,
     sentence_cuts,
     token_cuts,
     with_displays,
 )
 from stepmark.solutions.code import code_cuts, looks_like_code
-from stepmark.solutions.protect import Span, outside, protected_spans
 
 WAYS: tuple[str, ...] = (
     "auto",
@@ -174,7 +176,7 @@ def _check(how: str, marker: str | None, language: str | None) -> None:
     if how == "agent":
         raise UsageError(
             "a plain text has no turns to split by 'agent': give the chat messages to "
-            "stepmark.solutions.traces.read_messages"
+            "stepmark.solutions.inputs.read_messages"
         )
     if how == "marker" and marker is None:
         raise UsageError("the way 'marker' needs a marker: the string that ends each step, such as 'ки'")

@@ -9,12 +9,12 @@ whose output is a folder holds it with `held`.
 
 from stepmark.store.columns import Columns, parse_columns
 from stepmark.store.disk import naming, storage_error
-from stepmark.store.folders import LOCK_FILE, held
 from stepmark.store.inputs import RunInput, evenly, run_input
 from stepmark.store.json_rows import json_type, parse_row
 from stepmark.store.reading import ENDINGS, STDIO, Row, Source, check_readable, read_rows, row_files
 from stepmark.store.results import Results
 from stepmark.store.writing import (
+    LOCK_FILE,
     Fingerprint,
     ResumableRows,
     RowWriter,
@@ -26,6 +26,7 @@ from stepmark.store.writing import (
     differences,
     encode_row,
     fingerprint,
+    held,
     hold,
     is_stream,
     open_rows,

@@ -19,8 +19,14 @@ from stepmark.records import Record, Refusal, record_row
 from stepmark.store.columns import Columns, check_columns, under_our_names
 from stepmark.store.disk import link_loop
 from stepmark.store.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
-from stepmark.store.objects import EXPECTED, check_source, object_rows
-from stepmark.store.tabular import delimited_rows, parquet_length, parquet_rows
+from stepmark.store.tables import (
+    EXPECTED,
+    check_source,
+    delimited_rows,
+    object_rows,
+    parquet_length,
+    parquet_rows,
+)
 
 STDIO = "-"
 """The name of standard input and of standard output."""

@@ -591,7 +591,7 @@ def _checked(work: Path, spec: ScoringSpec, backbone: Any, tokens: Any) -> int |
     """Read the head back as `load_prm` will, before the folder gets its name; gives the tag."""
     tag = step_tag(spec, tokens)
     if not isinstance(spec.readout.head, LogRatioHead):
-        build_head(spec.readout.head, Tensors(work), {}, backbone, tokens, "cpu")
+        build_head(spec.readout.head, Tensors(work), backbone, tokens, "cpu")
     return tag
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stepmark.metrics.binary import auc
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
-from stepmark.models.calibration import store_calibration
-from stepmark.models.spec import Readout, ScoringSpec
+from stepmark.models.spec import Readout, ScoringSpec, store_calibration
 from stepmark.training.examples import Dropped, Example
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from typing import Any
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.first_error import FirstErrors
 from stepmark.models.backbone import load_tokenizer
-from stepmark.models.calibration import NOTE_FILE
 from stepmark.models.detect import read_spec
 from stepmark.models.files import local_folder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
-from stepmark.models.spec import SPEC_FILE, LinearHead, MlpHead, ScoringSpec
+from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec
 from stepmark.records import StepScores
 from stepmark.solutions.interchange import LabelledRow
 from stepmark.training.card import Card, Data, Figure, write_card

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stepmark.errors import MissingExtraError, UsageError
-from stepmark.models.fetching import fetch
+from stepmark.models.files import fetch
 from stepmark.models.places import BUILT_IN_BASE
 from stepmark.records import Refusal
 from stepmark.settings import checked
 from stepmark.solutions.formats import GRADED_KEYS
 from stepmark.solutions.interchange import LabelledRow, Losses, Reading
-from stepmark.solutions.interchange.conversion import first_row, items_of_rows
-from stepmark.solutions.interchange.formats import detect
+from stepmark.solutions.interchange.formats import detect, first_row, items_of_rows
 from stepmark.store import (
     ENDINGS,
     STDIO,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from stepmark.errors import UsageError
-from stepmark.models.named import check_device
+from stepmark.models.lazy import check_device
 from stepmark.settings import settings
 
 if TYPE_CHECKING:

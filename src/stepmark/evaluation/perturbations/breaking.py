@@ -31,7 +31,7 @@ from stepmark.evaluation.perturbations.text import (
 )
 from stepmark.labels.exact import compute
 from stepmark.records import Solution, Step
-from stepmark.solutions.protect import protected_spans
+from stepmark.solutions.borders import protected_spans
 
 _FRAC = r"\\[dt]?frac\s*\{\s*[0-9.,]+\s*\}\s*\{\s*[0-9.,]+\s*\}"
 _OPERATOR = r"[-+*/×÷−]|\\times\b|\\cdot\b|\\div\b|(?<=[0-9)])\s?x\s?(?=[0-9($])"

@@ -21,7 +21,7 @@ from stepmark.evaluation.perturbations.text import (
     sentences,
 )
 from stepmark.records import Solution, Step
-from stepmark.solutions.protect import protected_spans
+from stepmark.solutions.borders import protected_spans
 
 _SURE = (
     "Clearly, ",

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stepmark.records import Solution, Step
-from stepmark.solutions.borders import sentence_cuts
-from stepmark.solutions.protect import Span, outside, protected_spans
+from stepmark.solutions.borders import Span, outside, protected_spans, sentence_cuts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,10 +96,13 @@ def refuse_markers(text: str, field: str, markers: Sequence[str]) -> None:
         MarkerInTextError: a control token of a chat template, or one of the family's own markers.
     """
     control = _CONTROL.search(text)
-    found = control.group() if control else next((marker for marker in markers if marker in text), None)
-    if found is not None:
+    marker_found = (
+        control.group() if control else next((marker for marker in markers if marker in text), None)
+    )
+    if marker_found is not None:
         raise MarkerInTextError(
-            f"the text holds {found!r}, which this PRM reads as structure; remove or rewrite it", field=field
+            f"the text holds {marker_found!r}, which this PRM reads as structure; remove or rewrite it",
+            field=field,
         )
 
 

@@ -87,10 +87,12 @@ class GenPRM:
     ) -> Generator[Request | tuple[Request, ...], Any, Critiqued]:
         """Grade one solution, step after step; see `Critic.grade`."""
         scores: list[float | None] = []
-        kept: list[tuple[str, ...]] = []
+        earlier_critiques: list[tuple[str, ...]] = []
         missing = 0
         for t, step in enumerate(steps):
-            prompt = self._prompt(problem, context[:t], step, tuple(critiques[0] for critiques in kept))
+            prompt = self._prompt(
+                problem, context[:t], step, tuple(critiques[0] for critiques in earlier_critiques)
+            )
             begun = yield from self._critiques(prompt, t + 1)
             odds: tuple[tuple[float, ...], ...]
             odds = yield tuple(Choose(prompt=prompt, prefill=text, options=("Yes", "No")) for text in begun)
@@ -113,8 +115,8 @@ class GenPRM:
                     expected="a probability of Yes or No",
                 )
             )
-            kept.append(critiques)
-        return Critiqued(scores=tuple(scores), critiques=tuple(kept), without_verdict=missing)
+            earlier_critiques.append(critiques)
+        return Critiqued(scores=tuple(scores), critiques=tuple(earlier_critiques), without_verdict=missing)
 
     def lesson(
         self,
@@ -139,8 +141,8 @@ class GenPRM:
         Returns:
             None if it gives no verdict.
         """
-        found = _BOXED.findall(critique)
-        if not found:
+        verdicts_written = _BOXED.findall(critique)
+        if not verdicts_written:
             return None
         parts = []
         begun = _OUTPUT
@@ -153,12 +155,12 @@ class GenPRM:
                     break
             parts.append(Part(prefill=begin, text=analysis + _ANALYZED))
             begun = begin + analysis + _ANALYZED + _OUTPUT
-        parts.append(Part(prefill=begun, text=found[-1], chosen=True))
-        verdict = found[-1] == "Yes"
+        parts.append(Part(prefill=begun, text=verdicts_written[-1], chosen=True))
+        verdict = verdicts_written[-1] == "Yes"
         return Lesson(
             prompt=self._prompt(problem, context[:step], steps[step], earlier),
             parts=tuple(parts),
-            reply=begun + found[-1] + _CLOSE,
+            reply=begun + verdicts_written[-1] + _CLOSE,
             verdict=verdict,
             whole=False,
             said=(*(None,) * step, verdict),

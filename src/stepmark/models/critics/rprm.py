@@ -129,7 +129,9 @@ class RPRM:
             for t in range(len(steps))
         )
         return Critiqued(
-            scores=scores, critiques=critiques, without_verdict=sum(found.count(None) for found in verdicts)
+            scores=scores,
+            critiques=critiques,
+            without_verdict=sum(of_step.count(None) for of_step in verdicts),
         )
 
     def lesson(

@@ -181,11 +181,18 @@ class ThinkPRM:
         scores: list[float | None] = []
         missing = 0
         for t in range(len(steps)):
-            came = [found for found in by_critique if not _ended_before(found, t)]
+            came = [
+                verdicts_of_steps
+                for verdicts_of_steps in by_critique
+                if not _ended_before(verdicts_of_steps, t)
+            ]
             if not came:
                 scores.append(None)
                 continue
-            verdicts = [None if (verdict := found[t]) is None else float(verdict) for found in came]
+            verdicts = [
+                None if (verdict := verdicts_of_steps[t]) is None else float(verdict)
+                for verdicts_of_steps in came
+            ]
             missing += verdicts.count(None)
             scores.append(
                 mean_verdict(
@@ -240,20 +247,20 @@ def step_verdicts(critique: str, steps: int) -> list[bool | None]:
     verdict a step: else it cannot be known which step one is about.
     """
     critique = _TEXT.sub(r"\1", critique)
-    found: list[bool | None] = [None] * steps
+    verdicts_of_steps: list[bool | None] = [None] * steps
     headings = list(_HEADING.finditer(critique))
     if not headings:
         verdicts = _VERDICT.findall(critique)
-        return [verdict == "correct" for verdict in verdicts] if len(verdicts) == steps else found
+        return [verdict == "correct" for verdict in verdicts] if len(verdicts) == steps else verdicts_of_steps
     ends = [heading.start() for heading in headings[1:]] + [len(critique)]
     for heading, end in zip(headings, ends, strict=True):
         number = int(heading.group(1))
         verdicts = _VERDICT.findall(critique, heading.end(), end)
         if verdicts and 1 <= number <= steps:
-            found[number - 1] = verdicts[-1] == "correct"
-    return found
+            verdicts_of_steps[number - 1] = verdicts[-1] == "correct"
+    return verdicts_of_steps
 
 
-def _ended_before(found: list[bool | None], step: int) -> bool:
+def _ended_before(verdicts_of_steps: list[bool | None], step: int) -> bool:
     """Whether a critique ended at a wrong step before this one, as it may."""
-    return False in found[:step] and all(verdict is None for verdict in found[step:])
+    return False in verdicts_of_steps[:step] and all(verdict is None for verdict in verdicts_of_steps[step:])

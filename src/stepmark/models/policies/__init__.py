@@ -7,17 +7,16 @@ SGLang, llama.cpp). None of them is imported before it is named.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import Field
 
 from stepmark.batching import Answerer, Choose, Ready, Write, Written
 from stepmark.catalog import FACTORY, Catalog
 from stepmark.errors import InputError, UsageError
-from stepmark.models.lazy import Lazy
+from stepmark.models.lazy import Lazy, check_device, is_server, refuse_idle
+from stepmark.models.prm import Reading, Weights
 from stepmark.settings import check_arguments, checked
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -62,18 +61,17 @@ class Policy(Protocol):
         """The log-probability of each option as the next text, in order; else as `write`."""
 
 
-@dataclass(kw_only=True, slots=True)
-class Reading:
-    """What a policy in this process has read. Counts only grow."""
+@runtime_checkable
+class LocalReader(Protocol):
+    """A policy in this process, which counts what it reads."""
 
-    given: int = 0
-    """Tokens of all prompts, each request's once."""
-    computed: int = 0
-    """Tokens of prompts that went through the network."""
-    again: int = 0
-    """Of those, what had been forgotten for want of memory (the last tokens of prompts, which are always computed, are none)."""
-    forgotten: int = 0
-    """Tokens forgotten for want of memory."""
+    @property
+    def read(self) -> Reading:
+        """The tokens of its prompts."""
+
+    @property
+    def size(self) -> Weights | None:
+        """The weights that a token meets."""
 
 
 POLICIES = Catalog(
@@ -88,12 +86,13 @@ POLICIES = Catalog(
 
 
 def reading_of(policy: Policy) -> Reading | None:
-    """What a policy has read; None for one that does not run in this process."""
-    if "stepmark.models.policies.local" not in sys.modules:
-        return None
-    from stepmark.models.policies.local import LocalPolicy
+    """The prompt tokens of a policy; None for one that does not run in this process."""
+    return policy.read if isinstance(policy, LocalReader) else None
 
-    return policy.read if isinstance(policy, LocalPolicy) else None
+
+def size_of(policy: Policy) -> Weights | None:
+    """The size of a policy; None for one that does not run in this process, and where it is not known."""
+    return policy.size if isinstance(policy, LocalReader) else None
 
 
 def answerers(policy: Policy) -> dict[type, Answerer]:
@@ -168,8 +167,6 @@ def check_policy(address: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one of them.
     """
-    from stepmark.models.named import check_device, is_server, refuse_idle
-
     check_arguments(load_policy, arguments)
     check_device(arguments.get("device", "auto"))
     if not in_process(address):

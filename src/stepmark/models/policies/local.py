@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from stepmark.batching import Choose, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.batching import Choose, Finish, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
-from stepmark.models.policies import Reading
 from stepmark.models.policies.prompts import PromptEncoder
+from stepmark.models.prm import Reading, Weights
 
 try:
     import torch
 
     from stepmark.models.backbone import (
+        bound_kernels,
         checked_config,
         compute_device,
         load_network,
@@ -24,12 +26,8 @@ try:
     )
     from stepmark.models.checkpoint import merge_adapter
     from stepmark.models.files import present, read_object
-    from stepmark.models.kernels import bound_kernels
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
-    from stepmark.models.policies.cache import spread
-    from stepmark.models.policies.drawing import draw
-    from stepmark.models.policies.keeping import Begun, PromptCache, why_not
-    from stepmark.models.policies.rows import Drawn, Row
+    from stepmark.models.policies.prompt_cache import Begun, PromptCache, spread, why_not
 except ModuleNotFoundError:
     raise MissingExtraError(
         "a local policy needs torch and transformers: pip install 'stepmark[local]'"
@@ -38,14 +36,63 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Drawn", "LocalPolicy"]
-
 _Sample = TypeVar("_Sample")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ROOM = 256
 """Tokens that the cache has room for at first."""
 _WORTH_DROPPING = 0.8
 """Finished rows are taken out of the batch, which copies the cache, when no larger share of it goes on."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Row:
+    """One sample being written."""
+
+    index: int
+    """Of its request."""
+    number: int
+    """Of the sample."""
+    request: Write
+    prompt: list[int]
+    limit: int
+    """Tokens that may be written."""
+    dice: torch.Generator
+    new: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    text: str = ""
+    finish: Finish | None = None
+    kept: bool = False
+    """Its keys and values were put by."""
+
+    def written(self) -> Written:
+        """It, finished."""
+        if self.finish is None:
+            raise AssertionError("a row without an end")
+        return Written(
+            text=self.text,
+            finish=self.finish,
+            tokens=len(self.new),
+            logprob=self.logprob,
+            prompt_tokens=len(self.prompt),
+        )
+
+    def drawn(self) -> Drawn:
+        """It, finished, with its tokens."""
+        if self.finish is None:
+            raise AssertionError("a row without an end")
+        return Drawn(prompt=tuple(self.prompt), ids=tuple(self.new), text=self.text, finish=self.finish)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A sample and the tokens that it was written in: encoding its text again may give others."""
+
+    prompt: tuple[int, ...]
+    """Tokens that it was written after."""
+    ids: tuple[int, ...]
+    """Its own, the end token among them where it ended by itself."""
+    text: str
+    finish: Finish
 
 
 def load_language_model(path: str | Path, *, dtype: str = "auto", device: str = "auto") -> tuple[Any, Any]:
@@ -178,6 +225,11 @@ class LocalPolicy:
     def model(self) -> Any:
         """The model."""
         return self._model
+
+    @property
+    def size(self) -> Weights | None:
+        """The weights that a token meets."""
+        return Weights.of([(self._model, self._model.get_output_embeddings())])
 
     @property
     def identity(self) -> str:
@@ -443,3 +495,35 @@ class LocalPolicy:
             use_cache=True,
             **extra,
         )
+
+
+def draw(logprobs: torch.Tensor, request: Write, dice: Sequence[torch.Generator]) -> torch.Tensor:
+    """One token a row: temperature, then top_k, then top_p, as vLLM and transformers do.
+
+    Args:
+        logprobs: natural logarithms of the tokens' probabilities, [rows, vocabulary].
+        request: whose sampling settings they are; of all rows.
+        dice: each row's own generator; one number is drawn from each, none at temperature 0.
+
+    Returns:
+        Token ids, [rows].
+    """
+    if request.temperature == 0:
+        return logprobs.argmax(-1)
+    scores = logprobs.double() / request.temperature
+    tokens = None
+    if request.top_k is not None:
+        scores, tokens = scores.topk(min(request.top_k, scores.shape[-1]))
+    elif request.top_p < 1:
+        scores, tokens = scores.sort(descending=True)
+    shares = scores.softmax(-1)
+    if request.top_p < 1:
+        shares = torch.where(shares.cumsum(-1) - shares < request.top_p, shares, 0.0)
+    heights = shares.cumsum(-1)
+    numbers = [float(torch.rand((), generator=one, dtype=torch.float64)) for one in dice]
+    points = torch.tensor(numbers, dtype=torch.float64, device=heights.device)[:, None] * heights[:, -1:]
+    places = torch.searchsorted(heights, points, right=True)
+    # Rounding can lead past the end: the last token that has a share at all.
+    last = heights.shape[-1] - 1 - shares.ne(0).flip(-1).int().argmax(-1, keepdim=True)
+    places = torch.minimum(places, last)
+    return (places if tokens is None else tokens.gather(-1, places)).squeeze(-1)

@@ -1,14 +1,12 @@
 """A policy behind an OpenAI-compatible server: vLLM, SGLang, llama.cpp, or the real one.
 
-Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a prefill as a last assistant
-message with `continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take
-that request, close the turn and answer afresh, which gives plausible nonsense; so before the first such
-request the server is examined (`check_continuation`).
+Raw text goes to /v1/completions. A conversation goes to /v1/chat/completions, a prefill as a last assistant message with
+`continue_final_message: true, add_generation_prompt: false` (vLLM and SGLang). Many servers take that request, close the turn and answer
+afresh, which gives plausible nonsense; so before the first such request the server is examined (`check_continuation`).
 
-With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and
-tokenised here instead, exactly as `LocalPolicy` does it, and sent as token ids. This is the surer way: a
-server renders a last assistant message as its template likes, which for some models drops white space or
-lacks what the template puts before a fresh reply (a "<think>" line).
+With `tokenizer` (a folder or hub name; transformers is needed, torch is not) all prompts are rendered and tokenised here instead, exactly
+as `LocalPolicy` does it, and sent as token ids. This is the surer way: a server renders a last assistant message as its template likes,
+which for some models drops white space or lacks what the template puts before a fresh reply (a "<think>" line).
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, final
 
-from stepmark.batching import Choose, Message, Prompt, Ready, Write, Written
+from stepmark.batching import Choose, Finish, Message, Prompt, Ready, Write, Written, cut_at_stop
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
-from stepmark.models.fetching import CONFIGURATION, folder_of_name
-from stepmark.models.policies import wire
+from stepmark.models.files import CONFIGURATION, folder_of_name
 from stepmark.models.policies.prompts import PromptEncoder
 from stepmark.models.policies.transport import GarbageError, Patience, RefusedError, Server
 
@@ -39,6 +36,8 @@ _TOO_LONG = re.compile(
     r"context (length|window|size)|maximum.{0,40}tokens|too (long|large|many tokens)|max_model_len", re.I
 )
 _PROBE = (Message(role="user", content="Count from 1 to 9, separated by commas."),)
+_ONE_TOKEN = {"max_tokens": 1, "temperature": 1.0}
+"""To read probabilities; temperature 1, because some servers give log-probabilities after the temperature."""
 _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
 
 
@@ -87,10 +86,7 @@ class OpenAIPolicy:
         if concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, found {concurrency}")
         self._server = Server(
-            base_url,
-            api_key_env=api_key_env,
-            patience=patience or Patience(),
-            rng=rng or random.Random(0),
+            base_url, api_key_env=api_key_env, patience=patience or Patience(), rng=rng or random.Random(0)
         )
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
         self._concurrency = concurrency
@@ -136,14 +132,14 @@ class OpenAIPolicy:
         with self._check:
             if self._continues:
                 return
-            told = {"role": "assistant", "content": _PROBE_PREFILL}
+            begun = {"role": "assistant", "content": _PROBE_PREFILL}
             none = self._chat_body(_PROBE, "") | {"max_tokens": 1}
             continued = self._chat_body(_PROBE, _PROBE_PREFILL) | {"max_tokens": 1, "temperature": 0.0}
-            closed = none | {"messages": [*none["messages"], told]}
+            closed = none | {"messages": [*none["messages"], begun]}
             low, middle, high = (self._prompt_tokens(body) for body in (none, continued, closed))
             if low is None or middle is None or high is None or not low < middle < high:
                 text = self._ask(
-                    _CHAT, continued | {"max_tokens": 4}, lambda data: wire.written_of(data, (), chat=True)
+                    _CHAT, continued | {"max_tokens": 4}, lambda data: written_of(data, (), chat=True)
                 )[0].text
                 if not text.lstrip().startswith("7"):
                     raise BackendError(
@@ -168,7 +164,7 @@ class OpenAIPolicy:
 
     def _each(
         self,
-        one: Callable[[Asked], Answered],
+        answer: Callable[[Asked], Answered],
         requests: Sequence[Asked],
         ready: Callable[[int, Any], None] | None,
     ) -> list[Answered | InputError]:
@@ -177,23 +173,22 @@ class OpenAIPolicy:
         failure: StepmarkError | None = None
         pool = ThreadPoolExecutor(self._concurrency)
         try:
-            futures = {pool.submit(one, request): index for index, request in enumerate(requests)}
+            futures = {pool.submit(answer, request): index for index, request in enumerate(requests)}
             for future in as_completed(futures):
-                if future.cancelled():
-                    continue
-                reply: Answered | InputError
+                index = futures[future]
                 try:
-                    reply = future.result()
+                    replies[index] = future.result()
                 except InputError as error:
-                    reply = error
+                    replies[index] = error
+                except CancelledError:
+                    continue
                 except StepmarkError as error:
                     failure = failure or error
                     for other in futures:
                         other.cancel()
                     continue
-                replies[futures[future]] = reply
                 if ready is not None:
-                    ready(futures[future], reply)
+                    ready(index, replies[index])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         if failure is not None:
@@ -208,27 +203,20 @@ class OpenAIPolicy:
                 "n": request.n - len(got),
                 "temperature": request.temperature,
                 "max_tokens": request.max_tokens,
+                **({"top_p": request.top_p} if request.top_p < 1 else {}),
+                **({} if request.top_k is None else {"top_k": request.top_k}),
+                **({"stop": list(request.stop)} if request.stop else {}),
+                **({"logprobs": True if path == _CHAT else 1} if self._logprobs else {}),
             }
-            if request.top_p < 1:
-                body["top_p"] = request.top_p
-            if request.top_k is not None:
-                body["top_k"] = request.top_k
-            if request.stop:
-                body["stop"] = list(request.stop)
             if self._send_seed:
                 body["seed"] = (request.seed + (request.first or 0) + len(got)) % 2**31
-            read = partial(_written_and_count, request.stop, path == _CHAT)
-            if self._logprobs:
-                wanted = body | {"logprobs": True if path == _CHAT else 1}
-                try:
-                    new, count = self._ask(path, wanted, read)
-                except BackendError as error:
-                    if "logprob" not in str(error).lower():
-                        raise
-                    self._logprobs = False
-                    continue
-            else:
-                new, count = self._ask(path, body, read)
+            try:
+                new, count = self._ask(path, body, partial(_written_and_count, request.stop, path == _CHAT))
+            except BackendError as error:
+                if not self._logprobs or "logprob" not in str(error).lower():
+                    raise
+                self._logprobs = False
+                continue
             with self._count:
                 self.tokens_written += count
             got.extend(new)
@@ -241,10 +229,9 @@ class OpenAIPolicy:
             if any(len(rest) > 1 for rest in rests):
                 return [self._echo_ids(shared, rest) for rest in rests]
             body["prompt"] = shared
-        # Temperature 1: some servers give log-probabilities after the temperature.
-        body |= {"max_tokens": 1, "temperature": 1.0}
+        body |= _ONE_TOKEN
         body |= {"logprobs": True, "top_logprobs": self._top} if path == _CHAT else {"logprobs": self._top}
-        table = self._ask(path, body, lambda data: wire.first_token_table(data, chat=path == _CHAT))
+        table = self._ask(path, body, lambda data: first_token_table(data, chat=path == _CHAT))
         if all(option in table for option in request.options):
             return [table[option] for option in request.options]
         if self._encoder is not None:
@@ -254,15 +241,14 @@ class OpenAIPolicy:
     def _exactly(self, request: Choose, option: str) -> float:
         """The log-probability of an option from those of the prompt's own tokens."""
         path, body = self._address(request.prompt, request.prefill + option)
-        body |= {"max_tokens": 1, "temperature": 1.0}
-        body |= {"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1}
-        read = wire.chat_prompt_logprobs if path == _CHAT else wire.echoed_logprobs
+        body |= _ONE_TOKEN | ({"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1})
+        read = chat_prompt_logprobs if path == _CHAT else echoed_logprobs
         tokens, values = self._ask(path, body, read)
-        return wire.tail_logprob(tokens, values, option)
+        return tail_logprob(tokens, values, option)
 
     def _echo_ids(self, shared: list[int], rest: list[int]) -> float:
-        body = self._completion_body(shared + rest) | {"echo": True, "logprobs": 1}
-        _, values = self._ask(_RAW, body | {"max_tokens": 1, "temperature": 1.0}, wire.echoed_logprobs)
+        body = self._completion_body(shared + rest) | _ONE_TOKEN | {"echo": True, "logprobs": 1}
+        _, values = self._ask(_RAW, body, echoed_logprobs)
         ours = values[len(shared) : len(shared) + len(rest)]
         if len(values) != len(shared) + len(rest) or None in ours:
             raise BackendError(
@@ -314,7 +300,7 @@ class OpenAIPolicy:
 
     def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
         try:
-            return self._server.ask(_CHAT, body, lambda data: wire.usage_of(data, "prompt_tokens"))
+            return self._server.ask(_CHAT, body, lambda data: usage_of(data, "prompt_tokens"))
         except RefusedError:
             return None
 
@@ -347,4 +333,167 @@ def _encoder(path: str) -> PromptEncoder:
 
 
 def _written_and_count(stop: Sequence[str], chat: bool, data: Mapping[str, Any]) -> tuple[list[Written], int]:
-    return wire.written_of(data, stop, chat=chat), wire.usage_of(data, "completion_tokens") or 0
+    return written_of(data, stop, chat=chat), usage_of(data, "completion_tokens") or 0
+
+
+Data = Mapping[str, Any]
+
+
+def choices_of(data: Data) -> list[Data]:
+    """The choices; at least one."""
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, dict) for c in choices):
+        raise GarbageError(f"expected a list of choices, found {str(choices)[:80]}")
+    return choices
+
+
+def usage_of(data: Data, field: str) -> int | None:
+    """`prompt_tokens` or `completion_tokens`; None when the server does not count."""
+    return _count(data.get("usage"), field)
+
+
+def cached_of(data: Data) -> int | None:
+    """`usage.prompt_tokens_details.cached_tokens` (vLLM with `--enable-prompt-tokens-details`, OpenAI); None when it is not told."""
+    usage = data.get("usage")
+    return _count(usage.get("prompt_tokens_details") if isinstance(usage, dict) else None, "cached_tokens")
+
+
+def _count(counts: object, field: str) -> int | None:
+    count = counts.get(field) if isinstance(counts, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+
+def written_of(data: Data, stop: Sequence[str], *, chat: bool) -> list[Written]:
+    """The texts of one reply."""
+    choices, total = choices_of(data), usage_of(data, "completion_tokens")
+    prompt, cached = usage_of(data, "prompt_tokens"), cached_of(data)
+    texts = []
+    for choice in choices:
+        text, cut = cut_at_stop(_text(choice, chat=chat), stop)
+        logprobs = _token_logprobs(choice, chat=chat)
+        texts.append(
+            Written(
+                text=text,
+                finish="stop" if cut else _finish(choice, stop),
+                tokens=len(logprobs) if logprobs is not None else total if len(choices) == 1 else None,
+                logprob=sum(logprobs) if logprobs is not None else None,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+            )
+        )
+    return texts
+
+
+def first_token_table(data: Data, *, chat: bool) -> dict[str, float]:
+    """The likeliest first tokens, as text, with their log-probabilities."""
+    logprobs: Any = choices_of(data)[0].get("logprobs")
+    try:
+        if chat:
+            return {
+                entry["token"]: float(entry["logprob"]) for entry in logprobs["content"][0]["top_logprobs"]
+            }
+        return {str(token): float(value) for token, value in logprobs["top_logprobs"][0].items()}
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+        raise BackendError(
+            f"the server gives no log-probabilities of first tokens (found {str(logprobs)[:80]}); without them it "
+            f"cannot say how likely a verdict is"
+        ) from None
+
+
+def echoed_logprobs(data: Data) -> tuple[list[str], list[float | None]]:
+    """The prompt's own tokens as text and their log-probabilities, as `echo` gives them."""
+    logprobs: Any = choices_of(data)[0].get("logprobs")
+    count = usage_of(data, "prompt_tokens")
+    try:
+        tokens, values = list(logprobs["tokens"]), list(logprobs["token_logprobs"])
+    except (TypeError, KeyError):
+        tokens, values = [], []
+    if count is None or len(tokens) < count or len(values) < count or count < 2:
+        raise BackendError(
+            "the server does not echo the log-probabilities of its prompt (`echo` of /v1/completions), which is "
+            "needed where an option is not among the likeliest tokens; use vLLM or SGLang, or a local policy"
+        )
+    return tokens[:count], values[:count]
+
+
+def chat_prompt_logprobs(data: Data) -> tuple[list[str], list[float | None]]:
+    """The same from vLLM's `prompt_logprobs` of /v1/chat/completions."""
+    tokens: list[str] = []
+    values: list[float | None] = []
+    try:
+        # Asked with 0 alternatives, a row holds the prompt's own token only; the first row is null.
+        for row in data.get("prompt_logprobs") or ():
+            entries: list[Any] = (
+                [{"decoded_token": "", "logprob": None}] if row is None else list(row.values())
+            )
+            [entry] = entries
+            tokens.append(str(entry["decoded_token"]))
+            values.append(entry["logprob"])
+    except (TypeError, KeyError, ValueError, AttributeError):
+        tokens = []
+    if not tokens:
+        raise BackendError(
+            "an option is not among the likeliest tokens, and the server does not give `prompt_logprobs` "
+            "(vLLM does); name the model's `tokenizer`, so that raw text can be sent, or use a local policy"
+        )
+    return tokens, values
+
+
+def tail_logprob(tokens: Sequence[str], values: Sequence[float | None], option: str) -> float:
+    """The log-probability of the last tokens, which must spell the option exactly."""
+    text, total = "", 0.0
+    for token, value in zip(reversed(tokens), reversed(values), strict=True):
+        if len(text) >= len(option) or value is None:
+            break
+        text = token + text
+        total += value
+    if text != option:
+        raise BackendError(
+            f"the server's tokens do not part at the option {option!r}: its last tokens spell {text!r}; name the "
+            f"model's `tokenizer` (or use a local policy), which handles that"
+        )
+    return total
+
+
+def _text(choice: Data, *, chat: bool) -> str:
+    if not chat:
+        text = choice.get("text")
+    else:
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            raise GarbageError(f"expected a message in each choice, found {str(message)[:80]}")
+        if message.get("reasoning_content") or message.get("reasoning"):
+            raise BackendError(
+                "the server takes part of the text out of the reply (a reasoning parser); start it without one"
+            )
+        text = message.get("content")
+    if not isinstance(text, str):
+        raise GarbageError(f"expected a text in each choice, found {str(text)[:80]}")
+    return text
+
+
+def _finish(choice: Data, stop: Sequence[str]) -> Finish:
+    reason = choice.get("finish_reason")
+    if reason == "length":
+        return "length"
+    if reason != "stop":
+        raise GarbageError(f"expected finish_reason 'stop' or 'length', found {reason!r}")
+    if not stop:
+        return "end"
+    for field in ("stop_reason", "matched_stop"):
+        if field in choice:  # a string that matched; a token id or null at the model's own end
+            return "stop" if isinstance(choice[field], str) else "end"
+    return "end or stop"
+
+
+def _token_logprobs(choice: Data, *, chat: bool) -> list[float] | None:
+    """The log-probability of each written token, when they were asked for."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    try:
+        if chat:
+            return [float(entry["logprob"]) for entry in logprobs["content"]]
+        return [float(value) for value in logprobs["token_logprobs"]]
+    except (TypeError, KeyError, ValueError):
+        return None

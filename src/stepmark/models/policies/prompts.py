@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
+import numpy as np
+
 from stepmark.batching import Prompt
 from stepmark.errors import InputError, MarkerInTextError, UsageError
+from stepmark.models.tree import common_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,7 +68,7 @@ class PromptEncoder:
         text, raw = self._rendered(prompt) + prefill, isinstance(prompt, str)
         before = self._encode(text, raw=raw)
         whole = [self._encode(text + option, raw=raw) for option in options]
-        shared = min(_common(before, ids) for ids in whole)
+        shared = min(common_prefix(np.asarray(before), np.asarray(ids)) for ids in whole)
         if shared == 0 or any(len(ids) <= shared for ids in whole):
             raise InputError(
                 f"{self._name}: the tokens of {options!r} cannot be told from those of the text before them, "
@@ -128,13 +131,3 @@ class PromptEncoder:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences share at their beginning."""
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count

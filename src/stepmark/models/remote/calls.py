@@ -1,80 +1,173 @@
-"""The calls of a score server as exchanges: what is asked in one go, and what becomes of what is declined."""
+"""The calls of a score server as exchanges: what is sent in one request, what becomes of refused items, and answers checked against what was asked.
+
+A score too few or too many, a number out of range or a wrong index is an error that says what came.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
-from stepmark.errors import InputError, UsageError
+from pydantic import ValidationError
+
+from stepmark.batching import Graded
+from stepmark.errors import (
+    BackendError,
+    InputError,
+    MarkerInTextError,
+    StepmarkError,
+    TooLongError,
+    UsageError,
+)
 from stepmark.models.policies.transport import Patience
 from stepmark.models.prm import Ledger
-from stepmark.models.remote.answers import (
-    Listing,
-    Ranked,
-    ServedModel,
-    Told,
-    read_listing,
-    read_ranking,
-    read_scores,
+from stepmark.models.remote.exchange import DeclinedError, Exchange, PerProcess, Rules
+from stepmark.models.remote.wire import (
+    Answer,
+    ErrorBody,
+    ModelsAnswer,
+    PRMFacts,
+    RankAnswer,
+    Result,
+    ScoreAnswer,
+    SessionFullError,
+    StepsAnswer,
 )
-from stepmark.models.remote.exchange import DeclinedError, Exchange, Rules
-from stepmark.models.remote.portions import Limits, complaint, in_parts
-from stepmark.models.remote.processes import PerProcess
-from stepmark.records import Problem, Refusal, ScoredSolution, Solution, Step, Steps
+from stepmark.records import (
+    Problem,
+    Refusal,
+    ScoredSolution,
+    ScoreKind,
+    Solution,
+    Step,
+    Steps,
+    StepScores,
+    read_findings,
+    step_number,
+)
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
+Scored = tuple[ScoredSolution, int | None]
+"""A scored solution, and the tokens that the PRM read; None when it does not count."""
+
+_BOUNDS = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}
+_ERRORS = {"too_long": TooLongError, "marker_in_text": MarkerInTextError, "session_full": SessionFullError}
+_TOO_MUCH = frozenset({413, 504})
+"""Too large, or not computed in time."""
+
+
+@final
+class ServedModel(PRMFacts):
+    """A PRM that a server serves, as `/v1/models` lists it."""
+
+    id: str
+    """Its name in requests."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """What a server serves."""
+
+    prms: tuple[ServedModel, ...]
+    others: tuple[str, ...]
+    """Names of models that are no PRM of a stepmark server."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """One of several candidates of a problem, in its place."""
+
+    index: int
+    """Which one it was, from 0."""
+    scored: ScoredSolution | None
+    """None for one that cannot be scored."""
+    error: InputError | None = None
+    """Why it cannot."""
+
+    @property
+    def score(self) -> float | None:
+        """The aggregate of its step scores; None where there is none."""
+        return None if self.scored is None else self.scored.score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A solution to be scored: its steps, or a text that the server cuts."""
+    """A solution to be scored: its steps, or a text that the server splits."""
 
     solution: Solution
     """Without steps where there is a text."""
     text: str | None = None
     split: str | None = None
-    """How the text is cut; None leaves it to the server."""
+    """How the text is split; None leaves it to the server."""
 
     @classmethod
-    def of(
-        cls, problem: str, steps: Steps | str, *, split: str | None = None, id: str | None = None
-    ) -> Question:
+    def of(cls, problem: str, steps: Steps | str, *, split: str | None = None) -> Question:
         """From plain strings.
 
         Raises:
-            UsageError: a way to cut, and steps that are cut already; or what is no text.
+            UsageError: a way to split, and steps that are split already; or what is no text.
         """
         _check_type(problem, "problem")
         if isinstance(steps, str):
-            bare = Solution(problem=Problem(text=problem), steps=(), id=id)
-            return cls(solution=bare, text=steps, split=split)
+            return cls(solution=Solution(problem=Problem(text=problem), steps=()), text=steps, split=split)
         if split is not None:
-            raise UsageError(f"split={split!r} says how a text is cut; the steps are given")
+            raise UsageError(f"split={split!r} says how a text is split; the steps are given")
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 _check_type(step, f"steps[{number}]")
-        return cls(solution=Solution.of(problem, steps, id=id))
+        return cls(solution=Solution.of(problem, steps))
 
     @property
     def characters(self) -> int:
         """Of its texts."""
-        return len(self.text or "") + characters(self.solution)
+        steps = sum(len(step.text) + len(step.observation) for step in self.solution.steps)
+        return len(self.text or "") + len(self.solution.problem.text) + steps
+
+    @property
+    def step_texts(self) -> list[str]:
+        """The texts of the steps, each with the observation before it, as `Encoder` joins them."""
+        texts, before = [], ""
+        for step in self.solution.steps:
+            texts.append(f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text)
+            before = step.observation.strip()
+        return texts
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As a request has it.
+
+        Raises:
+            InputError: half of a surrogate pair, which UTF-8 has no character for.
+        """
+        problem, texts = self.solution.problem.text, self.step_texts
+        check_characters(problem, "problem")
+        check_characters(self.text or "", "solution")
+        for number, text in enumerate(texts):
+            check_characters(text, f"steps[{number}]")
+        split = {} if self.split is None else {"split": self.split}
+        return {
+            "problem": problem,
+            **({"steps": texts} if self.text is None else {"solution": self.text, **split}),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What is asked of all solutions of a call."""
+    """What is asked of all solutions of a call; None: the server's."""
 
     aggregate: str | None = None
-    """None: the server's."""
     threshold: float | None = None
-    """None: the server's."""
     checks: str | None = None
-    """None: the server's."""
     timeout: float | None = None
-    """Seconds for a request and all that it takes; None: no limit but patience."""
+    """Seconds for a request with all its attempts; None: no limit but patience."""
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout <= 3600:
@@ -83,35 +176,71 @@ class Settings:
             raise UsageError(f"threshold: expected a number, found {self.threshold!r}")
 
 
+@dataclass(kw_only=True, slots=True)
+class Limits:
+    """What is sent in one request. A server that takes less (413), or is too slow for as much (504), lowers it."""
+
+    number: int = 64
+    """Solutions, or steps of a session."""
+    characters: int = 120_000
+    """Of their texts; a longer single one is sent alone."""
+
+
 @final
 class Calls:
     """Every call of one server but those of sessions.
 
     Args:
-        rules: how it is talked to.
+        address: the server's.
         model: the name of one of its PRMs; None where it serves one.
+        patience: attempts and waits.
+        batch: solutions in a request, at most.
+        rng: draws the jitter of the waits.
+        clock: seconds, from any origin.
+
+    Raises:
+        UsageError: no address, or a batch without a solution.
     """
 
-    def __init__(self, rules: Rules, *, model: str | None) -> None:
-        self.rules = rules
-        self.ledger = Ledger()
-        self._counting = PerProcess(threading.Lock)
+    def __init__(
+        self,
+        address: str,
+        model: str | None = None,
+        *,
+        patience: Patience,
+        batch: int = 64,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if batch < 1:
+            raise UsageError(f"batch: expected 1 or more solutions, found {batch}")
+        self.rules = Rules(address, patience=patience, rng=rng, clock=clock)
         self.model = model
-        self.limits = Limits()
+        self.ledger = Ledger()
+        self.limits = Limits(number=batch)
+        self._counting = PerProcess(threading.Lock)
         self._served: ServedModel | None = None
 
     def listing(self) -> Exchange[Listing]:
         """What is served."""
         url = f"{self.rules.address}/v1/models"
         try:
-            return (
-                yield from self.rules.ask("GET", "/v1/models", None, lambda data: read_listing(data, url))
+            answer = yield from self.rules.ask(
+                "GET", "/v1/models", None, lambda data: read(ModelsAnswer, data, url)
             )
         except DeclinedError as declined:
             raise complaint(declined) from None
+        return Listing(
+            prms=tuple(
+                ServedModel(id=entry.id, **dict(entry.stepmark))
+                for entry in answer.data
+                if entry.stepmark is not None
+            ),
+            others=tuple(entry.id for entry in answer.data if entry.stepmark is None),
+        )
 
     def served(self) -> Exchange[ServedModel]:
-        """The PRM that is talked to; asked for once.
+        """The PRM that is used; asked for once.
 
         Raises:
             UsageError: the server has no PRM of that name, or several and none is named.
@@ -132,79 +261,90 @@ class Calls:
     def score(
         self, questions: Sequence[Question], settings: Settings
     ) -> Exchange[list[ScoredSolution | Refusal]]:
-        """Score some solutions in as few requests as the server takes; one result each, in order."""
-        known: dict[int, InputError] = {}
+        """Score some solutions in as few requests as the server allows; one result each, in order."""
+        results: dict[int, Scored | InputError] = {}
+        rows: list[tuple[int, Question, dict[str, Any]]] = []
         for i, question in enumerate(questions):
             try:
-                folded = observed(question.solution)
-                if folded and not (yield from self.served()).sessions:
+                observed = [
+                    k + 1 for k, step in enumerate(question.solution.steps[:-1]) if step.observation.strip()
+                ]
+                if observed and not (yield from self.served()).sessions:
                     raise InputError(
-                        "what the world answered after a step (observation) is sent as the beginning of the next step, which is the "
-                        "same text only to PRMs that read tokens step by step; load this PRM in this process",
-                        field=f"steps[{folded[0]}]",
+                        "an observation is sent as the beginning of the next step, which is the same text only to PRMs that read tokens "
+                        "step by step; load this PRM in this process",
+                        field=f"steps[{observed[0]}]",
                     )
-                check_text(question)
+                rows.append((i, question, question.fields))
             except InputError as error:
-                known[i] = error
-        sent = [question for i, question in enumerate(questions) if i not in known]
+                results[i] = error
 
-        def send(part: Sequence[Question]) -> Exchange[list[Told | InputError]]:
-            body = self._body({"solutions": [_fields(question) for question in part]}, settings)
-            asked, url = [question.solution for question in part], f"{self.rules.address}/v1/score"
+        def send(part: Sequence[tuple[int, Question, dict[str, Any]]]) -> Exchange[list[Scored | InputError]]:
+            asked, url = [question.solution for _, question, _ in part], f"{self.rules.address}/v1/score"
             return (
                 yield from self.rules.ask(
                     "POST",
                     "/v1/score",
-                    body,
-                    lambda data: read_scores(data, asked, url),
+                    self._body({"solutions": [fields for _, _, fields in part]}, settings),
+                    lambda data: _scores(read(ScoreAnswer, data, url), asked, url),
                     timeout=settings.timeout,
                     tell=True,
                 )
             )
 
-        answered = iter((yield from in_parts(sent, self.limits, "solutions", send)))
-        results: list[ScoredSolution | Refusal] = []
-        for i, question in enumerate(questions):
-            result = known[i] if i in known else next(answered)
-            if isinstance(result, InputError):
-                named = type(result)(result.message, where=_name(question.solution), field=result.field)
-                results.append(Refusal(solution=question.solution, error=named))
-            else:
-                self._count(result)
-                results.append(result.scored)
-        return results
+        answered = yield from in_parts(rows, self.limits, "solutions", send)
+        results |= {i: result for (i, _, _), result in zip(rows, answered, strict=True)}
+        return [self._counted(question.solution, results[i]) for i, question in enumerate(questions)]
 
-    def rank(self, questions: Sequence[Question], settings: Settings) -> Exchange[list[Ranked]]:
-        """Put the candidates of one problem in order, in one request."""
-        for question in questions:
-            check_text(question)
+    def _counted(self, solution: Solution, result: Scored | InputError) -> ScoredSolution | Refusal:
+        if isinstance(result, InputError):
+            name = f"solution {solution.id!r}" if solution.id is not None else None
+            return Refusal(
+                solution=solution, error=type(result)(result.message, where=name, field=result.field)
+            )
+        scored, tokens = result
+        # How many of them it had computed before, a server does not say.
+        steps = sum(score is not None for score in scored.steps.scores)
+        self.count(solutions=1, steps=steps, tokens_in=tokens or 0, tokens_computed=tokens or 0)
+        return scored
+
+    def rank(
+        self, problem: str, candidates: Sequence[Steps | str], split: str | None, settings: Settings
+    ) -> Exchange[list[Ranked]]:
+        """Rank the candidates of one problem, in one request."""
+        if isinstance(candidates, str):
+            raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
+        questions = [
+            Question.of(problem, item, split=split if isinstance(item, str) else None) for item in candidates
+        ]
         if not questions:
             return []
-        fields = [_fields(question) for question in questions]
-        candidates = [{key: one[key] for key in ("steps", "solution") if key in one} for one in fields]
-        body = {"problem": questions[0].solution.problem.text, "candidates": candidates}
-        split = next((question.split for question in questions if question.split is not None), None)
-        if split is not None:
+        rows = [
+            {k: v for k, v in question.fields.items() if k in ("steps", "solution")} for question in questions
+        ]
+        body: dict[str, Any] = {"problem": problem, "candidates": rows}
+        if any(question.split is not None for question in questions):
             body["split"] = split
         asked, url = [question.solution for question in questions], f"{self.rules.address}/v1/rank"
         try:
-            found = yield from self.rules.ask(
+            answered = yield from self.rules.ask(
                 "POST",
                 "/v1/rank",
                 self._body(body, settings),
-                lambda data: read_ranking(data, asked, url),
+                lambda data: _ranking(read(RankAnswer, data, url), asked, url),
                 timeout=settings.timeout,
                 tell=True,
             )
         except DeclinedError as declined:
             raise complaint(declined) from None
         ranked = []
-        for index, result in found:
-            if isinstance(result, InputError):
-                ranked.append(Ranked(index=index, scored=None, error=result))
-            else:
-                self._count(result)
-                ranked.append(Ranked(index=index, scored=result.scored))
+        for index, result in answered:
+            counted = self._counted(asked[index], result)
+            ranked.append(
+                Ranked(index=index, scored=None, error=counted.error)
+                if isinstance(counted, Refusal)
+                else Ranked(index=index, scored=counted)
+            )
         return ranked
 
     def _body(self, body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -235,117 +375,252 @@ class Calls:
             ledger.tokens_computed += tokens_computed
             ledger.tokens_again += tokens_again
 
-    def _count(self, told: Told) -> None:
-        # How many of them it had computed before, for us or for others, a server does not say.
-        self.count(
-            solutions=1,
-            steps=sum(score is not None for score in told.scored.steps.scores),
-            tokens_in=told.tokens or 0,
-            tokens_computed=told.tokens or 0,
-        )
+
+# Requests.
 
 
-def calls_of(
-    address: str,
-    model: str | None,
-    *,
-    patience: Patience,
-    batch: int,
-    rng: random.Random | None,
-    clock: Callable[[], float],
-) -> Calls:
-    """What both clients are made of; see `Client`."""
-    if batch < 1:
-        raise UsageError(f"batch: expected 1 or more solutions, found {batch}")
-    rules = Rules(address, patience=patience, rng=rng or random.Random(), clock=clock)
-    calls = Calls(rules, model=model)
-    calls.limits.number = batch
-    return calls
+def batches(items: Iterable[Item], size: Callable[[Item], int], limits: Limits) -> Iterator[list[Item]]:
+    """A stream in parts that fit a request; reads no further than the part that it gives."""
+    part: list[Item] = []
+    total = 0
+    for item in items:
+        if part and total + size(item) > limits.characters:
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += size(item)
+        if len(part) >= limits.number or total >= limits.characters:
+            yield part
+            part, total = [], 0
+    if part:
+        yield part
 
 
-def questions_of(problem: str, candidates: Sequence[Steps | str], split: str | None) -> list[Question]:
-    """Candidates of one problem; the way to cut is for those that are texts.
+def in_parts(
+    items: Sequence[Item],
+    limits: Limits,
+    under: str,
+    send: Callable[[Sequence[Item]], Exchange[list[Found | InputError]]],
+) -> Exchange[list[Found | InputError]]:
+    """Send items together; halve what is too much, and leave out what the server refuses.
 
-    Raises:
-        UsageError: one text where several candidates were expected, and as `Question.of`.
-    """
-    if isinstance(candidates, str):
-        raise UsageError(f"candidates: expected a list of them, found the single text {candidates!r:.60}")
-    return [Question.of(problem, one, split=split if isinstance(one, str) else None) for one in candidates]
-
-
-def prefixes_of(prefixes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Prefixes by their steps.
+    Args:
+        items: in order.
+        limits: lowered where the server takes less.
+        under: the field of the request that holds them.
+        send: asks for some of them.
 
     Raises:
-        UsageError: one without steps, or a text where its steps were expected.
+        UsageError: the server declines the request for a reason that is in no single item.
+        BackendError: the server failed, or answered nonsense.
     """
-    for prefix in prefixes:
-        if isinstance(prefix, str) or not prefix:
-            raise UsageError(f"a prefix: expected its steps, at least one, found {prefix!r:.80}")
-    return [tuple(prefix) for prefix in prefixes]
+    results: dict[int, Found | InputError] = {}
+    waiting = [list(range(len(items)))] if items else []
+    while waiting:
+        group = waiting.pop()
+        try:
+            answered = yield from send([items[i] for i in group])
+        except DeclinedError as declined:
+            match = re.match(rf"{under}\.(\d+)(\.|$)(?!split$|marker$)", declined.field or "")
+            number = int(match[1]) if match and declined.status in (400, 413) else len(group)
+            if number < len(group):
+                kind = TooLongError if declined.status == 413 else InputError
+                results[group.pop(number)] = kind(declined.message, field=_own_field(declined.field))
+                waiting += [group] if group else []
+            elif declined.status in _TOO_MUCH and len(group) > 1:
+                limits.number = len(group) // 2
+                waiting += [group[limits.number :], group[: limits.number]]
+            elif declined.status == 413:
+                results[group[0]] = TooLongError(f"too large for the server: {declined.message}")
+            else:
+                raise complaint(declined) from None
+        else:
+            results |= dict(zip(group, answered, strict=True))
+    return [results[i] for i in range(len(items))]
 
 
-def _check_type(found: object, what: str) -> None:
-    if not isinstance(found, str):
-        raise UsageError(f"{what}: expected a text, found {found!r:.60}")
+def complaint(declined: DeclinedError) -> StepmarkError:
+    """A declined request as an error for the caller: a wrong setting, or another server than expected."""
+    if declined.status in (400, 413) or (declined.status == 404 and declined.field == "model"):
+        named = f", field {declined.field!r}" if declined.field else ""
+        return UsageError(f"{declined.url}{named}: {declined.message}")
+    hint = "; is it a stepmark server?" if declined.status in (404, 405) and declined.type is None else ""
+    return BackendError(f"{declined.as_backend_error()}{hint}")
 
 
-def observed(solution: Solution) -> list[int]:
-    """The steps (0-based) that begin with what the world answered after the one before."""
-    return [i + 1 for i, step in enumerate(solution.steps[:-1]) if step.observation.strip()]
-
-
-def step_texts(solution: Solution) -> list[str]:
-    """The texts of the steps, each with what the world answered before it, as `Encoder` joins them."""
-    texts, before = [], ""
-    for step in solution.steps:
-        texts.append(f"{before}\n\n{step.text.lstrip()}" if before and step.text.strip() else step.text)
-        before = step.observation.strip()
-    return texts
-
-
-def characters(solution: Solution) -> int:
-    """Of a solution's texts."""
-    return len(solution.problem.text) + sum(len(s.text) + len(s.observation) for s in solution.steps)
-
-
-def check_text(question: Question) -> None:
-    """Refuse what cannot travel: half of a surrogate pair is no character in UTF-8.
+def check_characters(text: str, field: str) -> None:
+    """Refuse half of a surrogate pair.
 
     Raises:
         InputError: there is one.
     """
-    steps = {f"steps[{i}]": text for i, text in enumerate(step_texts(question.solution))}
-    for field, text in {
-        "problem": question.solution.problem.text,
-        "solution": question.text or "",
-        **steps,
-    }.items():
-        check_characters(text, field)
-
-
-def check_characters(text: str, field: str) -> None:
-    """See `check_text`."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"half of a surrogate pair ({text[error.start]!a}) in the text: that is no character", field=field
-        ) from None
+        half = f"half of a surrogate pair ({text[error.start]!a}) in the text: that is no character"
+        raise InputError(half, field=field) from None
 
 
-def _fields(question: Question) -> dict[str, Any]:
-    solution = question.solution
-    fields: dict[str, Any] = {"problem": solution.problem.text}
-    if question.text is None:
-        fields["steps"] = step_texts(solution)
-    else:
-        fields["solution"] = question.text
-        if question.split is not None:
-            fields["split"] = question.split
-    return fields
+def _check_type(given: object, what: str) -> None:
+    if not isinstance(given, str):
+        raise UsageError(f"{what}: expected a text, found {given!r:.60}")
 
 
-def _name(solution: Solution) -> str | None:
-    return f"solution {solution.id!r}" if solution.id is not None else None
+# Answers.
+
+
+def read(model: type[AnyAnswer], data: Any, url: str) -> AnyAnswer:
+    """An answer.
+
+    Raises:
+        BackendError: it is none; the message says what came.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(
+            "."
+        )
+        if first["type"] == "missing":
+            raise odd(f"{url}: {place}", "a value", "nothing") from None
+        expected = first["msg"].removeprefix("Input should be ")
+        raise odd(f"{url}: {place}", expected, first["input"]) from None
+
+
+def odd(place: str, expected: str, actual: object) -> BackendError:
+    """An answer that is not what it must be."""
+    return BackendError(f"{place}: expected {expected}, found {actual!r:.80}; no score was made from it")
+
+
+def error_of(body: ErrorBody) -> InputError:
+    """The error of a single solution or step; its field begins at the solution, as it would in this process."""
+    return _ERRORS.get(body.type, InputError)(body.message, where=body.where, field=_own_field(body.field))
+
+
+def step_of(
+    answer: StepsAnswer, count: int, kind: ScoreKind, url: str
+) -> list[tuple[int, Graded] | InputError]:
+    """One node with its score a step, in order."""
+    _check_count(answer.results, count, url)
+    steps: list[tuple[int, Graded] | InputError] = []
+    for i, result in enumerate(answer.results):
+        place = f"{url}: results[{i}]"
+        if result.error is not None:
+            steps.append(error_of(result.error))
+            continue
+        if result.node is None or result.score is None:
+            raise odd(place, "a node and a score", result.model_dump(exclude_unset=True))
+        _check_range(result.score, kind, f"{place}, score")
+        classes = None if result.classes is None else tuple(result.classes)
+        graded = Graded(score=result.score, tokens=result.tokens, root=result.root, classes=classes)
+        steps.append((result.node, graded))
+    return steps
+
+
+def _own_field(field: str | None) -> str | None:
+    """`steps[1]` for `solutions.3.steps.1`: from the solution on, and as errors in this process say it."""
+    own = re.sub(r"^(solutions|candidates|steps)\.\d+(\.|$)(?=\D|$)", "", field or "")
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", own) or None
+
+
+def _check_count(results: Sequence[object], count: int, url: str) -> None:
+    if len(results) != count:
+        raise BackendError(f"{url}: {count} asked for, {len(results)} answered; no score was made from it")
+
+
+def _check_range(score: float, kind: ScoreKind, place: str) -> None:
+    low, high = _BOUNDS.get(kind, (-math.inf, math.inf))
+    if not low <= score <= high:
+        raise odd(place, f"a {kind} in [{low:g}, {high:g}]", score)
+
+
+def _scores(answer: ScoreAnswer, asked: Sequence[Solution], url: str) -> list[Scored | InputError]:
+    _check_count(answer.results, len(asked), url)
+    for i, result in enumerate(answer.results):
+        if result.index != i:
+            raise odd(f"{url}: results[{i}]", f"the index {i}", result.index)
+    return [_scored(answer, result, item, url) for result, item in zip(answer.results, asked, strict=True)]
+
+
+def _ranking(
+    answer: RankAnswer, asked: Sequence[Solution], url: str
+) -> list[tuple[int, Scored | InputError]]:
+    _check_count(answer.results, len(asked), url)
+    order = [result.index for result in answer.results]
+    if sorted(order) != list(range(len(asked))):
+        raise odd(f"{url}: results", f"each index from 0 to {len(asked) - 1} once", order)
+    results = [(result.index, _scored(answer, result, asked[result.index], url)) for result in answer.results]
+    scores = [
+        -math.inf if isinstance(item, InputError) or item[0].score is None else item[0].score
+        for _, item in results
+    ]
+    if scores != sorted(scores, reverse=True):
+        raise odd(f"{url}: results", "the highest score first", scores)
+    return results
+
+
+def _scored(
+    answer: ScoreAnswer | RankAnswer, result: Result, solution: Solution, url: str
+) -> Scored | InputError:
+    place = f"{url}: results[{result.index}]"
+    if result.error is not None:
+        return error_of(result.error)
+    if not solution.steps:
+        if not result.steps:
+            raise odd(place, "the texts of the steps under 'steps'", result.steps)
+        steps = tuple(Step(text=text) for text in result.steps)
+        solution = Solution(problem=solution.problem, steps=steps, id=solution.id)
+    count = len(solution.steps)
+    for name, values in (
+        ("scores", result.scores or []),
+        ("classes", result.classes),
+        ("critiques", result.critiques),
+    ):
+        if values is not None and len(values) != count:
+            message = f"expected {count} {name}, one a step, found {len(values)}: {values!r:.80}"
+            raise BackendError(f"{place}: {message}; no score was made from it")
+    scores = tuple(result.scores or ())
+    for i, score in enumerate(scores):
+        if score is not None:
+            _check_range(score, answer.score_kind, f"{place}, scores[{i}]")
+    if "score" not in result.model_fields_set:
+        raise odd(place, "a number or null under 'score'", "nothing")
+    names = None if answer.class_names is None else tuple(answer.class_names)
+    classes = None
+    if result.classes is not None:
+        classes = tuple(None if row is None else tuple(row) for row in result.classes)
+        for i, row in enumerate(classes):
+            if row is not None and (not row or len(row) != len(names or row)):
+                raise odd(f"{place}, classes[{i}]", f"{len(names or ()) or 'some'} numbers", row)
+    first, number = result.first_error, result.first_error_step
+    if first is not None and first >= count:
+        raise odd(place, f"a step from 0 to {count - 1}, -1 or null under 'first_error'", first)
+    # Servers before 0.2 do not send first_error_step.
+    if "first_error_step" in result.model_fields_set and number != step_number(first):
+        raise odd(
+            place, f"{step_number(first)}, one more than 'first_error', under 'first_error_step'", number
+        )
+    findings = None
+    if result.findings is not None:
+        try:
+            findings = read_findings([item.model_dump() for item in result.findings], count)
+        except InputError as error:
+            raise odd(place, "findings of exact checks", str(error)) from None
+    scored = ScoredSolution(
+        solution=solution,
+        steps=StepScores(
+            scores=scores,
+            kind=answer.score_kind,
+            classes=classes,
+            class_names=None if classes is None else names,
+            critiques=None if result.critiques is None else tuple(map(tuple, result.critiques)),
+        ),
+        score=result.score,
+        aggregate=answer.aggregate,
+        first_error=first,
+        threshold=answer.threshold,
+        prm=answer.model,
+        findings=findings,
+    )
+    return scored, result.tokens

@@ -1,38 +1,53 @@
-"""A client of `stepmark serve` that waits for its answers."""
+"""The clients of `stepmark serve`: `Client` waits for its answers, `AsyncClient` awaits them. Both carry out the exchanges of `calls` and `growing`."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import final
 
 import httpx
 
 from stepmark.batching import Graded
 from stepmark.errors import InputError
-from stepmark.models.policies.transport import Patience
+from stepmark.models.policies.transport import Patience, key_header, key_variable
 from stepmark.models.prm import Ledger
-from stepmark.models.remote.answers import Listing, Ranked, ServedModel
-from stepmark.models.remote.calls import Question, Settings, calls_of, prefixes_of, questions_of
-from stepmark.models.remote.exchange import PATIENT, Exchange, Result, Wait, closed, headers, request_of
-from stepmark.models.remote.growing import Growing
-from stepmark.models.remote.portions import batches
-from stepmark.models.remote.processes import PerProcess
+from stepmark.models.remote.calls import Calls, Listing, Question, Ranked, ServedModel, Settings, batches
+from stepmark.models.remote.exchange import PATIENT, Exchange, PerProcess, Result, Wait, closed, request_of
+from stepmark.models.remote.growing import Growing, prefixes_of
 from stepmark.records import Refusal, ScoredSolution, Solution, Steps
 
 
+class _Client:
+    """What both clients have."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._calls.rules.address
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was scored for this client. `tokens_computed` are those that the server was given to read: it does not say which of them it had read
+        before. `tokens_again` are those of sessions that it had lost."""
+        return self._calls.ledger
+
+
 @final
-class Client:
+class Client(_Client):
     """Talks to a score server (`stepmark serve`).
 
-    The key in the environment variable `STEPMARK_API_KEY` is sent, if there is one. What fails is tried again, after growing pauses;
-    a server that is busy, loading or restarting is waited for as it asks (`Retry-After`). May be used from several threads, and goes on
-    in a process that is forked, over connections of its own.
+    The key in the environment variable `STEPMARK_API_KEY` is sent, if there is one. Failures are retried after growing pauses; a server that is busy,
+    loading or restarting is waited for as it asks (`Retry-After`). Safe for several threads, and for forked processes, which open connections of
+    their own.
 
     Args:
         address: `http://host:port`.
@@ -60,22 +75,12 @@ class Client:
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._calls = calls_of(address, model, patience=patience, batch=batch, rng=rng, clock=clock)
-        self._sleep = sleep
-        self._connections = _Connections(headers(), transport)
+        super().__init__(Calls(address, model, patience=patience, batch=batch, rng=rng, clock=clock))
+        self._sleep, self._closed = sleep, False
+        headers = key_header(key_variable())
+        self._http = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
         # For those who drop it without closing it: a command line, a notebook.
-        self._finalizer = weakref.finalize(self, self._connections.close)
-
-    @property
-    def address(self) -> str:
-        """Of the server."""
-        return self._calls.rules.address
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was scored for this client so far. `tokens_computed` are those that the server was given to read: it does not say which of
-        them it had read before. `tokens_again` are those of sessions that it had forgotten."""
-        return self._calls.ledger
+        self._finalizer = weakref.finalize(self, _close, self._http)
 
     def models(self) -> tuple[ServedModel, ...]:
         """The PRMs that are served.
@@ -83,7 +88,7 @@ class Client:
         Raises:
             BackendError: no answer, or no stepmark server's.
         """
-        return self.run(self._calls.listing()).prms
+        return self.listing().prms
 
     def listing(self) -> Listing:
         """The PRMs that are served, and the names of other models."""
@@ -113,8 +118,8 @@ class Client:
 
         Args:
             problem: its text.
-            steps: a text each; or the whole solution as one text, which the server cuts.
-            split: how it is cut ("line", …); None leaves it to the server.
+            steps: a text each; or the whole solution as one text, which the server splits.
+            split: how it is split ("line", …); None leaves it to the server.
             aggregate: how step scores make one number; None for the PRM's own.
             threshold: a step under it is an error; None for the PRM's own.
             checks: exact checks beside the PRM: "all", "none", "auto", or names with commas between them; None for the server's.
@@ -144,7 +149,7 @@ class Client:
     ) -> Iterator[ScoredSolution | Refusal]:
         """Score a stream of solutions in requests of bounded size: one result each, in order, as they come.
 
-        Solutions of one problem that stand together share the computation of what they have in common.
+        Consecutive solutions of one problem share the computation of what they have in common.
 
         Args:
             solutions: read as needed; may be endless.
@@ -157,7 +162,7 @@ class Client:
         Raises:
             InputError: as `score`, unless `keep_going`.
             UsageError: as `score`.
-            BackendError: as `score`. What was given before stays good.
+            BackendError: as `score`. What was yielded before stays valid.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
         questions = (Question(solution=solution) for solution in solutions)
@@ -178,44 +183,43 @@ class Client:
         checks: str | None = None,
         timeout: float | None = None,
     ) -> list[Ranked]:
-        """Put candidate solutions of one problem in order, the best first; those that cannot be scored come last.
+        """Rank candidate solutions of one problem, the best first; those that cannot be scored come last.
 
         Args:
             problem: its text.
-            candidates: each one's steps, or its text, which the server cuts.
-            split: how texts are cut.
+            candidates: each one's steps, or its text, which the server splits.
+            split: how texts are split.
             aggregate: as for `score`.
             threshold: as for `score`.
             checks: as for `score`.
             timeout: as for `score`.
 
         Raises:
-            InputError: a text that cannot travel: half of a surrogate pair in it.
+            InputError: a text with half of a surrogate pair.
             UsageError: as `score`; also for more candidates than one request takes.
             BackendError: as `score`.
         """
         settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
-        return self.run(self._calls.rank(questions_of(problem, candidates, split), settings))
+        return self.run(self._calls.rank(problem, candidates, split, settings))
 
     def session(self, problem: str) -> Session:
         """A session for prefixes of one problem that grow step by step; to be used in a `with` block."""
-        return Session(self, problem, lambda: Growing(self._calls, problem))
+        return Session(self, problem, self._calls)
 
     def close(self) -> None:
         """Close the connections. Leaving a `with` block does it too, and so does the end of the last reference."""
+        self._closed = True
         self._finalizer()
 
     @property
     def is_closed(self) -> bool:
         """Whether it can no longer be used."""
-        return self._connections.closed
+        return self._closed
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, exchange: Exchange[Result]) -> Result:
@@ -224,64 +228,45 @@ class Client:
         Raises:
             UsageError: the client is closed.
         """
-        heard: httpx.Response | httpx.RequestError | None = None
+        response: httpx.Response | httpx.RequestError | None = None
         with closing(exchange):
             while True:
                 try:
-                    asked = exchange.send(heard)
+                    asked = exchange.send(response)
                 except StopIteration as done:
                     result: Result = done.value
                     return result
                 if isinstance(asked, Wait):
                     self._sleep(asked.seconds)
-                    heard = None
+                    response = None
                     continue
-                if self.is_closed:
+                if self._closed:
                     raise closed(self.address)
-                http = self._connections.here
+                http = self._http.here
                 try:
-                    heard = http.send(request_of(http, asked))
+                    response = http.send(request_of(http, asked))
                 except httpx.RequestError as error:
-                    heard = error
+                    response = error
 
 
-@final
-class _Connections:
-    """Of one client, in each process its own: of a connection that a fork has shared, each process would read the other's answers."""
-
-    def __init__(self, headers: Mapping[str, str], transport: httpx.BaseTransport | None) -> None:
-        self._pools = PerProcess(lambda: httpx.Client(headers=headers, transport=transport))
-        self.closed = False
-
-    @property
-    def here(self) -> httpx.Client:
-        return self._pools.here
-
-    def close(self) -> None:
-        """Close this process's. Another one's stay as they are: to close them here could end them there too."""
-        self.closed = True
-        if (pool := self._pools.made) is not None:
-            pool.close()
+def _close(http: PerProcess[httpx.Client]) -> None:
+    """Close this process's connections; another one's could end there too."""
+    if (pool := http.made) is not None:
+        pool.close()
 
 
 @final
 class Session:
-    """Prefixes of one problem on a server that keeps what it has read of them. Made by `Client.session`.
+    """Prefixes of one problem on a server that holds their state. Made by `Client.session`.
 
-    A prefix is named by its steps. Of each, only the last step is sent; the server reads that step and nothing twice. A session
-    that the server has forgotten (it was idle for too long, the server was restarted) is opened anew, what is needed of it is read
-    once more, and `Client.ledger.tokens_again` counts that. Threads that share a session wait for each other. In a process that is forked
-    it begins anew, and the other one keeps its own.
+    A prefix is named by its steps. Of each, only the last step is sent; the server reads nothing twice. A session that the server has lost (it was
+    idle for too long, the server was restarted) is opened anew, and what is needed of it is read once more; `Client.ledger.tokens_again` counts that.
+    Threads that share a session wait for each other; a forked process begins one of its own.
     """
 
-    def __init__(self, client: Client, problem: str, grow: Callable[[], Growing]) -> None:
-        self._client, self._problem = client, problem
-        self._own = PerProcess(lambda: (threading.Lock(), grow()))
-
-    @property
-    def problem(self) -> str:
-        """Its text."""
-        return self._problem
+    def __init__(self, client: Client, problem: str, calls: Calls) -> None:
+        self._client, self.problem = client, problem
+        self._own = PerProcess(lambda: (threading.Lock(), Growing(calls, problem)))
 
     @property
     def held(self) -> int:
@@ -294,7 +279,7 @@ class Session:
         """The score of the last step of each prefix, all together; one result each, in order.
 
         Args:
-            prefixes: each one's steps, at least one; nothing of a rest that was asked before is sent again.
+            prefixes: each one's steps, at least one; what was asked before is not sent again.
             timeout: as for `Client.score`, of each request.
 
         Returns:
@@ -305,28 +290,224 @@ class Session:
             BackendError: as `Client.score`.
         """
         asked = prefixes_of(prefixes)
-        turn, growing = self._own.here
-        with turn:
+        lock, growing = self._own.here
+        with lock:
             return self._client.run(growing.extend(asked, timeout=timeout))
 
     def release(self, prefixes: Sequence[Sequence[str]]) -> None:
-        """Say that prefixes will not be continued: what only they keep may go. Those that are not held are passed over."""
+        """Release prefixes that will not be continued. Unknown ones are ignored."""
         gone = prefixes_of(prefixes)
-        turn, growing = self._own.here
-        with turn:
+        lock, growing = self._own.here
+        with lock:
             self._client.run(growing.release(gone))
 
     def close(self) -> None:
-        """End the session. Leaving a `with` block does it too. That of a client that is closed ends by itself (`--session-idle`)."""
-        turn, growing = self._own.here
-        with turn:
+        """End the session. Leaving a `with` block does it too. That of a closed client ends by itself (`--session-idle`)."""
+        lock, growing = self._own.here
+        with lock:
             if not self._client.is_closed:
                 self._client.run(growing.close())
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@final
+class AsyncClient(_Client):
+    """Talks to a score server (`stepmark serve`) from asyncio: `Client` with `await`, whose documentation holds here.
+
+    Close it: `async with`, or `await client.close()`. `asyncio.gather` sends several requests at once; the server computes them together.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        model: str | None = None,
+        patience: Patience = PATIENT,
+        batch: int = 64,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(Calls(address, model, patience=patience, batch=batch, rng=rng, clock=clock))
+        headers = key_header(key_variable())
+        self._sleep = sleep
+        self._make: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
+            headers=headers, transport=transport
+        )
+        self._http, self._loop = self._make(), _Loop()
+
+    async def models(self) -> tuple[ServedModel, ...]:
+        """The PRMs that are served."""
+        return (await self.run(self._calls.listing())).prms
+
+    async def model(self) -> ServedModel:
+        """The PRM that this client talks to."""
+        return await self.run(self._calls.served())
+
+    async def score(
+        self,
+        problem: str,
+        steps: Steps | str,
+        *,
+        split: str | None = None,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str | None = None,
+        timeout: float | None = None,
+    ) -> ScoredSolution:
+        """Score one solution; see `Client.score`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
+        [result] = await self.run(self._calls.score([Question.of(problem, steps, split=split)], settings))
+        if isinstance(result, Refusal):
+            raise result.error
+        return result
+
+    async def score_many(
+        self,
+        solutions: Iterable[Solution],
+        *,
+        keep_going: bool = False,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[ScoredSolution | Refusal]:
+        """Score a stream of solutions, in order; see `Client.score_many`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
+        questions = (Question(solution=solution) for solution in solutions)
+        for part in batches(questions, lambda question: question.characters, self._calls.limits):
+            for result in await self.run(self._calls.score(part, settings)):
+                if isinstance(result, Refusal) and not keep_going:
+                    raise result.error
+                yield result
+
+    async def rank(
+        self,
+        problem: str,
+        candidates: Sequence[Steps | str],
+        *,
+        split: str | None = None,
+        aggregate: str | None = None,
+        threshold: float | None = None,
+        checks: str | None = None,
+        timeout: float | None = None,
+    ) -> list[Ranked]:
+        """Rank candidate solutions of one problem; see `Client.rank`."""
+        settings = Settings(aggregate=aggregate, threshold=threshold, checks=checks, timeout=timeout)
+        return await self.run(self._calls.rank(problem, candidates, split, settings))
+
+    def session(self, problem: str) -> AsyncSession:
+        """A session for prefixes of one problem; to be used in an `async with` block. See `Client.session`."""
+        return AsyncSession(self, Growing(self._calls, problem))
+
+    async def close(self) -> None:
+        """Close the connections. Leaving an `async with` block does it too."""
+        await self._http.aclose()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._http.is_closed
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def run(self, exchange: Exchange[Result]) -> Result:
+        """Carry an exchange out.
+
+        Raises:
+            UsageError: the client is closed.
+        """
+        response: httpx.Response | httpx.RequestError | None = None
+        with closing(exchange):
+            while True:
+                try:
+                    asked = exchange.send(response)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                if isinstance(asked, Wait):
+                    await self._sleep(asked.seconds)
+                    response = None
+                    continue
+                if self.is_closed:
+                    raise closed(self.address)
+                if self._loop.changed():  # connections belong to the loop that opened them
+                    self._http = self._make()
+                try:
+                    response = await self._http.send(request_of(self._http, asked))
+                except httpx.RequestError as error:
+                    response = error
+
+
+class _Loop:
+    """The event loop of the last call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def changed(self) -> bool:
+        """Whether another loop runs now than at the last call."""
+        before, self._loop = self._loop, asyncio.get_running_loop()
+        return before is not None and before is not self._loop
+
+
+@final
+class AsyncSession:
+    """Prefixes of one problem; made by `AsyncClient.session`. See `Session`. Tasks that share one wait for each other; it may be used in one event
+    loop after the other."""
+
+    def __init__(self, client: AsyncClient, growing: Growing) -> None:
+        self._client, self._growing = client, growing
+        self._lock, self._loop = asyncio.Lock(), _Loop()
+
+    @property
+    def problem(self) -> str:
+        """Its text."""
+        return self._growing.problem
+
+    @property
+    def held(self) -> int:
+        """Prefixes that were asked for and not released."""
+        return self._growing.held
+
+    @property
+    def _turn(self) -> asyncio.Lock:
+        if self._loop.changed():  # a lock belongs to the loop in which tasks waited for it
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    async def extend(
+        self, prefixes: Sequence[Sequence[str]], *, timeout: float | None = None
+    ) -> list[Graded | InputError]:
+        """The score of the last step of each prefix; see `Session.extend`."""
+        asked = prefixes_of(prefixes)
+        async with self._turn:
+            return await self._client.run(self._growing.extend(asked, timeout=timeout))
+
+    async def release(self, prefixes: Sequence[Sequence[str]]) -> None:
+        """Release prefixes; see `Session.release`."""
+        gone = prefixes_of(prefixes)
+        async with self._turn:
+            await self._client.run(self._growing.release(gone))
+
+    async def close(self) -> None:
+        """End the session; see `Session.close`."""
+        async with self._turn:
+            if not self._client.is_closed:
+                await self._client.run(self._growing.close())
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -9,32 +9,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
 import httpx
 
 from stepmark.errors import BackendError, UsageError
-from stepmark.models.policies.transport import (
-    CONNECT,
-    KEY_VARIABLE,
-    Contact,
-    Patience,
-    key_header,
-    key_variable,
-)
+from stepmark.models.policies.transport import CONNECT, KEY_VARIABLE, Contact, Patience
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503})
 _LONGEST = 3600.0
 """Seconds: no request may take longer."""
 
 PATIENT = Patience()
-"""What clients have if nothing else is said."""
+"""The default of clients."""
 
 Verb = Literal["GET", "POST", "DELETE"]
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 Parsed = TypeVar("Parsed")
 
 
@@ -59,6 +55,19 @@ class Wait:
 
 Exchange = Generator[Send | Wait, httpx.Response | httpx.RequestError | None, Result]
 """Yield a `Send` to be sent a response (read to its end) or the error instead of one; yield a `Wait` to be sent None."""
+
+
+class UnansweredError(BackendError):
+    """No usable answer in all attempts, or in time.
+
+    Args:
+        message: for people.
+        why: what the last attempt came to.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        self.why = why
+        super().__init__(message)
 
 
 class DeclinedError(Exception):
@@ -99,7 +108,12 @@ class Rules:
     """
 
     def __init__(
-        self, address: str, *, patience: Patience, rng: random.Random, clock: Callable[[], float]
+        self,
+        address: str,
+        *,
+        patience: Patience,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not _is_address(address):
             raise UsageError(
@@ -107,7 +121,7 @@ class Rules:
             )
         self.address = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self.patience = patience
-        self._rng, self._clock, self._contact = rng, clock, Contact(clock)
+        self._rng, self._clock, self._contact = rng or random.Random(), clock, Contact(clock)
 
     def ask(
         self,
@@ -147,9 +161,9 @@ class Rules:
         def remaining() -> float:
             return math.inf if timeout is None else begun + timeout - self._clock()
 
-        def late() -> BackendError:
-            return BackendError(
-                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}"
+        def late() -> UnansweredError:
+            return UnansweredError(
+                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}", why
             )
 
         while True:
@@ -159,37 +173,39 @@ class Rules:
             longest = min(left, self.patience.timeout, _LONGEST)
             # A little less, so that the server's own word comes before we hang up.
             content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
-            heard = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
+            response = yield Send(verb=verb, url=url, body=_packed(content), timeout=longest)
             pause = None
-            if isinstance(heard, httpx.RequestError):
-                why = f"{type(heard).__name__}: {heard}"
+            if isinstance(response, httpx.RequestError):
+                why = f"{type(response).__name__}: {response}"
             else:
-                assert heard is not None
+                assert response is not None
                 self._contact.answered = True
-                if heard.is_success:
-                    return parse(_json(heard, url))
-                if heard.status_code not in _AGAIN:
-                    raise _declined(heard, url)
-                why = f"HTTP {heard.status_code}: {_declined(heard, url).message}"
-                pause = _come_again(heard)
+                if response.is_success:
+                    return parse(_json(response, url))
+                if response.status_code not in _AGAIN:
+                    raise _declined(response, url)
+                why = f"HTTP {response.status_code}: {_declined(response, url).message}"
+                pause = _come_again(response)
             if pause is None:
                 failures += 1
                 if once or failures > self.patience.retries:
-                    if isinstance(heard, httpx.RequestError):
-                        self._contact.check(url, heard, since=begun, pause=math.inf)
-                    raise BackendError(
-                        f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it"
+                    if isinstance(response, httpx.RequestError):
+                        self._contact.check(url, response, since=begun, pause=math.inf)
+                    raise UnansweredError(
+                        f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it",
+                        why,
                     )
                 full = min(self.patience.first_wait * 2 ** (failures - 1), self.patience.max_wait)
                 pause = full * (0.5 + 0.5 * self._rng.random())
-                if isinstance(heard, httpx.RequestError):
-                    self._contact.check(url, heard, since=begun, pause=pause)
+                if isinstance(response, httpx.RequestError):
+                    self._contact.check(url, response, since=begun, pause=pause)
             else:
                 waited = self._clock() - begun
                 if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
-                    raise BackendError(
+                    raise UnansweredError(
                         f"{url}: after {waited:.0f} s the server asks to wait another {pause:.0f} s ({why}); run again later, or "
-                        "have more patience"
+                        "have more patience",
+                        why,
                     )
                 # A little more than asked, so that those who wait do not all come back in the same moment.
                 pause += self.patience.first_wait * self._rng.random()
@@ -215,7 +231,7 @@ def _is_address(text: str) -> bool:
 
 
 def _shown(address: str) -> str:
-    """An address as an error names it: what may be a password in it is in nobody's log."""
+    """An address as an error names it: credentials are redacted."""
     scheme, at, rest = address.rpartition("@")
     if not at:
         return repr(address)
@@ -227,11 +243,6 @@ def _shown(address: str) -> str:
 def closed(address: str) -> UsageError:
     """For who asks with a client that is closed."""
     return UsageError(f"the client of {address} is closed; make another one")
-
-
-def headers() -> dict[str, str]:
-    """Of every request: the key that `STEPMARK_API_KEY` holds, if it holds one."""
-    return key_header(key_variable())
 
 
 def request_of(client: httpx.Client | httpx.AsyncClient, asked: Send) -> httpx.Request:
@@ -285,3 +296,28 @@ def _declined(response: httpx.Response, url: str) -> DeclinedError:
         type=kind if isinstance(kind, str) else None,
         field=field if isinstance(field, str) else None,
     )
+
+
+@final
+class PerProcess(Generic[Value]):
+    """A value for each process, made when it is first asked for; the same one for all threads.
+
+    Args:
+        make: makes one. Threads that ask at the same time may each make one, of which all get the same; what nobody got must need no end.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._made: dict[int, Value] = {}
+
+    @property
+    def here(self) -> Value:
+        """The one of the process that asks."""
+        process = os.getpid()
+        value = self._made.get(process)
+        return self._made.setdefault(process, self._make()) if value is None else value
+
+    @property
+    def made(self) -> Value | None:
+        """The same, if it has been made."""
+        return self._made.get(os.getpid())

@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from typing import final
 
 from stepmark.batching import Graded
-from stepmark.errors import BackendError, InputError, StepmarkError
-from stepmark.models.remote.answers import ServedModel, SessionFullError, Stepped, read_opened, read_steps
-from stepmark.models.remote.calls import Calls, check_characters
+from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
+from stepmark.models.remote.calls import (
+    Calls,
+    ServedModel,
+    batches,
+    check_characters,
+    complaint,
+    in_parts,
+    read,
+    step_of,
+)
 from stepmark.models.remote.exchange import DeclinedError, Exchange, Verb
-from stepmark.models.remote.portions import batches, complaint, in_parts
+from stepmark.models.remote.wire import SessionAnswer, SessionFullError, StepsAnswer
 
 Prefix = tuple[str, ...]
+Stepped = tuple[int, Graded]
+"""A node and its score."""
 
 _REOPENED = 3
 """Times that a session may be lost within one call before the server is given up."""
@@ -25,7 +35,7 @@ class _Held:
     node: int
     graded: Graded
     length: int
-    """Tokens of the prefix, as far as they are told."""
+    """Tokens of the prefix, as far as the server counts them."""
 
 
 class _LostError(Exception):
@@ -58,11 +68,6 @@ class Growing:
         self._forgotten: set[Prefix] = set()
         self._wanted: set[Prefix] = set()
         self._root_read = self._root_again = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server is thought to hold something."""
-        return self._id is not None
 
     @property
     def held(self) -> int:
@@ -136,7 +141,7 @@ class Growing:
         timeout: float | None,
     ) -> Exchange[None]:
         """Ask for every step whose rest has a node; of prefixes whose rest has none, for the first step that is missing."""
-        wanted = set(prefixes)
+        targets = set(prefixes)
         missing: dict[Prefix, None] = {}
         for prefix in prefixes:
             if prefix in done:
@@ -177,8 +182,8 @@ class Growing:
                     done[prefix] = type(result)(result.message, field=f"steps[{len(prefix) - 1}]")
                 else:
                     self._enter(prefix, result, incremental=model.sessions)
-                    if prefix in wanted:
-                        done[prefix] = result.graded
+                    if prefix in targets:
+                        done[prefix] = result[1]
             if full:
                 raise _FullError
 
@@ -191,7 +196,7 @@ class Growing:
         try:
             return (
                 yield from self._calls.rules.ask(
-                    "POST", "/v1/sessions", body, lambda data: read_opened(data, url)
+                    "POST", "/v1/sessions", body, lambda data: read(SessionAnswer, data, url).id
                 )
             )
         except DeclinedError as declined:
@@ -212,7 +217,7 @@ class Growing:
                     "POST",
                     path,
                     {"steps": steps},
-                    lambda data: read_steps(data, len(part), model.score_kind, url),
+                    lambda data: step_of(read(StepsAnswer, data, url), len(part), model.score_kind, url),
                     timeout=timeout,
                     tell=True,
                 )
@@ -221,7 +226,10 @@ class Growing:
                     raise _LostError from None
                 raise
             # We name only nodes that it gave us; if one is not there, the session has been somewhere else.
-            if any(isinstance(one, InputError) and (one.field or "").endswith("after") for one in results):
+            if any(
+                isinstance(result, InputError) and (result.field or "").endswith("after")
+                for result in results
+            ):
                 raise _LostError
             return results
 
@@ -263,11 +271,11 @@ class Growing:
         self._id = None
 
     def _enter(self, prefix: Prefix, result: Stepped, *, incremental: bool) -> None:
-        graded = result.graded
+        node, graded = result
         tokens, root = graded.tokens or 0, graded.root or 0
         above = self._nodes[prefix[:-1]].length if len(prefix) > 1 else root
         length = above + tokens if incremental else tokens
-        self._nodes[prefix] = _Held(node=result.node, graded=graded, length=length)
+        self._nodes[prefix] = _Held(node=node, graded=graded, length=length)
         fresh = 0 if prefix in self._forgotten else tokens
         read = tokens
         if incremental and not self._root_read:
@@ -282,3 +290,15 @@ class Growing:
             tokens_again=read - fresh,
         )
         self._forgotten.discard(prefix)
+
+
+def prefixes_of(prefixes: Sequence[Sequence[str]]) -> list[Prefix]:
+    """Prefixes by their steps.
+
+    Raises:
+        UsageError: one without steps, or a text where its steps were expected.
+    """
+    for prefix in prefixes:
+        if isinstance(prefix, str) or not prefix:
+            raise UsageError(f"a prefix: expected its steps, at least one, found {prefix!r:.80}")
+    return [tuple(prefix) for prefix in prefixes]

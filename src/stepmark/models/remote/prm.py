@@ -1,16 +1,29 @@
-"""A PRM behind `stepmark serve`, as any other PRM."""
+"""A PRM behind `stepmark serve`: as any other PRM, and as the scorer of a search that sends each step once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import TracebackType
-from typing import final
+from typing import Any, TypeVar, final
 
-from stepmark.models.grader import Grader
+from stepmark.batching import Graded, Ready, Release, Score
+from stepmark.errors import InputError, StepmarkError
+from stepmark.models.grading import Grader
 from stepmark.models.prm import Ledger, repr_of
-from stepmark.models.remote.answers import ServedModel
-from stepmark.models.remote.client import Client
+from stepmark.models.prm import Session as ScoringSession
+from stepmark.models.remote.calls import ServedModel
+from stepmark.models.remote.client import Client, Session
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+
+Answer = TypeVar("Answer")
+
+_AT_ONCE = 16
+"""Requests on their way together: the server computes in one batch what waits at one time."""
+_SESSIONS = 64
+"""Sessions that are held at once. The one that was used longest ago is given back for another one."""
+_REMEMBERED = 16
+"""Of sessions that were given back, times as many are known, so that what is read again is counted as such."""
 
 
 @final
@@ -42,8 +55,8 @@ class RemotePRM(Grader):
     @property
     def identity(self) -> str:
         """The name with what the server tells of settings and weights; with the address where it tells nothing."""
-        told = self.served.identity
-        return told if told != self.served.id else f"{told}@{self.client.address}"
+        identity = self.served.identity
+        return identity if identity != self.served.id else f"{identity}@{self.client.address}"
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -69,6 +82,11 @@ class RemotePRM(Grader):
     def ledger(self) -> Ledger:
         """See `Client.ledger`."""
         return self.client.ledger
+
+    def open_session(self, *, memory_tokens: int | None = None) -> ScoringSession:
+        """See `Grader.open_session`: the server's own sessions, where it has them."""
+        del memory_tokens
+        return RemoteScorer(self)
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -97,3 +115,96 @@ class RemotePRM(Grader):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@final
+class RemoteScorer:
+    """Scores a step by sending that step, in a session for each problem.
+
+    Args:
+        prm: behind a server.
+        sessions: held at once, at most; fewer where the server says so.
+    """
+
+    in_process = False
+
+    def __init__(self, prm: RemotePRM, *, sessions: int = _SESSIONS) -> None:
+        self._prm, self._most = prm, min(sessions, prm.served.max_sessions)
+        self.reason = "" if prm.served.sessions else "the PRM on the server keeps no state, and says so"
+        self._sessions: dict[str, Session] = {}
+        self._given_back: dict[str, Session] = {}
+
+    @property
+    def places(self) -> int:
+        """Prefixes that are held."""
+        return sum(session.held for session in self._sessions.values())
+
+    def score(self, requests: Sequence[Score], ready: Ready) -> list[Graded | InputError]:
+        """See `prm.Session.score`. What one problem was answered is reported even where another one fails."""
+        by_problem: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            by_problem.setdefault(request.problem, []).append(number)
+        replies: dict[int, Graded | InputError] = {}
+        problems = list(by_problem)
+        for start in range(0, len(problems), self._most):
+            some = problems[start : start + self._most]
+            self._make_room(some)
+
+            def extend(problem: str) -> list[Graded | InputError]:
+                return self._sessions[problem].extend([requests[i].steps for i in by_problem[problem]])
+
+            answered, failed = _together(some, extend)
+            for problem, graded in answered.items():
+                replies.update(zip(by_problem[problem], graded, strict=True))
+            if failed is not None:
+                # What is returned is recorded in one go, but nothing is returned now.
+                for number, reply in replies.items():
+                    ready(number, reply)
+                raise failed
+        return [replies[number] for number in range(len(requests))]
+
+    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
+        """See `prm.Session.release`. A problem of which nothing is held any more gives its session back."""
+        gone: dict[str, list[tuple[str, ...]]] = {}
+        for request in requests:
+            if request.problem in self._sessions:
+                gone.setdefault(request.problem, []).extend(request.prefixes)
+
+        _together(list(gone), lambda problem: self._sessions[problem].release(gone[problem]))
+        for problem in gone:
+            if not self._sessions[problem].held:
+                del self._sessions[problem]
+        return [None] * len(requests)
+
+    def _make_room(self, problems: Sequence[str]) -> None:
+        """A session for each of some problems, which are then the last to go."""
+        for problem in problems:
+            session = self._sessions.pop(problem, None) or self._given_back.pop(problem, None)
+            self._sessions[problem] = session or self._prm.client.session(problem)
+        while len(self._sessions) > self._most:
+            oldest = next(iter(self._sessions))
+            self._given_back[oldest] = self._sessions.pop(oldest)
+            self._given_back[oldest].close()
+        while len(self._given_back) > _REMEMBERED * self._most:
+            del self._given_back[next(iter(self._given_back))]
+
+
+def _together(
+    problems: Sequence[str], work: Callable[[str], Answer]
+) -> tuple[Mapping[str, Answer], StepmarkError | None]:
+    """What comes of each problem's work, and the first failure. Whichever fails, the others are waited for."""
+    if len(problems) == 1:
+        try:
+            return {problems[0]: work(problems[0])}, None
+        except StepmarkError as error:
+            return {}, error
+    answered: dict[str, Answer] = {}
+    failed: StepmarkError | None = None
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        futures = {pool.submit(work, problem): problem for problem in problems}
+        for future in as_completed(futures):
+            try:
+                answered[futures[future]] = future.result()
+            except StepmarkError as error:
+                failed = failed or error
+    return answered, failed

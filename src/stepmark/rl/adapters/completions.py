@@ -23,7 +23,7 @@ from torch import Tensor
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate as aggregated
 from stepmark.metrics.aggregate import resolve_aggregate
-from stepmark.models.policies.rows import Drawn
+from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution
 from stepmark.rl.batch import Batch

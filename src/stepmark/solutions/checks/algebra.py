@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from stepmark.solutions.checks.equations import Formula, differ, doubted, is_modular, shown
-from stepmark.solutions.checks.expressions import UnreadableError
-from stepmark.solutions.checks.formula_text import LONGEST, WORDS_THAT_COMPUTE, Token, tokens
+from stepmark.solutions.checks.expressions import LONGEST, WORDS_THAT_COMPUTE, Token, UnreadableError, tokens
 from stepmark.solutions.checks.polynomials import (
     Monomial,
     Polynomial,

@@ -27,18 +27,16 @@ from fractions import Fraction
 from typing import Literal
 
 from stepmark.solutions.checks.expressions import (
+    WORDS_THAT_COMPUTE,
+    Token,
     UnreadableError,
     Value,
     is_share_of_parts,
     plain_number,
-    value,
-)
-from stepmark.solutions.checks.formula_text import (
-    WORDS_THAT_COMPUTE,
-    Token,
     side_after,
     side_before,
     tokens,
+    value,
     without_units,
 )
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stepmark.solutions.checks.equations import differ, doubted, is_money, shown
-from stepmark.solutions.checks.expressions import UnreadableError, value
-from stepmark.solutions.checks.formula_text import side_after, side_before, tokens
+from stepmark.solutions.checks.expressions import UnreadableError, side_after, side_before, tokens, value
 from stepmark.solutions.units import Unit, unit_of
 
 

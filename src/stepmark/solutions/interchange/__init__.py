@@ -4,8 +4,14 @@ What travels is a `LabelledRow`. What a format cannot hold is refused or counted
 something else: neutral and unjudged are never wrong.
 """
 
-from stepmark.solutions.interchange.conversion import convert, read_labelled, write_labelled
-from stepmark.solutions.interchange.formats import FORMATS, Format, detect
+from stepmark.solutions.interchange.formats import (
+    FORMATS,
+    Format,
+    convert,
+    detect,
+    read_labelled,
+    write_labelled,
+)
 from stepmark.solutions.interchange.labels import from_row, to_row
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, Writing
 

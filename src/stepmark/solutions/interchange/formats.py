@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from stepmark.catalog import unknown_name
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.records import Refusal
+from stepmark.settings import checked
 from stepmark.solutions.formats import is_solution, step_labels
 from stepmark.solutions.interchange import (
     benchmarks,
@@ -15,7 +24,6 @@ from stepmark.solutions.interchange import (
     math_shepherd,
     openr,
     potato,
-    potato_writing,
     prm800k_flat,
     prm800k_raw,
     prm800k_records,
@@ -23,8 +31,28 @@ from stepmark.solutions.interchange import (
     texts,
     trl,
 )
-from stepmark.solutions.interchange.rows import Reader, Writer, each
-from stepmark.store import Row
+from stepmark.solutions.interchange.rows import (
+    Item,
+    LabelledRow,
+    Losses,
+    Reader,
+    Reading,
+    Writer,
+    Writing,
+    each,
+)
+from stepmark.store import (
+    Columns,
+    Results,
+    Row,
+    Source,
+    check_outputs,
+    fingerprint,
+    is_stream,
+    open_rows,
+    read_rows,
+    run_input,
+)
 from stepmark.store.columns import columns_of
 
 
@@ -104,7 +132,7 @@ FORMATS: Mapping[str, Format] = {
         about="Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)",
         keys=(potato.STATE_KEYS, potato.ANNOTATION_KEYS, potato.EXPORT_KEYS),
         read=potato.read,
-        write=each(potato_writing.write),
+        write=each(potato.write),
     ),
     "chat": Format(
         about="OpenAI chat messages; an assistant's turn is a step",
@@ -168,3 +196,231 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
         writable = ", ".join(known for known, other in FORMATS.items() if other.write is not None)
         raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format
+
+
+_READING = Reading()
+_WRITING = Writing()
+
+
+@checked
+def convert(
+    source: Source,
+    to: str,
+    *,
+    out: str | Path | None = None,
+    from_format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    judge: str | None = None,
+    kind: Literal["correctness", "value"] | None = None,
+    consensus: Literal["agree", "majority"] | None = None,
+    neutral: Literal["positive", "negative", "drop"] | None = None,
+    hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None,
+    split: str = "auto",
+    marker: str | None = None,
+    trials: Annotated[int, Field(ge=1)] | None = None,
+    items: str | Path | None = None,
+    zero: Literal["neutral", "unjudged"] | None = None,
+    quality_control: bool = False,
+    keep_going: bool = False,
+) -> Results[dict[str, Any]]:
+    """Convert labelled solutions from one format to another.
+
+    What a format cannot hold is never silently turned into something else: a row that needs a decision stops the run, and the message
+    names the setting that makes it. What is left out is counted in the summary and in the manifest.
+
+    Args:
+        source: a file (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
+        to: the format to write: stepmark-labels, solutions, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench or potato.
+        out: write the rows to this file, packed if its name ends in .gz; "-" for standard output.
+        from_format: the format of the source: one of those, prmbench, openr, chat or inspect. Default: recognised by the first row.
+        columns: names of columns, where they differ: problem=question,solution=response.
+        judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
+        kind: which judgements count. Default: conclusions about correctness where a row has any, else values.
+        consensus: how several judges decide together; where they do not agree, the step is unjudged.
+        neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.
+        hard: make hard labels of shares of rollouts: right above this number in [0, 1), or "any" for at least one success.
+        split: how a solution that is one text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, whole, token.
+        marker: the text that ends each step, for `split` marker.
+        trials: rollouts behind each share of an openr tree, which its files do not say.
+        items: the data file that Potato's annotators were shown: Potato's own files hold no text.
+        zero: what a reward of 0 means in Potato's per_step mode, where its file does not say.
+        quality_control: keep PRM800K's screening and quality-control questions, which every labeller was served.
+        keep_going: leave out rows that are not what their format says, and count them.
+
+    Returns:
+        The rows of the new format, as dicts. With `out` they are read from that file when they are asked for. `summary` and
+        `manifest["losses"]` say what was left out or changed.
+
+    Raises:
+        InputError: with the place: a row that is not of its format (unless `keep_going`), one that needs a setting which is not given;
+            nothing could be written.
+        UsageError: an unknown format, one that is only read, or an output that cannot be written.
+    """
+    format_named(to, to_write=True)
+    if from_format is not None:
+        format_named(from_format)
+    check_outputs({"out": out}, source)
+    reading = Reading(
+        how=split,
+        marker=marker,
+        trials=trials,
+        items=None if items is None else str(items),
+        zero=zero,
+        quality_control=quality_control,
+    )
+    writing = Writing(judge=judge, kind=kind, consensus=consensus, neutral=neutral, hard=hard)
+    given = run_input(source, hashed=out is not None and not is_stream(out))
+    first, rows = first_row(given.source, columns)
+    name = from_format or detect(first)
+    known = None if items is None else fingerprint(items)
+    manifest = {
+        "command": "convert",
+        "input": given.manifest,
+        "from": name,
+        "to": to,
+        "settings": {
+            **asdict(writing),
+            **{"split" if key == "how" else key: value for key, value in asdict(reading).items()},
+            "columns": columns,
+            "keep_going": keep_going,
+        },
+        **({} if known is None else {"items": asdict(known)}),
+    }
+    losses = Losses()
+    made: list[dict[str, Any]] = []
+    refused: list[str] = []
+    writer = open_rows(os.devnull if out is None else out, manifest, resumable=given.manifest is not None)
+    with closing(writer):
+        labelled = _hinted(items_of_rows(rows, name, reading, losses, keep_going=keep_going))
+        try:
+            for number, row in enumerate(write_labelled(labelled, to, writing, losses)):
+                fresh = (
+                    number >= writer.done
+                )  # what an interrupted run wrote is made again only to count what is lost
+                if isinstance(row, InputError):
+                    refused.append(str(row))
+                    if fresh:
+                        writer.refuse(row)
+                elif fresh:
+                    writer.write(row)
+                if out is None and not isinstance(row, InputError):
+                    made.append(row)
+            if not losses.written:
+                raise InputError(
+                    "no row could be written: " + "; ".join(losses.lines()[1:] or ["there was none"]),
+                    where=given.name,
+                )
+        except StepmarkError:
+            writer.discard()  # the same call would stop at the same row
+            raise
+        writer.finish({"losses": losses.facts()})
+    written = Path(out) if out is not None and not is_stream(out) else None
+    return Results(
+        (lambda: iter(made)) if written is None else lambda: (row.data for row in read_rows(written)),
+        losses.written,
+        out=written,
+        refused=refused,
+        manifest={**manifest, "losses": losses.facts()},
+        summary="\n".join(
+            [f"{name} -> {to}", *losses.lines(), *([] if written is None else [f"wrote {out}"])]
+        ),
+    )
+
+
+def _hinted(items: Iterator[Item]) -> Iterator[Item]:
+    """The same; an error of a row that cannot be read names the setting that leaves it out."""
+    try:
+        yield from items
+    except InputError as error:
+        error.add_note("with `keep_going`, rows that are not what their format says are left out and counted")
+        raise
+
+
+def first_row(file: Source, columns: Columns | None = None) -> tuple[Row, Iterator[Row]]:
+    """The first row of a source, and all of them.
+
+    Raises:
+        InputError: as `store.read_rows`.
+    """
+    rows = read_rows(file, columns=columns)
+    first = next(rows)
+    return first, chain([first], rows)
+
+
+def read_labelled(
+    file: Source,
+    *,
+    columns: Columns | None = None,
+    format: str | None = None,
+    settings: Reading = _READING,
+    losses: Losses | None = None,
+) -> Iterator[LabelledRow]:
+    """Read labelled solutions of any format as a stream.
+
+    Args:
+        file: as `store.read_rows`.
+        columns: as there.
+        format: a key of `FORMATS`; None: told by the first row.
+        settings: how to read.
+        losses: takes note of what is left out.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row that is not of the format, a format that cannot be told.
+        UnknownNameError: no such format.
+    """
+    for item in items_of(file, columns=columns, format=format, settings=settings, losses=losses):
+        if isinstance(item, Refusal):
+            raise item.error
+        yield item
+
+
+def items_of(
+    file: Source,
+    *,
+    columns: Columns | None = None,
+    format: str | None = None,
+    settings: Reading = _READING,
+    losses: Losses | None = None,
+    keep_going: bool = False,
+) -> Iterator[Item]:
+    """As `read_labelled`; with `keep_going`, a refusal in the place of a row that is not of the format.
+
+    A line that is no JSON object ends the reading all the same.
+    """
+    first, rows = first_row(file, columns)
+    return items_of_rows(rows, format or detect(first), settings, losses or Losses(), keep_going=keep_going)
+
+
+def items_of_rows(
+    rows: Iterable[Row], format: str, settings: Reading, losses: Losses, *, keep_going: bool = False
+) -> Iterator[Item]:
+    """The labelled solutions of rows of one format."""
+    read = format_named(format).read
+    for row in rows:
+        try:
+            for one in read(row, settings, losses):
+                losses.read += 1
+                yield one
+        except InputError as error:
+            if not keep_going:
+                raise error.at(row.where) from None
+            losses.drop("the row is not what its format says (`keep_going`)", row.where)
+            yield Refusal(solution=None, error=error.at(row.where))
+
+
+def write_labelled(
+    items: Iterable[Item], to: str, settings: Writing = _WRITING, losses: Losses | None = None
+) -> Iterator[dict[str, Any] | InputError]:
+    """Rows of a format, and an error in the place of each that is left out.
+
+    Raises:
+        InputError: with `FILE:LINE`: a row that needs a setting (`Writing`) which is not given.
+        UsageError: the format is unknown, or only read.
+    """
+    write = format_named(to, to_write=True).write
+    assert write is not None
+    counted = losses or Losses()
+    for row in write(items, settings, counted):
+        if not isinstance(row, InputError):
+            counted.written += 1
+        yield row

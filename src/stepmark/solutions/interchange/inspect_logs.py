@@ -15,8 +15,8 @@ from typing import Any
 
 from stepmark.errors import InputError
 from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.solutions.inputs import ROLES, read_messages
 from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
-from stepmark.solutions.traces import ROLES, read_messages
 from stepmark.store import Row, json_type
 
 LOG_KEYS = ("version", "eval", "samples")

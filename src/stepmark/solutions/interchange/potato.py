@@ -11,7 +11,7 @@ JSON lines export      `instance_id`, `annotator`, `steps`, `mode`
 The JSON text is {`steps`: [{`index`, `reward`, `source`, `verified`, `ai_reward`, `ai_reasoning`, `confidence`}], `mode`}.
 None of these files holds the problem or the steps: they are joined by id with the data file that was shown (`items`), JSON
 lines with `id`, the problem under `task_description`, `problem`, `question`, `prompt` or `text`, and the steps under `steps`,
-`structured_turns` or `cot_steps` (`potato_items`).
+`structured_turns` or `cot_steps`.
 
 What a reward means:
 
@@ -21,22 +21,243 @@ What a reward means:
   the setting `zero` (neutral or unjudged) says which.
 - A label whose `source` is the AI and which nobody verified is the AI's (judge "ai"), never a person's. Where a person
   verified or changed one, both stand side by side.
+
+Potato's data files: rows of any keys with a list of steps, as `process_reward` shows them.
+
+A row has an id, a problem, and a list of steps. A step is a text, or an object with its text under the key that the configuration names
+(`step_text_key`, "action") or else under `content`, `reasoning`, `text` or `thought`; one without any is its JSON, as Potato shows it. An
+object may have
+
+- `role`: only the assistant's (or agent's, or model's) turns are steps. The others are what the world said after them, and a user's turns
+  before the first stand under the problem. Potato rates those turns too.
+- `tool_calls` [{`tool`, `input`, `output`}]: the calls belong to the step's text, one line `tool(input)` each; what the tools answered is
+  the step's observation.
+- `observation`: what the world answered.
+
+Writing Potato's step-reward records: one for each annotator and item (`potato` reads).
+
+::
+
+    {"instance_id": "trace_42", "annotator": "alice", "mode": "per_step",
+     "steps": [{"index": 0, "reward": 1}, {"index": 1, "reward": null}]}
+
+- `mode` and the steps' indices are those of the row's `meta.potato` {`mode`, `index`, `allow_neutral`}, or of its `meta` where Potato's own files
+  were read; without: `per_step`, 0 to steps - 1. `index` counts turns of users and tools too, for which nothing is written.
+- Mode `first_error`: 1 before the first wrong step; -1 on it **and on all that follow**, as Potato writes; nobody judged those, and they are
+  counted. 0 is unmarked.
+- Mode `per_step`: -1 and 1; unmarked is null, and 0 neutral. With `allow_neutral` false, unmarked is 0.
+- Where an AI's labels stand beside a person's (judge "ai"), steps have `source`, `verified`, `ai_reward` and `confidence` too, and the record
+  `ai_prelabeled` and `all_verified`.
+
+Each judge of a row but the AI has a record of its own; with `judge` or `consensus` there is one for the row. The records hold no text: they are joined
+with the items by `instance_id`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Judgement, LabelledSolution
-from stepmark.solutions.interchange.potato_items import Keys, Shown, shown, word
-from stepmark.solutions.interchange.rows import LabelledRow, Losses, Reading, origin
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.solutions.interchange.one_label import Labels, three_way
+from stepmark.solutions.interchange.rows import (
+    LabelledRow,
+    Losses,
+    NotRepresentableError,
+    Reading,
+    Writing,
+    origin,
+)
 from stepmark.store import Row, check_readable, json_type, read_rows
+
+PROBLEM_KEYS = ("task_description", "problem", "question", "prompt", "text")
+STEPS_KEYS = ("steps", "structured_turns", "cot_steps")
+TEXT_KEYS = ("action", "content", "reasoning", "text", "thought")
+GRADED_ROLES = (None, "assistant", "agent", "model")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keys:
+    """Where a row has what."""
+
+    id: str = "id"
+    problem: str | None = None
+    """None: the first of `PROBLEM_KEYS` that holds a text."""
+    steps: str | None = None
+    """None: the first of `STEPS_KEYS` that holds a list."""
+    text: str = "action"
+    """Tried before the others of `TEXT_KEYS`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One entry of the list of steps."""
+
+    role: str | None
+    text: str
+    """Without tool calls; "" only where there are some."""
+    thought: str | None
+    """What the step's object has under `thought` beside its text."""
+    calls: tuple[tuple[str, str], ...]
+    """(tool, input as text)."""
+    outputs: tuple[str, ...]
+    """What the tools answered, and `observation`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """An item as it was shown: its solution, and which of Potato's step numbers is which step."""
+
+    solution: Solution
+    step_of: Mapping[int, int]
+    """Potato's number of a turn: the step that it is. Turns that nobody rates are not there."""
+    listed: int
+    """How many entries its list of steps has."""
+    turns: tuple[Turn, ...] = ()
+    """All of them."""
+
+
+def shown(row: Row, keys: Keys) -> Shown:
+    """A row of a data file.
+
+    Raises:
+        InputError: with `FILE:LINE`: no id, no problem, no steps, a step without text.
+    """
+    id_ = word(row.data.get(keys.id), row, keys.id)
+    problem = _problem(row, keys)
+    key = _steps_key(row, keys)
+    turns = tuple(_turn(raw, row, f"{key}.{at}", keys) for at, raw in enumerate(row.data[key]))
+    before: list[str] = [problem] if problem.strip() else []
+    steps: list[Step] = []
+    step_of: dict[int, int] = {}
+    for number, turn in enumerate(turns):
+        heading = str(turn.role).capitalize()
+        if turn.role in GRADED_ROLES:
+            step_of[number] = len(steps)
+            calls = "\n".join(f"{name}({given})" for name, given in turn.calls)
+            steps.append(
+                Step(
+                    text="\n".join(part for part in (turn.text, calls) if part),
+                    observation="".join(f"\n\nTool:\n{output}" for output in turn.outputs),
+                )
+            )
+        elif steps:
+            last = steps[-1]
+            said = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
+            steps[-1] = Step(text=last.text, observation=last.observation + said)
+        elif turn.text.strip() != problem.strip():
+            before.append(f"{heading}:\n{turn.text}")
+    if not before or not steps:
+        raise InputError(
+            f"expected a problem (under {keys.problem or ', '.join(PROBLEM_KEYS)}, or a user's turn) and at least one step, "
+            f"found {'no problem' if not before else 'no step'}",
+            where=row.where,
+        )
+    answer, source = (row.data.get(name) for name in ("answer", "source"))
+    return Shown(
+        solution=Solution(
+            problem=Problem(text="\n\n".join(before), answer=answer if isinstance(answer, str) else None),
+            steps=tuple(steps),
+            id=id_,
+            source=source if isinstance(source, str) else None,
+        ),
+        step_of=step_of,
+        listed=len(turns),
+        turns=turns,
+    )
+
+
+def word(value: object, row: Row, field: str) -> str:
+    """A name, which may be a number.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"expected a name, found {json_type(value)}", where=row.where, field=field)
+    return str(value)
+
+
+def _problem(row: Row, keys: Keys) -> str:
+    if keys.problem is not None:
+        value = row.data.get(keys.problem)
+        if value is not None and not isinstance(value, str):
+            raise InputError(
+                f"expected a text, found {json_type(value)}", where=row.where, field=keys.problem
+            )
+        return value or ""
+    return next((row.data[key] for key in PROBLEM_KEYS if isinstance(row.data.get(key), str)), "")
+
+
+def _steps_key(row: Row, keys: Keys) -> str:
+    wanted = STEPS_KEYS if keys.steps is None else (keys.steps,)
+    key = next((key for key in wanted if isinstance(row.data.get(key), list)), None)
+    if key is None:
+        raise InputError(
+            f"expected the steps under {', '.join(wanted)}, found {', '.join(map(repr, row.data))}",
+            where=row.where,
+        )
+    return key
+
+
+def _turn(raw: Any, row: Row, field: str, keys: Keys) -> Turn:
+    fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"text": raw}
+    role = fields.get("role")
+    calls = tuple(_call(call, row, f"{field}.tool_calls.{at}") for at, call in enumerate(_calls(fields)))
+    names = (keys.text, *TEXT_KEYS)
+    found = next((k for k in names if isinstance(fields.get(k), str) and fields[k].strip()), None)
+    text: Any = None if found is None else fields[found]
+    if found is None and calls:
+        text = ""
+    elif found is None and isinstance(raw, dict) and raw:
+        text = json.dumps(raw, ensure_ascii=False)  # as Potato shows it
+    if not isinstance(text, str):
+        raise InputError(
+            f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}",
+            where=row.where,
+            field=field,
+        )
+    thought = fields.get("thought")
+    observation = fields.get("observation")
+    outputs = [output for _, output in calls if output is not None]
+    if isinstance(observation, str) and observation.strip():
+        outputs.append(observation)
+    return Turn(
+        role=role if isinstance(role, str) else None,
+        text=text,
+        thought=thought if isinstance(thought, str) and thought.strip() and found != "thought" else None,
+        calls=tuple(call for call, _ in calls),
+        outputs=tuple(outputs),
+    )
+
+
+def _calls(fields: Mapping[str, Any]) -> list[Any]:
+    calls = fields.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
+def _call(raw: Any, row: Row, field: str) -> tuple[tuple[str, str], str | None]:
+    name = raw.get("tool", raw.get("name")) if isinstance(raw, dict) else None
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(
+            "expected a call with the tool's name under 'tool', its 'input' and 'output'",
+            where=row.where,
+            field=field,
+        )
+    given, output = raw.get("input"), raw.get("output")
+    return (name, _text(given)), None if output is None else _text(output)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
 
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
@@ -288,3 +509,105 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
             )
         items[id_] = item
     return items
+
+
+_Rating = Literal[-1, 0, 1]
+
+
+def write(row: LabelledRow, settings: Writing, losses: Losses) -> Iterator[dict[str, Any]]:
+    """The records of one row.
+
+    Raises:
+        InputError: as `one_label.three_way`.
+        NotRepresentableError: nobody but an AI judged a step.
+    """
+    steps = row.labelled.judgements
+    if settings.judge is None and settings.consensus is None:
+        judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
+        records = [_record(row, judge, settings, losses) for judge in judges]
+    else:
+        labels = three_way(row, settings, losses)
+        judge = next((label.judge for label in labels if label is not None), None)
+        records = [] if judge is None else [_made(row, judge, labels, losses)]
+    if not records:
+        raise NotRepresentableError("nobody judged a step, and a record of Potato's holds a person's rewards")
+    losses.lose(
+        "the problem and the texts of the steps are left out: Potato joins them by instance_id", row.where
+    )
+    losses.lose(
+        "notes are left out",
+        row.where,
+        sum(j.note not in (None, CONFIRMED) for step in steps for j in step if j.judge != AI),
+    )
+    yield from records
+
+
+def _record(row: LabelledRow, judge: str, settings: Writing, losses: Losses) -> dict[str, Any]:
+    own = tuple(tuple(j for j in step if j.judge == judge) for step in row.labelled.judgements)
+    alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
+    return _made(row, judge, three_way(alone, settings, losses), losses)
+
+
+def _facts(row: LabelledRow) -> Mapping[str, Any]:
+    if row.meta.get("format") == "potato":
+        return row.meta
+    facts = row.meta.get("potato")
+    return facts if isinstance(facts, dict) else {}
+
+
+def _made(row: LabelledRow, judge: str, labels: Labels, losses: Losses) -> dict[str, Any]:
+    facts = _facts(row)
+    ratings = [None if label is None else label.rating for label in labels]
+    first_error = facts.get("mode") == "first_error" and 0 not in ratings
+    index = facts.get("index")
+    if not isinstance(index, list) or len(index) != len(ratings):
+        index = list(range(len(ratings)))
+    unmarked = None if 0 in ratings or facts.get("allow_neutral") is not False else 0
+    rewards = (
+        _cascade(row, ratings, losses) if first_error else [unmarked if r is None else r for r in ratings]
+    )
+    steps: list[dict[str, Any]] = [
+        {"index": at, "reward": reward} for at, reward in zip(index, rewards, strict=True)
+    ]
+    record: dict[str, Any] = {
+        "instance_id": row.solution.id or row.origin,
+        "annotator": judge.removeprefix("human:"),
+        "mode": "first_error" if first_error else "per_step",
+        "steps": steps,
+    }
+    if any(j.judge == AI for step in row.labelled.judgements for j in step):
+        told = [
+            _beside(said, judge, rating)
+            for said, rating in zip(row.labelled.judgements, ratings, strict=True)
+        ]
+        record["steps"] = steps = [step | more for step, more in zip(steps, told, strict=True)]
+        record["ai_prelabeled"] = True
+        record["all_verified"] = all(step["verified"] for step in steps)
+    return record
+
+
+def _cascade(row: LabelledRow, ratings: Sequence[_Rating | None], losses: Losses) -> list[_Rating | None]:
+    """What a click on the first wrong step writes in Potato."""
+    first = next((at for at, rating in enumerate(ratings) if rating == -1), len(ratings))
+    losses.lose(
+        "Potato's first_error records say -1 of the steps after the error, which nobody judged",
+        row.where,
+        len(ratings) - first - 1 if first < len(ratings) else 0,
+    )
+    return [-1 if at >= first else rating or 0 for at, rating in enumerate(ratings)]
+
+
+def _beside(said: Sequence[Judgement], judge: str, rating: _Rating | None) -> dict[str, Any]:
+    """A step's fields about the AI's label."""
+    ai = next((j for j in said if j.judge == AI), None)
+    confirmed = any(j.judge == judge and j.note == CONFIRMED for j in said)
+    waiting = rating is None and ai is not None and ai.rating is not None
+    fields: dict[str, Any] = {
+        "source": AI if confirmed or waiting else "human",
+        "verified": not waiting,
+        "ai_reward": None if ai is None else ai.rating,
+        "confidence": None if ai is None else ai.confidence,
+    }
+    if waiting and ai is not None:
+        fields["reward"] = ai.rating
+    return fields

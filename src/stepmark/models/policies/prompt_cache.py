@@ -1,7 +1,7 @@
 """What a policy in this process keeps of the prompts that it was given and of what it has written: keys and values, as a PRM's session does.
 
 A search asks a policy to go on from prefixes that it has read or written before. With a `PromptCache` only what is new of a prompt is
-computed, for all prompts of a batch in one packed pass (`models.prefixes`), except for its last token, which every request needs again:
+computed, for all prompts of a batch in one packed pass (`models.engine`), except for its last token, which every request needs again:
 its logits say what comes next.
 """
 
@@ -15,10 +15,11 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from stepmark.models import attention
-from stepmark.models.policies import Reading
-from stepmark.models.prefixes import Known, PrefixCache
+from stepmark.models.engine import Known, PrefixCache, hidden_states
+from stepmark.models.prm import Reading
 from stepmark.models.tree import Ints, pack
 
 _PROBE = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8])
@@ -119,10 +120,10 @@ class PromptCache:
         cache = DynamicCache(config=self._model.config)
         for layer, pair in sorted(self._cache.read(slots.reshape(-1)).items()):
             key, value = (
-                some[0]
-                .reshape(some.shape[1], *slots.shape, some.shape[3])
+                tensor_of_slots[0]
+                .reshape(tensor_of_slots.shape[1], *slots.shape, tensor_of_slots.shape[3])
                 .transpose(0, 1)  # [rows, heads, tokens, width]
-                for some in pair
+                for tensor_of_slots in pair
             )
             cache.update(key, value, layer)
         return cache
@@ -174,13 +175,10 @@ class _Decoder:
         self.device = str(model.device)
         self.token_budget = 16384 if self.device.startswith("cuda") else 2048
 
-    def forward(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
-        """See `models.prefixes.Backbone`."""
+    def forward(self, ids: Ints, positions: Ints, plan: attention.Plan) -> Tensor:
+        """See `models.engine.Backbone`."""
         with _planned(self._decoder):
-            hidden: Tensor = self._decoder(
-                input_ids=ids, position_ids=positions, use_cache=False, stepmark_plan=plan
-            ).last_hidden_state[0]
-        return hidden
+            return hidden_states(self._decoder, ids, positions, plan, self.device)
 
 
 @contextmanager
@@ -192,3 +190,64 @@ def _planned(decoder: Any) -> Iterator[None]:
         yield
     finally:
         decoder.set_attn_implementation(own)
+
+
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, of shape [rows, heads, tokens, width], at the beginning of larger tensors.
+
+    Args:
+        layer: what it begins with, of rows that are spread.
+        rows: for each row of this layer, the row of `layer` that it begins with; shape [rows].
+        room: tokens more that it has room for at once; beyond that it grows.
+    """
+
+    def __init__(self, layer: DynamicLayer, rows: Tensor, room: int) -> None:
+        super().__init__()
+        self.dtype, self.device = layer.dtype, layer.device
+        self.is_initialized = True
+        self._length = layer.get_seq_length()
+        self._keys = _spread(layer.keys, rows, room)
+        self._values = _spread(layer.values, rows, room)
+        self._show()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write new tokens behind the others; all keys and values so far."""
+        end = self._length + key_states.shape[-2]
+        if end > self._keys.shape[-2]:
+            every = torch.arange(self._keys.shape[0], device=self._keys.device)
+            self._keys, self._values = (_spread(full, every, end) for full in (self._keys, self._values))
+        self._keys[:, :, self._length : end] = key_states
+        self._values[:, :, self._length : end] = value_states
+        self._length = end
+        self._show()
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows."""
+        self._keys, self._values = self._keys[indices], self._values[indices]
+        self._show()
+
+    def _show(self) -> None:
+        self.keys, self.values = self._keys[:, :, : self._length], self._values[:, :, : self._length]
+
+
+def _spread(tensor: Tensor, rows: Tensor, room: int) -> Tensor:
+    """These rows of a tensor, with zeros for `room` more tokens."""
+    count, heads, tokens, width = len(rows), *tensor.shape[1:]
+    full = tensor.new_zeros(count, heads, tokens + room, width)
+    full[:, :, :tokens] = tensor[rows]
+    return full
+
+
+def spread(cache: Any, rows: Tensor, room: int) -> None:
+    """Make a cache of prompts one of samples, in place: row i goes on from prompt `rows[i]`.
+
+    Layers of other kinds than the plain one (sliding windows, states of linear attention) stay as they are made.
+    """
+    for place, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.get_seq_length():
+            cache.layers[place] = RoomyLayer(layer, rows, room)
+        else:
+            layer.batch_select_indices(rows)

@@ -1,0 +1,531 @@
+"""Requests and answers of the score server, field by field: the server declares its addresses with these models, and the client reads answers with them.
+
+Requests are read strictly: unknown keys, wrong types, NaN and infinities are refused. In answers unknown keys are ignored, so that an older client reads
+a newer server. Field names are those of the rows of `stepmark grade` (`models.grading.to_row`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from stepmark.errors import InputError
+from stepmark.records import CheckName, ScoreKind
+
+MOST_SECONDS = 3600.0
+"""The longest deadline that a request may ask for."""
+MOST_NODE = 2**53
+"""Upper bound of node numbers: every JSON reader holds such integers exactly."""
+
+PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
+STEPS: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
+RIGHT: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+"""`STEPS` with a correct second step."""
+EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
+"""A request for scores whose second step is wrong; the default PRM says so."""
+
+
+class SessionFullError(InputError):
+    """A step that a session has no room for; nothing is wrong with the step."""
+
+
+Timeout = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
+NotBlank = Annotated[str, Field(pattern=r"\S")]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Node = Annotated[int, Field(ge=0, le=MOST_NODE)]
+Limit = Annotated[int, Field(ge=1)]
+UNKNOWN_LIMIT = 2**31
+
+
+def _given(*names: str, no: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A JSON Schema that holds where `names` are present and not null, and those of `no` absent or null."""
+    present: dict[str, Any] = {name: {"not": {"type": "null"}} for name in names}
+    return {"required": list(names), "properties": present | {name: {"type": "null"} for name in no}}
+
+
+_SPLIT = ("split", "marker")
+
+
+def examples(*rows: dict[str, Any], one_of: list[dict[str, Any]] | None = None) -> ConfigDict:
+    """Examples of a model in the OpenAPI document, and which fields must go together."""
+    extra: dict[str, Any] = {"examples": list(rows)} | ({"oneOf": one_of} if one_of else {})
+    return ConfigDict(json_schema_extra=extra)
+
+
+class Request(BaseModel):
+    """Base of all requests."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class Answer(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(
+        extra="ignore", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class SolutionToScore(Request):
+    """One solution: a problem, and either its steps or its text, which the server splits into steps."""
+
+    model_config = examples(
+        EXAMPLE,
+        {"problem": PROBLEM, "solution": "\n".join(STEPS)},
+        one_of=[_given("steps", no=_SPLIT), _given("solution")],
+    )
+
+    problem: str
+    """The question as the solver saw it; not blank."""
+    steps: Texts | None = None
+    """The steps, in order; at least one, none of them blank."""
+    solution: str | None = None
+    """The whole text instead of `steps`."""
+    split: str | None = None
+    """How `solution` is split: auto (default), line, blank-line, numbered, sentence, marker, code, whole or token."""
+    marker: str | None = None
+    """The text that ends each step, for split marker and auto."""
+    id: str | None = None
+    """Your name for this solution; it comes back in the result."""
+
+
+class _Grading(Request):
+    aggregate: str | None = None
+    """How step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the server's."""
+    threshold: float | None = None
+    """A step whose score is under this is an error, in the unit of the scores. Default: the server's."""
+    checks: str | None = None
+    """Exact checks beside the PRM, whose findings change first_error and no score: all, none, names with commas between them, or auto (all with the
+    default PRM, none with any other). Default: the server's."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards). Default: the server's."""
+    model: str | None = None
+    """The served model's name, as /v1/models has it. Default: the one that is served."""
+
+
+class _Solutions(Request):
+    solutions: Annotated[list[SolutionToScore], Field(min_length=1, fail_fast=True)] | None = None
+    """The solutions; those of one problem share their computation."""
+    problem: str | None = None
+    """A single solution's problem."""
+    steps: Texts | None = None
+    """A single solution's steps."""
+    solution: str | None = None
+    """A single solution's text, instead of `steps`."""
+    split: str | None = None
+    """How that text is split into steps."""
+    marker: str | None = None
+    """The text that ends each step, for split marker and auto."""
+    id: str | None = None
+    """Your name for the single solution."""
+
+
+class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come first
+    """Solutions to score: many under `solutions`, or the fields of a single one beside the settings."""
+
+    model_config = examples(
+        {
+            "solutions": [
+                EXAMPLE,
+                {"problem": PROBLEM, "solution": "\n".join([*RIGHT, "The answer is 26."])},
+            ],
+            "aggregate": "min",
+        },
+        EXAMPLE,
+        one_of=[_given("solutions"), _given("problem", "steps", no=_SPLIT), _given("problem", "solution")],
+    )
+
+
+class CandidateFields(Request):
+    """A candidate: its steps, or its text."""
+
+    model_config = examples(
+        {"steps": RIGHT}, {"solution": "\n".join(STEPS)}, one_of=[_given("steps"), _given("solution")]
+    )
+
+    steps: Texts | None = None
+    """The steps, in order; none of them blank."""
+    solution: str | None = None
+    """The whole text instead of `steps`."""
+    id: str | None = None
+    """Your name for this candidate; it comes back in the result."""
+
+
+def _candidate(value: Any) -> Any:
+    return {"solution": value} if isinstance(value, str) else value
+
+
+def _item_or_text(schema: dict[str, Any]) -> None:
+    schema["items"] = {"anyOf": [{"type": "string"}, schema["items"]]}
+
+
+class _Candidates(Request):
+    problem: NotBlank
+    """The question that all candidates answer; not blank."""
+    candidates: list[Annotated[CandidateFields, BeforeValidator(_candidate)]] = Field(
+        min_length=1, fail_fast=True, json_schema_extra=_item_or_text
+    )
+    """The candidates: objects with `steps` or `solution`, or plain texts."""
+    split: str | None = None
+    """How texts are split into steps; as for /v1/score."""
+    marker: str | None = None
+    """The text that ends each step, for split marker and auto."""
+
+
+class RankRequest(_Grading, _Candidates):
+    """Candidates of one problem, to be ranked."""
+
+    model_config = examples({"problem": PROBLEM, "candidates": [{"steps": STEPS}, "\n".join(RIGHT)]})
+
+
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+
+
+class PoolingRequest(Request):
+    """vLLM's request for the rows of a token classifier's head. It is for clients that have the tokenizer; others use /v1/score."""
+
+    model_config = examples(
+        {
+            "model": "default",
+            "input": [[1, 314, 29], [1, 314, 30]],
+            "task": "token_classify",
+            "use_activation": False,
+        }
+    )
+
+    input: Any = Field(
+        json_schema_extra={
+            "anyOf": [
+                _TEXT,
+                _IDS,
+                {"type": "array", "minItems": 1, "items": _TEXT},
+                {"type": "array", "minItems": 1, "items": _IDS},
+            ]
+        }
+    )
+    """Token ids of one sequence or a list of several; or a text or several, which get the tokenizer's own special tokens."""
+    model: str | None = None
+    """The served model's name. Default: the one that is served."""
+    task: Literal["token_classify"] | None = None
+    """The only task there is: a row of the head at each step mark."""
+    use_activation: bool | None = None
+    """Probabilities (true, the default) or the head's raw logits (false)."""
+    encoding_format: Literal["float"] | None = None
+    """Numbers as JSON has them."""
+    add_special_tokens: bool | None = None
+    """For texts: whether the tokenizer adds its own (default: true)."""
+    user: str | None = None
+    """Ignored."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards)."""
+
+
+class SessionRequest(Request):
+    """A problem whose prefixes will grow step by step."""
+
+    model_config = examples({"problem": PROBLEM})
+
+    problem: NotBlank
+    """The question as the solver saw it; not blank."""
+    model: str | None = None
+    """The served model's name. Default: the one that is served."""
+
+
+class StepToScore(Request):
+    """One more step after a prefix of the session."""
+
+    after: Node | None = None
+    """The node that it continues; null (default): the problem itself."""
+    text: str
+    """The step; not blank."""
+
+
+class StepsRequest(Request):
+    """Steps to score, each after a node of the session."""
+
+    model_config = examples(
+        {
+            "steps": [
+                {"after": None, "text": STEPS[0]},
+                {"after": None, "text": "12 * 8 = 86 rolls are baked."},
+            ]
+        }
+    )
+
+    steps: list[StepToScore] = Field(min_length=1, fail_fast=True)
+    """They are scored together; one cannot continue another of the same request."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards)."""
+
+
+class ReleaseRequest(Request):
+    """Nodes that will not be continued."""
+
+    model_config = examples({"nodes": [1]})
+
+    nodes: list[Node] = Field(min_length=1, fail_fast=True)
+    """What only they hold in memory may be freed. Unknown ones are ignored."""
+
+
+class ErrorBody(Answer):
+    """What is wrong, and what to do."""
+
+    type: str
+    """A word for programs; the table of errors in the documentation lists them."""
+    message: str
+    """A sentence for people: what was expected, what was found."""
+    field: str | None = None
+    """The field that it is about, from the top of the body."""
+    where: str | None = None
+    """Your `id` of the solution that it is about, where it has one."""
+
+
+class ErrorAnswer(Answer):
+    """The body of every answer whose status is 400 or more."""
+
+    error: ErrorBody
+
+
+class FindingBody(Answer):
+    """A step that an exact check proves to be wrong."""
+
+    step: int = Field(ge=0)
+    """The step, from 0."""
+    check: CheckName
+    """The check that found it."""
+    written: str
+    """What the step says."""
+    right: str
+    """What is right."""
+    start: int = Field(ge=0)
+    """Where it begins in the step's text, in characters."""
+    end: int = Field(ge=0)
+    """Where it ends."""
+
+
+class Result(Answer):
+    """The scores of one solution, or the error that prevented them."""
+
+    index: int = Field(ge=0)
+    """Which one of the request, from 0."""
+    id: str | None = None
+    """Your name for it, where you gave one."""
+    scores: list[float | None] | None = None
+    """One a step, in order, in the range of score_kind; null only for a step that was not read."""
+    score: float | None = None
+    """The aggregate of them; null when a step has none."""
+    first_error: int | None = Field(None, ge=-1)
+    """The first step under the threshold or with a finding, from 0; -1: there is none; null: unknown."""
+    first_error_step: int | None = Field(None, ge=1)
+    """The number of that step from 1; null: there is none, or it is unknown."""
+    first_error_by: Literal["score", "check"] | None = None
+    """What found it, where checks ran: score (a step under the threshold) or check (a finding alone)."""
+    findings: list[FindingBody] | None = None
+    """What exact checks prove to be wrong; absent where none ran."""
+    steps: list[str] | None = None
+    """The steps, where the server split a text."""
+    classes: list[list[float] | None] | None = None
+    """Class probabilities a step, for PRMs of more than two classes, in the order of class_names."""
+    critiques: list[list[str]] | None = None
+    """What a generative PRM wrote of each step."""
+    tokens: int | None = Field(None, ge=0)
+    """Tokens that the PRM read: template, problem and steps; null when it does not count."""
+    error: ErrorBody | None = None
+    """Why there are no scores; the other fields are then absent, except index and id."""
+
+
+class Usage(Answer):
+    """What the request was."""
+
+    solutions: int
+    """Solutions that have scores."""
+    steps: int
+    """Their steps."""
+    tokens: int | None
+    """Tokens of them all, each read alone; null when the PRM does not count. How many were computed is in /metrics."""
+
+
+class _Graded(Answer):
+    model: str
+    """The served model's name."""
+    score_kind: ScoreKind
+    """What a step score is: a probability in [0, 1], a margin in [-1, 1], a log-ratio, or unbounded."""
+    aggregate: str
+    """How `score` was made from `scores`."""
+    threshold: float | None
+    """A step strictly under it counts as an error; null when none applies."""
+    class_names: list[str] | None = None
+    """Of `classes`."""
+    usage: Usage
+
+
+class ScoreAnswer(_Graded):
+    """One result a solution, in the order of the request."""
+
+    object: Literal["scores"] = "scores"
+    results: list[Result]
+    """As many as solutions, in their order."""
+
+
+class RankAnswer(_Graded):
+    """The candidates, best first."""
+
+    object: Literal["ranking"] = "ranking"
+    results: list[Result]
+    """By score, the highest first, equal ones by index; then those without a score, then those with an error."""
+
+
+class PoolingRows(Answer):
+    """The rows of one sequence."""
+
+    index: int = Field(ge=0)
+    """Which sequence of the request, from 0."""
+    object: Literal["pooling"] = "pooling"
+    data: list[list[float]]
+    """One row a step mark in the sequence, in order; one number a class."""
+
+
+class PoolingUsage(Answer):
+    """Tokens of the request."""
+
+    prompt_tokens: int
+    """Tokens of all sequences."""
+    total_tokens: int
+    """The same number."""
+    completion_tokens: int = 0
+    """None are written."""
+
+
+class PoolingAnswer(Answer):
+    """Rows of the head, in vLLM's shape."""
+
+    id: str
+    """A name of this answer."""
+    object: Literal["list"] = "list"
+    created: int
+    """Unix time in seconds."""
+    model: str
+    """The served model's name."""
+    data: list[PoolingRows]
+    """One entry a sequence."""
+    usage: PoolingUsage
+
+
+class SessionAnswer(Answer):
+    """An open session."""
+
+    id: str
+    """Its name in the addresses of the other calls."""
+    expires_in: float
+    """Seconds without a call after which it is closed; every call starts them anew."""
+
+
+class SteppedResult(Answer):
+    """The node and score of one step, or an error."""
+
+    node: int | None = Field(None, ge=0)
+    """The prefix that ends in this step: the `after` of what continues it."""
+    score: float | None = None
+    """The step's score, in the range of score_kind."""
+    classes: list[float] | None = None
+    """Class probabilities, for PRMs of more than two classes."""
+    tokens: int | None = Field(None, ge=0)
+    """Tokens that this prefix adds to the one before (the problem's own are in `root`); null when the PRM does not count."""
+    root: int | None = Field(None, ge=0)
+    """Tokens of template and problem, which are read once a session."""
+    error: ErrorBody | None = None
+    """Why there is no score; the other fields are then absent."""
+
+
+class StepsAnswer(Answer):
+    """One result a step, in the order of the request."""
+
+    object: Literal["steps"] = "steps"
+    model: str
+    """The served model's name."""
+    results: list[SteppedResult]
+    """As many as steps, in their order."""
+
+
+class ReleaseAnswer(Answer):
+    """What was released."""
+
+    released: int
+    """Nodes of the request that the session knew."""
+
+
+class ClosedAnswer(Answer):
+    """A session that is over."""
+
+    id: str
+    """Its name."""
+    closed: Literal[True] = True
+
+
+class PRMFacts(Answer):
+    """What a client must know of the PRM."""
+
+    version: str
+    """Of stepmark on the server."""
+    identity: str
+    """Name and, where the server knows it, a fingerprint of settings and weights: recorded scores are found again under it."""
+    score_kind: ScoreKind
+    """What its step scores are."""
+    default_aggregate: str
+    """How `score` is made unless a request says otherwise."""
+    default_threshold: float | None
+    """Under it a step is an error unless a request says otherwise; null: scores have no such point."""
+    default_checks: str = "none"
+    """Exact checks that run beside the PRM unless a request says otherwise: all, none, or names with commas between them."""
+    family: str | None = None
+    """How the checkpoint is read; null for PRMs that are no checkpoint."""
+    max_tokens: int | None = None
+    """The most that the PRM reads of one solution; null: unknown, or unlimited."""
+    sessions: bool
+    """Whether steps of a session are read once; false: the whole prefix for each step."""
+    pooling: bool
+    """Whether /pooling is answered."""
+    max_solutions: Limit = UNKNOWN_LIMIT
+    """Solutions in one request."""
+    max_steps: Limit = UNKNOWN_LIMIT
+    """Steps in one solution."""
+    max_body: Limit = UNKNOWN_LIMIT
+    """Bytes in one request."""
+    max_sessions: Limit = UNKNOWN_LIMIT
+    """Sessions at once, over all clients."""
+    session_nodes: Limit = UNKNOWN_LIMIT
+    """Steps that a session holds at once; for one more, release some."""
+
+
+class ModelEntry(Answer):
+    """A served model, in OpenAI's shape with an object of ours."""
+
+    id: str
+    """Its name in requests."""
+    object: Literal["model"] = "model"
+    created: int = 0
+    """When it was loaded, in Unix time."""
+    owned_by: str = "stepmark"
+    max_model_len: int | None = None
+    """The most tokens that the PRM reads of one solution."""
+    stepmark: PRMFacts | None = None
+    """Facts of a PRM; absent of a chat model."""
+
+
+class ModelsAnswer(Answer):
+    """The models that are served."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+    """One entry a model."""
+
+
+class StatusAnswer(Answer):
+    """What state the server is in."""
+
+    status: Literal["ok", "ready"]
+    """/health says ok, /ready says ready; otherwise there is an error."""

@@ -1,0 +1,192 @@
+"""Every error that the server answers: its word, its status, and how a failure in the library or a bad field becomes one clear message."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from stepmark.errors import InputError, MarkerInTextError, StepmarkError, TooLongError, UsageError
+from stepmark.models.remote.wire import SessionFullError
+from stepmark.serving.batcher import BusyError, DrainingError, LateError
+from stepmark.serving.sessions import UnknownSessionError
+from stepmark.store import json_type
+
+TYPES: dict[str, tuple[int, str]] = {
+    "invalid_request": (400, "a field is missing, unknown, or has a wrong value; `field` names it"),
+    "input": (400, "a problem or step cannot be graded: it is blank, say"),
+    "marker_in_text": (400, "a problem or step holds a marker or control token of the PRM"),
+    "too_long": (400, "a solution has more tokens than the PRM reads"),
+    "session_full": (400, "the session is full (`session_nodes`, `session_memory_mb`); release some steps"),
+    "unauthorized": (401, "no key in `Authorization: Bearer KEY`, or an unknown one"),
+    "forbidden": (403, "the request comes from another site's page, or was sent to another host's name"),
+    "not_found": (404, "no such address, model or session; a session may have expired"),
+    "method_not_allowed": (405, "the address takes other methods, which the header Allow names"),
+    "slow_body": (408, "the body did not arrive in time (`body_timeout`)"),
+    "too_large": (413, "more bytes, solutions, steps or tokens than one request may have"),
+    "unsupported_media_type": (415, "a body that is not application/json, or is packed (gzip)"),
+    "busy": (429, "the queue is full, or the sessions are too many or too large; retry after Retry-After seconds"),
+    "failed": (500, "the model failed at this request; the server's log says why"),
+    "policy": (502, "the policy behind best-of-N as a model failed, or answered nonsense"),
+    "policy_away": (
+        503,
+        "the policy behind best-of-N as a model is unreachable or full; retry after Retry-After seconds",
+    ),
+    "unavailable": (503, "the model is loading, or the server shuts down; retry after Retry-After seconds"),
+    "deadline": (504, "the answer was not ready in time (`timeout` of the request, or of the server)"),
+}  # fmt: skip
+"""Every `type` of an error: its status, and when it is given. Those of status 400 also stand in single results."""
+
+
+class Refused(HTTPException):
+    """A request that is refused.
+
+    Args:
+        kind: one of `TYPES`.
+        message: what was expected, what was found, what to do.
+        field: the field that it is about.
+        where: the caller's name of the solution that it is about.
+        headers: more headers of the answer.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        field: str | None = None,
+        where: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(TYPES[kind][0], message, headers)
+        more = {"field": field, "where": where}
+        self.error: dict[str, Any] = {"type": kind, "message": message}
+        self.error |= {name: value for name, value in more.items() if value is not None}
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body."""
+        return json.dumps({"error": self.error}).encode()
+
+
+def invalid(message: str, field: str | None = None) -> Refused:
+    """A request with a wrong field."""
+    return Refused("invalid_request", message, field=field)
+
+
+def retry(seconds: float) -> dict[str, str]:
+    """The header Retry-After: whole seconds, at least 1."""
+    return {"retry-after": str(max(1, round(seconds + 0.499)))}
+
+
+def refused_input(error: InputError, *, at: str | None = None) -> Refused:
+    """An error of the PRM or of the reader of solutions.
+
+    Args:
+        error: it.
+        at: where its fields stand in the request: "solutions.3".
+    """
+    kinds = (
+        (MarkerInTextError, "marker_in_text"),
+        (TooLongError, "too_long"),
+        (SessionFullError, "session_full"),
+    )
+    kind = next((kind for cls, kind in kinds if isinstance(error, cls)), "input")
+    inside = re.sub(r"\[(\d+)\]", r".\1", error.field or "")
+    field = ".".join(part for part in (at, inside) if part) or None
+    return Refused(kind, error.message, field=field, where=error.where or None)
+
+
+def refused(error: StepmarkError) -> Refused:
+    """The answer to a failure in the library."""
+    if isinstance(error, BusyError):
+        return Refused("busy", f"{error}; try again later", headers=retry(error.retry_after))
+    if isinstance(error, LateError):
+        return Refused("deadline", str(error))
+    if isinstance(error, DrainingError):
+        return Refused("unavailable", str(error), headers={**retry(1.0), "connection": "close"})
+    if isinstance(error, UnknownSessionError):
+        return Refused("not_found", str(error))
+    if isinstance(error, InputError):
+        return refused_input(error)
+    return Refused("invalid_request" if isinstance(error, UsageError) else "failed", str(error))
+
+
+def too_many(field: str, count: int, most: int, what: str, flag: str) -> Refused:
+    """A list that is longer than one request may have."""
+    return Refused(
+        "too_large",
+        f"expected at most {most} {what}, found {count}; send fewer at once ({flag})",
+        field=field,
+    )
+
+
+_EXPECTED = {
+    "string_type": "a string",
+    "string_pattern_mismatch": "a text that is not blank",
+    "list_type": "a list",
+    "too_short": "at least one entry",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "greater_than": "more than 0",
+    "greater_than_equal": "0 or more",
+}
+"""What pydantic's kinds of errors expect, in our words; every lower bound is 0."""
+
+
+def refused_body(model: type[BaseModel], errors: Sequence[dict[str, Any]]) -> Refused:
+    """The first error of a body, as pydantic reports them; an unknown key before a missing one, for it may be that one misspelt."""
+    error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
+    kind, place = error["type"], tuple(error["loc"][1:])
+    field = ".".join(map(str, place)) or None
+    if kind == "missing":
+        message = (
+            "expected this field, found none" if place else "expected a JSON object, found an empty body"
+        )
+        return invalid(message, field=field)
+    if kind == "extra_forbidden":
+        known = _fields(model, place[:-1])
+        near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return invalid(f"unknown field.{hint} Known: {', '.join(known)}", field=field)
+    expected = _EXPECTED.get(kind, error["msg"].removeprefix("Input should be "))
+    expected = expected.replace("less than or equal to", "at most")
+    return invalid(f"expected {expected}, found {_shown(error['input'])}", field=field)
+
+
+def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """The fields of the object at a place of a request."""
+    for part in place:
+        if isinstance(part, int):
+            continue
+        waiting: list[Any] = [model.model_fields[part].annotation]
+        while waiting:
+            entry = waiting.pop()
+            if isinstance(entry, type) and issubclass(entry, BaseModel):
+                model = entry
+                break
+            waiting.extend(get_args(entry))
+    return list(model.model_fields)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error names it: its kind, and itself where that is short."""
+    if isinstance(value, bool) or value is None or not isinstance(value, int | float | str | list):
+        return json_type(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a number of many digits"
+    if value == []:
+        return "an empty list"
+    return (
+        repr(value)
+        if isinstance(value, float) or (isinstance(value, str) and len(value) <= 40)
+        else json_type(value)
+    )

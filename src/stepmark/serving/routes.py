@@ -1,0 +1,568 @@
+"""The addresses of a score server: scores, ranks, rows of a head, sessions, and what the server says of itself.
+
+A body is read by FastAPI into a model of `models.remote.wire`, its solutions are read and graded by the functions of `stepmark grade`, and the answer is
+written as plain data; the models of answers are in the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic_core import from_json
+
+from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
+from stepmark.models.grading import Grade, graded, to_row
+from stepmark.models.prm import PRM
+from stepmark.models.remote.wire import (
+    CandidateFields,
+    ClosedAnswer,
+    ErrorAnswer,
+    ModelsAnswer,
+    PoolingAnswer,
+    PoolingRequest,
+    RankAnswer,
+    RankRequest,
+    ReleaseAnswer,
+    ReleaseRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SessionAnswer,
+    SessionRequest,
+    SolutionToScore,
+    StatusAnswer,
+    StepsAnswer,
+    StepsRequest,
+)
+from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.serving.batcher import LateError
+from stepmark.serving.errors import Refused, invalid, refused_input, too_many
+from stepmark.serving.metrics import CONTENT_TYPE
+from stepmark.serving.service import ARRIVED, Live, Service
+from stepmark.serving.sessions import Node
+from stepmark.serving.settings import ServerSettings
+from stepmark.solutions.formats import read_solution
+from stepmark.solutions.segmentation import split
+from stepmark.store import json_type
+
+_INLINE = 2_000
+"""Characters of text that are split into steps in the event loop; more are split in a thread."""
+_numbers = itertools.count(1)
+_ALWAYS = ("scores", "score", "first_error", "first_error_step")
+_MAYBE = ("findings", "first_error_by", "steps", "classes", "critiques")
+
+Read = Solution | InputError
+"""A solution of a request, or why it is none."""
+Value = TypeVar("Value")
+
+
+# What every route uses.
+
+
+class _StrictRequest(Request):
+    """Its body as JSON that stands for one value: of a key that stands twice nobody can say which is meant."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            value = from_json(body)
+            json.loads(body, object_pairs_hook=_once, parse_int=str, parse_float=str)
+        except ValueError as error:
+            raise invalid(f"expected JSON in UTF-8: {error}") from None
+        return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            message = "the key stands twice in one object; expected once"
+            raise invalid(message, field=key)
+        seen.add(key)
+
+
+class StrictRoute(APIRoute):
+    """A route whose body is read by `_StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute`."""
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+def described(model: type[BaseModel] | None) -> dict[str, Any]:
+    """What a route declares for the OpenAPI document: its answer, and the body of every error."""
+    responses: dict[int | str, dict[str, Any]] = {
+        "default": {"model": ErrorAnswer, "description": "An error; its `type` says which."}
+    }
+    if model is not None:
+        responses[200] = {"model": model, "description": "Done."}
+    return {"responses": responses, "response_model": None}
+
+
+router = APIRouter(route_class=StrictRoute)
+
+
+def service_of(request: Request) -> Service:
+    """The server that a request came to."""
+    service: Service = request.app.state.service
+    return service
+
+
+def arrival(request: Request) -> float:
+    """When a request arrived, on the service's clock."""
+    arrived: float = request.scope.get(ARRIVED) or service_of(request).clock()
+    return arrived
+
+
+def answer(data: Any) -> Response:
+    """A JSON answer; NaN and infinities raise a ValueError."""
+    body = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return Response(body, media_type="application/json")
+
+
+def check_model(name: str, asked: str | None) -> None:
+    """Refuse a request for another model.
+
+    Raises:
+        Refused: 404.
+    """
+    if asked is not None and asked != name:
+        raise Refused("not_found", f"no model {asked[:80]!r} answers here; {name!r} does", field="model")
+
+
+def check_grade(
+    prm: PRM, default: Grade, aggregate: str | None, threshold: float | None = None, checks: str | None = None
+) -> Grade:
+    """A request's own settings over the server's.
+
+    Raises:
+        Refused: 400, with the field: no such aggregate, or one without meaning for these scores; a threshold out of their range; no such check.
+    """
+    field = "checks"
+    try:
+        grade = replace(default, checks=default.checks if checks is None else checks).of(prm)
+        field = "aggregate"
+        if aggregate is not None:
+            grade = replace(grade, aggregate=aggregate).of(prm)
+        field = "threshold"
+        return grade if threshold is None else replace(grade, threshold=threshold).of(prm)
+    except (SettingError, UsageError) as error:
+        raise invalid(str(error), field=field) from None
+
+
+def _deadline(request: Request, timeout: float | None) -> float:
+    return arrival(request) + (service_of(request).settings.timeout if timeout is None else timeout)
+
+
+# Scores.
+
+
+@router.post("/v1/score", tags=["scores"], summary="Score solutions", **described(ScoreAnswer))
+async def score(request: Request, body: ScoreRequest) -> Response:
+    """Scores of every step of some solutions, one number for each, and where the first error is.
+
+    A solution that the PRM cannot read has an `error` in its result; the others have their scores. A single solution that stands beside the
+    settings, not in `solutions`, is answered by that error itself.
+    """
+    live = service_of(request).need()
+    check_model(live.name, body.model)
+    single = body.solutions is None
+    at = None if single else "solutions"
+    asked = _asked(body)
+    for index, item in enumerate(asked):
+        _check_split(item.split, item.marker, None if single else f"solutions.{index}")
+    above, results = await _scored(
+        request, live, body, asked, at, lambda item: solution_of(item.problem, item, item.split, item.marker)
+    )
+    if single and "error" in results[0]:
+        error = results[0]["error"]
+        raise Refused(error["type"], error["message"], field=error.get("field"), where=error.get("where"))
+    return answer({"object": "scores", **above, "results": results})
+
+
+@router.post("/v1/rank", tags=["scores"], summary="Rank candidates", **described(RankAnswer))
+async def rank(request: Request, body: RankRequest) -> Response:
+    """Candidates of one problem, the best first: what best-of-N takes is `results[0].index`.
+
+    A candidate that the PRM cannot read stands at the end with its `error`.
+    """
+    live = service_of(request).need()
+    check_model(live.name, body.model)
+    _check_split(body.split, body.marker, None)
+    above, results = await _scored(
+        request,
+        live,
+        body,
+        body.candidates,
+        "candidates",
+        lambda item: solution_of(body.problem, item, body.split, body.marker),
+    )
+    return answer({"object": "ranking", **above, "results": best_first(results)})
+
+
+@router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingAnswer))
+async def pooling(request: Request, body: PoolingRequest) -> Response:
+    """What vLLM answers for a token classifier that pools step marks: rows of the head, a row a mark.
+
+    For PRMs with a head of their own that run in the server's process.
+    """
+    service = service_of(request)
+    live = service.need()
+    check_model(live.name, body.model)
+    if not live.batcher.backend.pooling:
+        raise invalid(
+            f"{live.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
+        )
+    sequences = _sequences(body.input)
+    most = service.settings.max_solutions
+    if len(sequences) > most:
+        raise too_many("input", len(sequences), most, "sequences", "`max_solutions`")
+    pooled = await live.batcher.rows(
+        sequences,
+        activation=body.use_activation is not False,
+        special=body.add_special_tokens is not False,
+        deadline=_deadline(request, body.timeout),
+    )
+    data, tokens = [], 0
+    for index, rows in enumerate(pooled):
+        if isinstance(rows, InputError):
+            raise refused_input(InputError(rows.message, field=f"input.{index}"))
+        data.append({"index": index, "object": "pooling", "data": [list(row) for row in rows.rows]})
+        tokens += rows.tokens
+    return answer(
+        {
+            "id": f"pool-{next(_numbers)}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": live.name,
+            "data": data,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
+        }
+    )
+
+
+# Sessions.
+
+
+@router.post("/v1/sessions", tags=["sessions"], summary="Open a session", **described(SessionAnswer))
+async def open_session(request: Request, body: SessionRequest) -> Response:
+    """Begin with a problem; nothing is computed yet."""
+    live = service_of(request).need()
+    check_model(live.name, body.model)
+    name = live.sessions.open(Problem(text=body.problem))
+    return answer({"id": name, "expires_in": live.sessions.idle})
+
+
+@router.post(
+    "/v1/sessions/{id}/steps", tags=["sessions"], summary="Score more steps", **described(StepsAnswer)
+)
+async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
+    """Score steps, each after a prefix that the session has; only the new step is read, where the PRM allows it.
+
+    A step that the PRM cannot read, or whose `after` is unknown, has an `error` in its result. The same step after the same node is the same node
+    again and costs nothing, so a request whose answer was lost can be repeated.
+    """
+    service = service_of(request)
+    live, most = service.need(), service.settings.max_solutions
+    if len(body.steps) > most:
+        raise too_many("steps", len(body.steps), most, "steps", "`max_solutions`")
+    steps = [(item.after, item.text) for item in body.steps]
+    nodes = await live.sessions.extend(id, steps, deadline=_deadline(request, body.timeout))
+    results = [_step_result(index, node) for index, node in enumerate(nodes)]
+    return answer({"object": "steps", "model": live.name, "results": results})
+
+
+@router.post(
+    "/v1/sessions/{id}/release", tags=["sessions"], summary="Release nodes", **described(ReleaseAnswer)
+)
+async def release(request: Request, id: str, body: ReleaseRequest) -> Response:
+    """Release prefixes that will not be continued, so that their memory can serve others. What continues them already stays."""
+    return answer({"released": await service_of(request).need().sessions.release(id, body.nodes)})
+
+
+@router.delete("/v1/sessions/{id}", tags=["sessions"], summary="Close a session", **described(ClosedAnswer))
+async def close_session(request: Request, id: str) -> Response:
+    """End a session and release all of it. Idle sessions end by themselves."""
+    await service_of(request).need().sessions.close(id)
+    return answer({"id": id, "closed": True})
+
+
+def _step_result(index: int, node: Node | InputError) -> dict[str, Any]:
+    if isinstance(node, InputError):
+        # The session names its own fields from the top; a PRM knows only the step.
+        own = (node.field or "").startswith("steps[")
+        error = type(node)(node.message, field=node.field if own else None)
+        return {"error": refused_input(error, at=None if own else f"steps.{index}").error}
+    scored_step = node.graded
+    classes = {} if scored_step.classes is None else {"classes": list(scored_step.classes)}
+    return {
+        "node": node.node,
+        "score": scored_step.score,
+        **classes,
+        "tokens": scored_step.tokens,
+        "root": scored_step.root,
+    }
+
+
+# The server itself.
+
+
+@router.get("/v1/models", tags=["server"], summary="The models", **described(ModelsAnswer))
+async def models(request: Request) -> Response:
+    """What is served, in OpenAI's shape; `stepmark` says what a client must know of a PRM."""
+    service = service_of(request)
+    service.need()
+    data = []
+    for entry in service.models:
+        facts = {} if entry.stepmark is None else {"stepmark": entry.stepmark.model_dump(mode="json")}
+        data.append(entry.model_dump(mode="json", exclude_none=True, exclude={"stepmark"}) | facts)
+    return answer({"object": "list", "data": data})
+
+
+@router.get("/health", tags=["server"], summary="Alive", **described(StatusAnswer))
+async def health() -> Response:
+    """Whether the process lives. It says nothing of the model; needs no key."""
+    return answer({"status": "ok"})
+
+
+@router.get("/ready", tags=["server"], summary="Ready", **described(StatusAnswer))
+async def ready(request: Request) -> Response:
+    """Whether requests are accepted: 200 once the model is loaded, 503 before and while the server shuts down. Needs no key."""
+    service_of(request).need()
+    return answer({"status": "ready"})
+
+
+@router.get("/metrics", tags=["server"], summary="Metrics", response_class=Response, **described(None))
+async def metrics(request: Request) -> Response:
+    """Metrics in Prometheus's text format."""
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
+
+
+@router.get("/", include_in_schema=False)
+async def index() -> Response:
+    """The documentation."""
+    return RedirectResponse("/docs")
+
+
+# From requests to solutions, and from scores to results.
+
+
+def solution_of(
+    problem: str, item: SolutionToScore | CandidateFields, how: str | None, marker: str | None
+) -> Read:
+    """What `stepmark grade` would read of a row with these fields."""
+    row: dict[str, Any] = {"problem": problem}
+    row |= {"steps": item.steps} if item.steps is not None else {"solution": item.solution}
+    if item.id is not None:
+        row["id"] = item.id
+    try:
+        return read_solution(row, where=item.id or "", how=how or "auto", marker=marker).solution
+    except InputError as error:
+        return error
+
+
+def verdicts(
+    asked: Sequence[Read], scores: Iterable[StepScores | Refusal], prm: PRM, grade: Grade, *, at: str | None
+) -> list[dict[str, Any]]:
+    """The results of a request, in its order, as `stepmark grade` makes its rows.
+
+    Args:
+        asked: its solutions.
+        scores: of those that are solutions, in order.
+        prm: whose scores they are.
+        grade: how step scores become verdicts.
+        at: the field that holds the solutions; None for a single one.
+
+    Raises:
+        BackendError: the PRM gave a wrong number of scores, or one out of range.
+    """
+    rest = iter(scores)
+    results: list[dict[str, Any]] = []
+    for index, item in enumerate(asked):
+        name = {"id": item.id} if isinstance(item, Solution) and item.id is not None else {}
+        try:
+            if isinstance(item, InputError):
+                raise item
+            given = next(rest)
+            if isinstance(given, Refusal):
+                raise given.error
+            verdict = graded(item, given, prm, grade)
+            # Steps that were sent are not sent back.
+            row = to_row(verdict, {} if item.split is not None else {"steps": None})
+        except InputError as error:
+            name = {"id": error.where} if error.where else name
+            place = None if at is None else f"{at}.{index}"
+            results.append({"index": index, **name, "error": refused_input(error, at=place).error})
+            continue
+        problem, solution = verdict.steps.problem_tokens, verdict.steps.solution_tokens
+        fields = {key: row[key] for key in (*_ALWAYS, *_MAYBE) if key in _ALWAYS or row.get(key) is not None}
+        tokens = None if problem is None or solution is None else problem + solution
+        results.append({"index": index, **name, **fields, "tokens": tokens})
+    return results
+
+
+def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By score, the highest first, equal ones by index; then those without a score, then those with an error."""
+
+    def key(result: Mapping[str, Any]) -> tuple[int, float, int]:
+        if "error" in result:
+            return 2, 0.0, result["index"]
+        score = result["score"]
+        return (1, 0.0, result["index"]) if score is None else (0, -score, result["index"])
+
+    return sorted(results, key=key)
+
+
+async def _scored(
+    request: Request,
+    live: Live,
+    body: ScoreRequest | RankRequest,
+    asked: Sequence[Any],
+    at: str | None,
+    read: Callable[[Any], Read],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The fields above the results, and the results."""
+    settings = service_of(request).settings
+    grade = check_grade(live.prm, live.grade, body.aggregate, body.threshold, body.checks)
+    _check_shape(asked, at, settings)
+    deadline = _deadline(request, body.timeout)
+
+    def split_all() -> list[Read]:
+        return [read(item) for item in asked]
+
+    if sum(len(item.solution or "") for item in asked) <= _INLINE:
+        solutions = split_all()
+    else:
+        solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
+    for index, item in enumerate(solutions):
+        if isinstance(item, Solution) and len(item.steps) > settings.max_steps:
+            place = "" if at is None else f"{at}.{index}."
+            raise too_many(f"{place}solution", len(item.steps), settings.max_steps, "steps", "`max_steps`")
+    scores = await live.batcher.score(
+        [item for item in solutions if isinstance(item, Solution)], deadline=deadline
+    )
+    grade_all = partial(verdicts, solutions, scores, live.prm, grade, at=at)
+    if grade.checks == "none":
+        results = grade_all()
+    else:
+        results = await _in_thread(request, grade_all, deadline, "the steps were checked")
+    fine = [result for result in results if "error" not in result]
+    tokens = [result["tokens"] for result in fine]
+    names = next(
+        (item.class_names for item in scores if isinstance(item, StepScores) and item.class_names), None
+    )
+    above = {
+        "model": live.name,
+        "score_kind": live.prm.score_kind,
+        "aggregate": grade.aggregate,
+        "threshold": grade.threshold,
+        **({} if names is None else {"class_names": list(names)}),
+        "usage": {
+            "solutions": len(fine),
+            "steps": sum(len(result["scores"]) for result in fine),
+            "tokens": None if None in tokens else sum(tokens),
+        },
+    }
+    return above, results
+
+
+def _asked(body: ScoreRequest) -> list[SolutionToScore]:
+    """The solutions of a request, or the single one beside its settings."""
+    own = {name: getattr(body, name) for name in ("problem", "steps", "solution", "split", "marker", "id")}
+    if body.solutions is None:
+        if body.problem is None:
+            message = "expected solutions, or problem and steps (or solution), found neither"
+            raise invalid(message, field="solutions")
+        return [SolutionToScore.model_construct(**own)]
+    for name, value in own.items():
+        if value is not None:
+            message = f"found solutions and {name}: expected {name} inside of the solutions"
+            raise invalid(message, field=name)
+    return body.solutions
+
+
+def _check_split(how: str | None, marker: str | None, at: str | None) -> None:
+    """Refuse an unknown way to split, or a marker that it cannot use."""
+    place = "" if at is None else f"{at}."
+    if how == "agent":
+        message = "a text has no turns to split by 'agent'; send its steps"
+        raise invalid(message, field=f"{place}split")
+    try:
+        split("-", how or "auto", marker=marker)
+    except InputError:  # a marker of one dash leaves nothing of this text; another text may have more
+        return
+    except UsageError as error:
+        field = "split" if isinstance(error, UnknownNameError) or marker is None else "marker"
+        raise invalid(str(error), field=place + field) from None
+
+
+def _check_shape(
+    asked: Sequence[SolutionToScore | CandidateFields], at: str | None, settings: ServerSettings
+) -> None:
+    """Either steps or a text of each, and no more than one request may have."""
+    if at is not None and len(asked) > settings.max_solutions:
+        raise too_many(at, len(asked), settings.max_solutions, at, "`max_solutions`")
+    for index, item in enumerate(asked):
+        place = "" if at is None else f"{at}.{index}."
+        if (item.steps is None) == (item.solution is None):
+            what_came = "neither" if item.steps is None else "both"
+            raise invalid(f"expected steps or solution, found {what_came}", field=f"{place}steps")
+        if isinstance(item, SolutionToScore) and item.steps is not None and (item.split or item.marker):
+            name = "split" if item.split is not None else "marker"
+            message = f"{name} says how a text is split, and the steps are given: leave it out"
+            raise invalid(message, field=f"{place}{name}")
+        if item.steps is not None and len(item.steps) > settings.max_steps:
+            raise too_many(f"{place}steps", len(item.steps), settings.max_steps, "steps", "`max_steps`")
+        length, most = len(item.solution or ""), settings.max_characters
+        if length > most:
+            raise too_many(f"{place}solution", length, most, "characters", "`max_characters`")
+
+
+async def _in_thread(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:
+    service = service_of(request)
+    result = await asyncio.get_running_loop().run_in_executor(service.splitter, work)
+    if service.clock() >= deadline:
+        raise LateError(f"the deadline passed while {what}")
+    return result
+
+
+def _sequences(given: Any) -> list[str | list[int]]:
+    """One or several, texts or token ids, as a list."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list) or not given:
+        what = "an empty list" if given == [] else json_type(given)
+        raise invalid(f"expected token ids or a text, found {what}", field="input")
+    if type(given[0]) is int:
+        return [_sequence(given, "input", of_ids=True)]
+    return [
+        _sequence(item, f"input.{i}", of_ids=not isinstance(given[0], str)) for i, item in enumerate(given)
+    ]
+
+
+def _sequence(given: Any, field: str, *, of_ids: bool) -> str | list[int]:
+    if not of_ids and isinstance(given, str) and given:
+        return given
+    if of_ids and isinstance(given, list) and given and all(type(i) is int and 0 <= i < 2**31 for i in given):
+        return given
+    what = (
+        "a list of token ids, at least one, each a whole number from 0"
+        if of_ids
+        else "a text that is not empty"
+    )
+    raise invalid(f"expected {what}", field=field)
