@@ -20,6 +20,7 @@ from stepmark.batching.cluster_settings import Cluster
 from stepmark.batching.cluster_worker import Built, Fact
 from stepmark.errors import BackendError, InputError, StepmarkError, UsageError
 from stepmark.metrics.aggregate import check_aggregate
+from stepmark.models.default import NOTICE
 from stepmark.models.grading import Grade, Grader, from_row, to_row
 from stepmark.models.grading import grade as grade_stream
 from stepmark.models.identity import identity_of
@@ -566,6 +567,8 @@ def _summary(run: _Run, split_by: str, written: list[str]) -> str:
         lines.append(f"continued after the {run.out.done:,} rows of an interrupted run")
     if tally.refused:
         lines += [f"left out {len(tally.refused):,} rows:", *(f"  {error}" for error in tally.refused)]
+    if run.prm.name == "default":
+        lines.append(NOTICE)
     if written:
         lines.append(f"wrote {' and '.join(written)}")
     return "\n".join(lines)
