@@ -45,18 +45,29 @@ def main() -> None:
     ]
     for percent in (40, 60, 80, 100):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y(percent):g}" y2="{y(percent):g}"/>')
-        parts.append(f'<text class="ink" x="{LEFT - 8}" y="{y(percent) + 4:g}" text-anchor="end">{percent}</text>')
+        parts.append(
+            f'<text class="ink" x="{LEFT - 8}" y="{y(percent) + 4:g}" text-anchor="end">{percent}</text>'
+        )
     for tokens in (500, 1000, 2000, 4000, 8000):
-        parts.append(f'<text class="ink" x="{x(tokens):.1f}" y="{BOTTOM + 20}" text-anchor="middle">{tokens:,}</text>')
-    parts.append(f'<text class="ink" x="{(LEFT + RIGHT) / 2:g}" y="{BOTTOM + 40}" text-anchor="middle">tokens a solution</text>')
+        parts.append(
+            f'<text class="ink" x="{x(tokens):.1f}" y="{BOTTOM + 20}" text-anchor="middle">{tokens:,}</text>'
+        )
+    parts.append(
+        f'<text class="ink" x="{(LEFT + RIGHT) / 2:g}" y="{BOTTOM + 40}" text-anchor="middle">tokens a solution</text>'
+    )
     for name, colour, points in METHODS:
         path = " ".join(f"{x(tokens):.1f},{y(percent):.1f}" for tokens, percent in points)
         parts.append(f'<polyline class="{colour}" points="{path}" style="fill:none" stroke-width="2"/>')
-        parts += [f'<circle class="{colour}" cx="{x(tokens):.1f}" cy="{y(percent):.1f}" r="5"/>' for tokens, percent in points]
+        parts += [
+            f'<circle class="{colour}" cx="{x(tokens):.1f}" cy="{y(percent):.1f}" r="5"/>'
+            for tokens, percent in points
+        ]
         tokens, percent = points[0] if colour != "c1" else points[2]
         side = "end" if colour != "c3" else "start"
         at = x(tokens) + (12 if side == "start" else -12 if colour == "c1" else 0)
-        parts.append(f'<text class="{colour}" x="{at:.1f}" y="{y(percent) - 12:.1f}" text-anchor="{side}">{name}</text>')
+        parts.append(
+            f'<text class="{colour}" x="{at:.1f}" y="{y(percent) - 12:.1f}" text-anchor="{side}">{name}</text>'
+        )
     with atomic_write(FILE) as file:
         file.write("\n".join([*parts, "</svg>"]) + "\n")
 
