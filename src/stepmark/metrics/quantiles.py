@@ -1,4 +1,4 @@
-"""Quantiles of weighted items, for many weightings at once: no sums of weights, so the bootstrap needs its own way."""
+"""Quantiles of weighted items, for many weightings at once; the bootstrap calls them with resampled weights."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def weighted_quantiles(values: Floats, weights: Floats, levels: tuple[float, ...
         raise UsageError(f"expected levels from 0 to 1, found {levels}")
     if weights.ndim != 2 or values.ndim != 1 or weights.shape[1] != len(values):
         raise UsageError(f"expected weights (B, {len(values)}), found {weights.shape}")
-    found = np.full((len(levels), len(weights)), np.nan)
+    quantiles = np.full((len(levels), len(weights)), np.nan)
     if not len(values):
-        return found
+        return quantiles
     order = np.argsort(values, kind="stable")
     x = values[order]
     heights = np.cumsum(weights[:, order], axis=1)
     total = heights[:, -1]
-    some = total > 0
+    positive = total > 0
     for at, level in enumerate(levels):
-        wanted, slack = level * total[:, None], _TIE * total[:, None]
+        target, slack = level * total[:, None], _TIE * total[:, None]
         # First value at which the height is reached; first at which it is passed. They differ where it is met exactly.
-        reached = (heights >= np.maximum(wanted - slack, slack)).argmax(axis=1)
-        passed = (heights > np.minimum(wanted + slack, (1 - 2 * _TIE) * total[:, None])).argmax(axis=1)
-        found[at, some] = ((x[reached] + x[passed]) / 2)[some]
-    return found
+        reached = (heights >= np.maximum(target - slack, slack)).argmax(axis=1)
+        passed = (heights > np.minimum(target + slack, (1 - 2 * _TIE) * total[:, None])).argmax(axis=1)
+        quantiles[at, positive] = ((x[reached] + x[passed]) / 2)[positive]
+    return quantiles
