@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+# Before autodoc, which imports with TYPE_CHECKING set: FastAPI's models cannot be made under it.
+import fastapi  # noqa: F401
 from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
 

@@ -65,7 +65,7 @@ class Catalog(Mapping[str, str]):
             raise UsageError(f"{self.what} {name!r}: {module} has no {attribute!r}") from error
 
     def make(self, name: str, wanted: Sequence[str], *, article: str = "a") -> Any:
-        """What the call of a function or class of somebody's own gives.
+        """What the call of a user's function or class gives.
 
         Args:
             name: a name here, or "package.module:factory".
@@ -74,7 +74,7 @@ class Catalog(Mapping[str, str]):
 
         Raises:
             UnknownNameError: no such name.
-            UsageError: nothing to call, a call or an import that raised what is no error of stepmark's, or something else made.
+            UsageError: nothing to call, a call or an import that raised a foreign error, or something else made.
         """
         thing = f"{article} {self.what}"
         try:

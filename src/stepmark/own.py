@@ -51,12 +51,12 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """A method of one's own."""
+    """A user's method."""
 
     method: Any
     """It, with its settings."""
     source: Mapping[str, Any]
-    """What a run is told by, beside name and settings: how it was called, and the hash of the source of each module that defines it."""
+    """The run's fingerprint, beside name and settings: how it was called, and the hash of the source of each module that defines it."""
 
 
 def own(name: str, settings: Sequence[str], kind: Kind, *, setting: str = "method") -> Own:
@@ -259,7 +259,7 @@ def _sources(name: str, of: type, told: str) -> dict[str, str]:
 
 
 def _is_ours_or_pythons(module: types.ModuleType) -> bool:
-    """By where it lies: a module of one's own may have the name of one of Python's (code, queue, types)."""
+    """By where it lies: a user's module may have the name of one of Python's (code, queue, types)."""
     spec = module.__spec__
     if spec is not None and spec.origin in ("built-in", "frozen"):
         return True
@@ -295,7 +295,7 @@ def _values(of: type, made: Any, given: Mapping[str, str], kind: Kind, at: str =
 
     Args:
         of: the dataclass.
-        made: one of it, whose values stay where nothing is said; None for its defaults.
+        made: one of it, whose values are the defaults; None for its defaults.
         given: name to text, as far as it is meant for this class.
         kind: what it is of.
         at: before the name, of a dataclass in a field.

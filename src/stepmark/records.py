@@ -1,4 +1,4 @@
-"""What travels between the stations: frozen, keyword-only records.
+"""What travels between the parts of the library: frozen, keyword-only records.
 
 A record holds facts and no machine. Absence is `None`, never a number. Reading is strict: `read_record`
 refuses a wrong type and an unknown key and says which.

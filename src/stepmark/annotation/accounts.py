@@ -59,7 +59,7 @@ MOST_NAME = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """Somebody who may log in."""
+    """A person who may log in."""
 
     id: int
     name: str

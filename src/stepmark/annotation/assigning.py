@@ -1,7 +1,7 @@
 """Who gets which item next: screening first, then work with hidden gold items among it.
 
-An item has `overlap` places. Whoever is shown it holds one by a lease, which runs on from each of their changes; whoever has submitted it
-holds one for good. So two annotators never share a place by accident, and an item that somebody left lying comes back to the others.
+An item has `overlap` places. An annotator who is shown the item holds a place by a lease, renewed by each change; an annotator who has submitted it
+holds one for good. So two annotators never share a place by accident, and an abandoned item returns to the others.
 """
 
 from __future__ import annotations

@@ -341,7 +341,7 @@ def _plain(data: dict[str, Any]) -> Change | None:
 
 
 def _unverified(item: ItemFacts, marks: Marks) -> list[int]:
-    """As `items.unverified`, of an item whose texts are not at hand."""
+    """As `items.unverified`, of an item whose texts are not loaded."""
     return [
         step
         for step in sorted(item.suggested)

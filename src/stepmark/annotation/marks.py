@@ -43,11 +43,11 @@ While submitted, every kind but `reopen` is refused. `submit` and `reopen` set t
 back. Any other kind but `undo` and `redo`: if it alters nothing (its patch is empty) the stacks stay as they are; otherwise the patch
 goes on `done` and `undone` is emptied.
 
-*Complete* is an item that is unsure as a whole (`unsure` has null); in mode `first_error`, one whose first error is said; in mode
+*Complete* is an item that is unsure as a whole (`unsure` has null); in mode `first_error`, one whose first error is marked; in mode
 `per_step`, one where each step is rated, or is unsure, or comes after a step that is rated -1.
 
 `Marks.ratings` in mode `first_error` follow from the first error k: +1 before k, -1 at k, null after; all +1 for -1; all null while nothing
-is said."""
+is marked."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Marks:
     steps: int
     """How many steps the item has."""
     first_error: int | None = None
-    """Mode `first_error`: 0-based, -1 for no error, None while nothing is said. Always None in mode `per_step`."""
+    """Mode `first_error`: 0-based, -1 for no error, None while nothing is marked. Always None in mode `per_step`."""
     ratings: tuple[Rating | None, ...] = ()
     """One a step: +1, 0, -1; None is not judged. In mode `first_error` they follow from `first_error`."""
     unsure: frozenset[int | None] = frozenset()
@@ -119,7 +119,7 @@ class Marks:
 
     @property
     def complete(self) -> bool:
-        """Whether enough is said to submit (the rule is in the module's docstring)."""
+        """Whether enough is marked to submit (the rule is in the module's docstring)."""
         if None in self.unsure:
             return True
         if self.mode == "first_error":
@@ -159,7 +159,7 @@ def marks_of_first_error(first_error: int | None, steps: int, *, submitted: bool
     """Marks in mode `first_error`.
 
     Raises:
-        InputError: `first_error` is no step of the item.
+        InputError: `first_error` does not name a step of the item.
     """
     if first_error is not None and not NO_ERROR <= first_error < steps:
         raise InputError(f"expected -1 (no error) or a step from 0 to {steps - 1}, found {first_error}")

@@ -122,7 +122,7 @@ class Project:
     blind: bool = True
     """Annotators see neither who wrote a solution nor what others said of it."""
     lease_minutes: Annotated[float, Field(ge=0.1)] = 30.0
-    """How long an item that is shown to somebody is kept from others, since their last change."""
+    """How long an item that is shown to one annotator is withheld from others, since their last change."""
     order: Literal["given", "active"] = "given"
     """`active`: convincing wrong answers first, then uncertain and disputed ones."""
     seed: int = 0

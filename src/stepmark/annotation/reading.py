@@ -1,6 +1,6 @@
 """Items from files: labelled solutions in any format that `stepmark convert` reads, plain solutions, chat messages, Potato's traces.
 
-The format of a file is told by its first row, unless the project says it (`format`): a list under `steps_key` that holds objects is a trace, else
+The format of a file is detected from its first row, unless the project names it (`format`): a list under `steps_key` that holds objects is a trace, else
 the keys decide as in `stepmark convert`, and a row of no known format with a list of steps is a trace again.
 
 A trace says what is right under `gold`: {`first_error`: k} or {`ratings`: […]}, one a step, by the project's mode.

@@ -1,7 +1,7 @@
 """What stands before every route: host, size, session, forged requests, rates, and the headers of every answer.
 
 A plain ASGI middleware: it costs microseconds, and nothing behind it needs to remember any of this. Only what is listed in `PUBLIC` is served
-without a session; which role a route needs is said beside the route (`routes.need`).
+without a session; which role a route needs is declared beside the route (`routes.need`).
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def _of_scores(name: str, steps: StepScores, threshold: float | None) -> tuple[S
         rating: Literal[-1, 1] | None = None if threshold is None else -1 if score < threshold else 1
         reason = next(iter(steps.critiques[step]), None) if steps.critiques else None
         if steps.kind != "probability" and reason is None:
-            # What has no place in [0, 1] is said in words.
+            # Scores outside [0, 1] are described in words.
             reason = f"{steps.kind} {score:.3g}" + (
                 "" if threshold is None else f", threshold {threshold:.3g}"
             )

@@ -2,7 +2,7 @@
 
 What travels, by Ray's own means (pickle, between processes of this program): the name of the function that builds
 the answerers with its settings as JSON; requests; replies. No model, no file, no code. Every node has the same
-stepmark installed, and the cluster is trusted: whoever can reach its ports can run code on it.
+stepmark installed, and the cluster is trusted: anyone who can reach its ports can run code on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What methods ask for, and what they are told; each request has one key that names everything that shapes its reply."""
+"""Requests of methods and their replies; each request has one key that names everything that shapes its reply."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Written:
     """Tokens of the prompt and prefill that it continues; None when the policy does not say."""
     cached_tokens: int | None = None
     """Of those, what a server said that it took from its cache; None when it does not say. It depends on what the server was
-    asked before, so it is told and never counted with."""
+    asked before, so it is reported and never counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

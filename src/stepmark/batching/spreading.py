@@ -1,4 +1,4 @@
-"""Requests answered by many workers, which may die: cut into chunks, handed to whoever is idle, handed on when lost.
+"""Requests answered by many workers, which may die: cut into chunks, handed to idle workers, handed on when lost.
 
 Nothing here decides a result. The driver (`batching.run`) keeps the methods, their order and the store; a worker gets
 requests, each of which names everything that shapes its reply, and gives replies. So who answers what, in which
@@ -179,7 +179,7 @@ class Homes:
             shares.setdefault(home, []).extend(group)
             self._known.move_to_end(about)
         for about, group in strangers:
-            if not load:  # all are being started: whoever is ready first
+            if not load:  # all are being started: the first that is ready
                 shares.setdefault(None, []).extend(group)
                 continue
             least = min(load, key=lambda worker: load[worker])
@@ -409,7 +409,7 @@ class Workers(Protocol):
 
 @final
 class Spreading:
-    """Answers requests with workers. Several threads may ask at once: whoever waits keeps all workers busy for all.
+    """Answers requests with workers. Several threads may ask at once: a waiting thread keeps all workers busy for all.
 
     Args:
         workers: who answers.

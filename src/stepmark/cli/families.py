@@ -9,7 +9,7 @@ def families_command() -> int:
     Of each published PRM: its name on the hub, its parameters, the memory of its weights in bfloat16, its licence, and its published F1
     on ProcessBench with the source. Short names work wherever a PRM is named: `--prm qwen-7b`.
 
-    Of each family: its name, the kind of its scores, its authors' aggregate, a summary, and the source. A checkpoint's family is told
+    Of each family: its name, the kind of its scores, its authors' aggregate, a summary, and the source. A checkpoint's family is detected
     by its name, its config or its weights; where that is not possible, name it with `stepmark grade --family NAME`.
     """
     import shutil

@@ -224,7 +224,7 @@ def _identity(path: str | Path) -> str | None:
 
 
 def _only(rows: Sequence[Row], key: str) -> Any:
-    """The value that all rows have under a key; scores of two PRMs under one name would be nobody's."""
+    """The value that all rows have under a key; files that mix PRMs are refused."""
     value = rows[0].data.get(key)
     for row in rows:
         if row.data.get(key) != value:

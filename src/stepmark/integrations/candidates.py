@@ -89,7 +89,7 @@ class Grader:
         with self._guard:
             self._waiting.append((solutions, answer))
         with self._turn:
-            if not answer.done():  # whoever had the turn before has taken this one along
+            if not answer.done():  # the previous turn may have computed this one too
                 self._grade_what_waits()
         return answer.result()
 

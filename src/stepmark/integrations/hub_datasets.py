@@ -175,7 +175,7 @@ Others = Literal["refuse", "ignore"]
 
 
 def named(row: Mapping[str, Any], kind: Kind, mapping: Mapping[str, str], others: Others) -> dict[str, Any]:
-    """A row of somebody's under our names.
+    """A foreign row under our names.
 
     Args:
         row: as it was read.

@@ -1,1 +1,1 @@
-"""Station 3: judgements of steps."""
+"""Labelling: judgements of steps."""

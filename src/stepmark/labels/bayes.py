@@ -10,7 +10,7 @@ Dereniowski, Lukasiewicz and Uznanski (arXiv 2107.05753); the setting, first err
 OmegaPRM (arXiv 2406.06592). Deviations, and why:
 
 * Those searches know how often a comparison errs and err alike on both sides. Here both rates are unknown and unlike, so they
-  are in the posterior; there is no proof of an optimal number of rollouts.
+  are in the posterior; an optimal number of rollouts is not proven.
 * They ask at the posterior's median. With unlike error rates the median is not the most telling place, and prefixes differ in cost (a
   late one leaves less to write), so we ask by expected information per expected token, one step ahead.
 * They ask one question at a time. Requests are answered in rounds, so a few rollouts are chosen together, greedily by what each

@@ -268,7 +268,7 @@ class Judge:
                     top_p=self.top_p,
                     max_tokens=self.max_tokens,
                     seed=self.seed,
-                    # By number: the same question gets the same votes whoever asks it.
+                    # By number: equal questions get equal votes.
                     first=len(replies[i]),
                 )
                 for i in short

@@ -200,7 +200,7 @@ def probe(
     """Continue a prefix `count` times and verify where each continuation ends.
 
     Samples are asked for by number, so equal prefixes of different solutions share theirs, and a prefix that is probed again
-    with `first` set to what it has had goes on where it was.
+    with `first` set to what it has had continues.
 
     Args:
         solution: whose problem has a reference answer.

@@ -19,7 +19,7 @@ from stepmark.problems.answers import answerers as verdicts
 from stepmark.records import Solution
 
 ROLLOUTS = Rollouts()
-"""How prefixes are continued where nothing else is said: as `stepmark label` does."""
+"""How prefixes are continued by default: as `stepmark label` does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ Deviations from the paper:
   none of whose rollouts has a verdict is tried `retries` times more; if that does not help, nothing is known of it, and the
   labeller abstains if the first error could be there.
 * A success after an unknown prefix settles it: what follows it led to the right answer, so it can be reached from there.
-* One policy writes continuations, named by whoever runs the labeller; the paper trains one for it (its "completer").
+* One policy writes continuations, named by the caller; the paper trains one for it (its "completer").
 
 Savings, each off unless asked for, with what it changes:
 

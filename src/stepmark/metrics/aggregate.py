@@ -15,7 +15,7 @@ softmin      the sum of softmax(-s / T) * s with T = 0.1: PURE's min-form       
 ===========  =====================================================================  ==================
 
 A product or a logit of something that is no probability means nothing, and of an unbounded score only the
-order means something; both are refused. There is no aggregate of no scores.
+order means something; both are refused. An aggregate of no scores raises.
 """
 
 from __future__ import annotations

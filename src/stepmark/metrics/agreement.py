@@ -9,7 +9,7 @@ With o_ck the matrix, n_c its row sums, n their sum:
 - nominal: d = 1 for different ratings;
 - ordinal: d = (n_c / 2 + n_{c+1} + … + n_{k-1} + n_k / 2)^2, the ranks between them: +1 against -1 is worse than +1 against 0.
 
-1 is full agreement, 0 what chance gives, below 0 is worse than chance. It is the same for two raters or fifty, whoever of them is missing where.
+1 is full agreement, 0 what chance gives, below 0 is worse than chance. It is the same for two raters or fifty, with any of them missing.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def idle_settings(name: str, *, family: str | None = None, tokenizer: str | None
         read = f"{name} is read as one that writes critiques: leave it out"
         return dict.fromkeys(("reference", "neutral", "token_budget", "truncate"), read) | idle
     if served and tokenizer is None:
-        # What only other servers are asked for is said in the words for the server that is asked.
+        # Settings of other kinds of servers are named in the error for this kind.
         reads = (
             f"{name} without `tokenizer` is taken for a stepmark server, which decides how its PRM is read"
         )

@@ -1,1 +1,1 @@
-"""Station 1: problems and where they come from."""
+"""Problems and where they come from."""

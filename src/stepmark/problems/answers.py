@@ -92,7 +92,7 @@ def load_verifier(
     Raises:
         UnknownNameError: no such name.
         UsageError: `percent` or `isolation` for a verifier that does not have it, an isolation that does not work on this machine, or a
-            class of one's own that failed or gives none.
+            user's class that failed or gives none.
         MissingExtraError: it needs a package that is not installed.
     """
     if percent != "distinct" and name not in {"math", "number"}:
@@ -384,7 +384,7 @@ class TextVerifier(VerifierBase):
 
 
 def same_words(left: str, right: str) -> bool:
-    """Whether two texts differ only in case, spacing and dress."""
+    """Whether two texts differ only in case, spacing and markup."""
     return (
         unicodedata.normalize("NFC", key(left)).casefold()
         == unicodedata.normalize("NFC", key(right)).casefold()
@@ -396,7 +396,7 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
 
     An answer joins the first group whose first member it matches, that member as the reference; an answer without a verdict
     makes a group of its own, for nothing says that two answers that nobody understood are equal. Answers that differ only in
-    dress are compared once.
+    markup are compared once.
 
     Returns:
         For each answer the number of its group, groups numbered by first appearance from 0; None for None, for blank ones,

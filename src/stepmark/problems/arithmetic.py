@@ -1,7 +1,7 @@
 """The arithmetic world: problems of many steps made from a seed, of which everything is known.
 
 A problem is a chain: a start, then stages that add to the running quantity, subtract from it, multiply or divide it; some
-add or subtract a product, which is a step of its own. It is told as bare operations or as a story, with numbers among it
+add or subtract a product, which is a step of its own. It is written as bare operations or as a story, with numbers among it
 that nothing depends on. `arithmetic_problems` makes them, `read_arithmetic` reads one back from any text that holds it.
 
 The sentences of the arithmetic world: how its problems and steps are written, and how they are read back.

@@ -91,7 +91,7 @@ def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple
 
     Args:
         problem: whose steps they are.
-        steps: any number of them, from the first; whoever wrote them.
+        steps: any number of them, from the first, by any writer.
 
     Returns:
         One truth value a step, and the 0-based place of the first False, -1 when there is none.
@@ -266,7 +266,7 @@ class Solver:
         return State(0, self.problem.start)
 
     def after(self, steps: Sequence[str]) -> State:
-        """Where the solver stands after these steps, whoever wrote them; what states nothing is passed over."""
+        """Where the solver stands after these steps, by any writer; what states nothing is passed over."""
         account = Account(self.problem)
         state = self.start()
         for text in steps:
@@ -580,7 +580,7 @@ def true_values(
 
     Args:
         problem: whose steps they are.
-        steps: whoever wrote them; what states nothing leaves V as it is.
+        steps: by any writer; what states nothing leaves V as it is.
         settings: of the solver whose rollouts are meant.
     """
     value = _value_of(problem, settings)

@@ -111,7 +111,7 @@ _DENIED_WITH = (
 """System calls that it may not make where an argument, masked, is a value, or is not: name, numbers, argument, mask, value, which."""
 
 _CLONE3 = 435
-"""Its flags lie in memory, where a filter cannot look; a C library that is told that it does not exist takes `clone`."""
+"""Its flags lie in memory, where a filter cannot look; where it does not exist, the C library falls back to `clone`."""
 
 
 def _filter_calls() -> None:
@@ -201,7 +201,7 @@ def _read_exactly(size: int) -> bytes:
     while len(data) < size:
         got = os.read(0, min(size - len(data), 1 << 20))
         if not got:
-            os._exit(3)  # whoever asked is gone
+            os._exit(3)  # the parent is gone
         data += got
     return bytes(data)
 

@@ -152,9 +152,9 @@ _DRESS = re.compile(r"[\s*_`\"“]+")
 def _sentence(text: str, start: int, end: int) -> tuple[int, int]:
     """The answer that begins at `start`: within its mathematics signs when it begins with one, else to the end of the
     sentence, without bold marks, quotes and the final full stop."""
-    dress = _DRESS.match(text, start, end)
-    if dress is not None:
-        start = dress.end()
+    markup = _DRESS.match(text, start, end)
+    if markup is not None:
+        start = markup.end()
     for opening, closing in _DELIMITED:
         sign = opening.match(text, start, end)
         if sign is not None:

@@ -66,7 +66,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s?(?=\{)")
 
 
 def clean(answer: str) -> str:
-    r"""An answer without its dress: mathematics signs, `\left`, thin spaces, `\dfrac`, the final full stop.
+    r"""An answer without its markup: mathematics signs, `\left`, thin spaces, `\dfrac`, the final full stop.
 
     Words in `\text{}` stay marked as words. The meaning is unchanged; two answers that clean to the same text are equal.
     """
@@ -107,7 +107,7 @@ def plain(cleaned: str) -> str:
 
 
 def key(answer: str) -> str:
-    """One string for all answers that differ only in dress and spacing. Equal keys are equal answers."""
+    """One string for all answers that differ only in markup and spacing. Equal keys are equal answers."""
     return _LOOSE.sub("", plain(clean(answer)))
 
 

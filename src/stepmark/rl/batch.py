@@ -37,7 +37,7 @@ class Batch:
     values: Tensor | None = None
     """(B, T) float: a critic's value of the state *before* each token."""
     root_values: Tensor | None = None
-    """(B,) float: the value of the problem before any step, where somebody knows it."""
+    """(B,) float: the value of the problem before any step, where it is known."""
 
     def __post_init__(self) -> None:
         if self.mask.dtype != torch.bool or self.mask.ndim != 2:

@@ -266,7 +266,7 @@ def recipe_of(
     Args:
         place: "default", a checkpoint's folder, or a hub name.
         family: how it is read; None tells it from the checkpoint.
-        rank: of LoRA over a whole checkpoint; None trains all weights. Of an adapter it is the adapter's, whatever is said here.
+        rank: of LoRA over a whole checkpoint; None trains all weights. Of an adapter it is the adapter's, whatever is given here.
         learning_rate: None: `Training`'s.
         epochs: over the rows.
         token_budget: distinct tokens a forward pass; longer rows are left out and counted.
@@ -355,7 +355,7 @@ class Refit:
         settings: of the run.
         folder: of the run; where its state is saved.
         how: see `Refitting`.
-        monitor: is told of replacements.
+        monitor: records replacements.
         family: how the PRM is read; None tells it from the checkpoint.
         device: of the PRM.
         dtype: of the PRM: "auto", "float32", "bfloat16".
@@ -388,7 +388,7 @@ class Refit:
         self._family, self._device, self._dtype = family, device, dtype
         self._encoder = PromptEncoder(actor.tokenizer, actor.name)
         if fit is None:
-            self._recipe(place)  # what cannot be trained on is said now, and not after the first updates
+            self._recipe(place)  # what cannot be trained on is refused now, and not after the first updates
         self._fit = fit or self._train
         order = random.Random(self._seed("held out", 0)).sample(range(len(problems)), len(problems))
         self._held = [problems[n] for n in sorted(order[: how.held_out])]
@@ -411,7 +411,7 @@ class Refit:
         if last is not None and last.folder is not None:
             prm.replace(self._load(folder / last.folder))
             if monitor is not None and not any(last.update <= row.update <= saved for row in monitor.rows):
-                # It was told before the kill, and no evaluation that the run keeps has come since.
+                # It was reported before the kill, and no evaluation that the run keeps has come since.
                 monitor.rebase()
 
     def updated(self, update: Update) -> None:

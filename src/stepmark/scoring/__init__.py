@@ -1,1 +1,1 @@
-"""Station 5: step scores, one number for a solution, the graded file and its report."""
+"""Grading: step scores, one number for a solution, the graded file and its report."""

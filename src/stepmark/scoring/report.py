@@ -53,7 +53,7 @@ def write_report(
         settings: name to value, shown on demand: what the solutions were graded with.
         note: one more sentence under the title.
         outcome_threshold: an outcome at or over it is good, one under it is bad; disagreement of outcome and
-            steps is told by that. None: 0.5 if every outcome lies in [0, 1], otherwise disagreement is not told.
+            steps is found by that. None: 0.5 if every outcome lies in [0, 1], otherwise disagreement is not shown.
         limit: how many solutions to show. Problems are shown whole, first come first, until one does not fit;
             a first problem of more solutions than that is cut.
 

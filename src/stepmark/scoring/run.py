@@ -460,7 +460,7 @@ def _with_outcome_model(prm: PRM | Lazy[PRM], orm: str | None) -> tuple[PRM | La
     idle = idle_settings(
         prm.name, family=prm.arguments.get("family"), tokenizer=prm.arguments.get("tokenizer")
     )
-    # What the outcome model alone reads is no error of the PRM's.
+    # An error of the outcome model alone is not the PRM's.
     arguments = {
         name: value for name, value in prm.arguments.items() if not (name in idle and name in shared)
     }

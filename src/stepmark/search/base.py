@@ -5,7 +5,7 @@ A search is a frozen dataclass of settings with `search(problem)`, a generator t
 replay.
 """
 
-# Without postponed annotations: the methods inherit fields from here, and whoever reads a method's fields (the command line) finds their
+# Without postponed annotations: the methods inherit fields from here, and a reader of a method's fields (the command line) finds their
 # types themselves and not names that the method's module would have to know.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
@@ -153,7 +153,7 @@ class Cost:
     policy with a prefix cache does not compute again."""
     told_cached: int | None = 0
     """Of those, what the policy's server said that it took from its cache, when it was asked. None where it does not say. The one
-    count that is no property of the texts; nothing is counted with it."""
+    count that is not a property of the texts; nothing is counted with it."""
     decoded: int | None = 0
     """Tokens that the policy wrote."""
     prm_prompt: int | None = 0
@@ -307,7 +307,7 @@ class Searching:
     asks_prm: ClassVar[bool] = True
     """Whether it asks a PRM. A search that says False is run without one: none is loaded, and it must never yield a `Score`."""
     sized_by: ClassVar[str | None] = None
-    """For a comparison at matched compute (`stepmark evaluate search`), of a search of one's own: the field, a whole number from 1, that
+    """For a comparison at matched compute (`stepmark evaluate search`), of a user's search: the field, a whole number from 1, that
     is made larger until the budget is spent. None: the settings stay as they are, and the budget alone bounds it."""
 
     how: Steps = Steps()

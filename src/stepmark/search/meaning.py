@@ -1,4 +1,4 @@
-r"""When two steps say the same: layout, dress and the order of sums and products are left out.
+r"""When two steps say the same: layout, markup and the order of sums and products are left out.
 
     >>> meaning("So $3 \\times 1{,}000 = 3000$.") == meaning("So 1000 * 3 = 3000")
     True

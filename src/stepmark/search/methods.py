@@ -86,7 +86,7 @@ def remade(search: S, **changes: Any) -> S:
         changes: field to value.
 
     Raises:
-        UsageError: its class refuses them, with an error of whatever type; it is told with its file and line.
+        UsageError: its class refuses them, with an error of whatever type; the message names its file and line.
     """
     try:
         return replace(search, **changes)  # type: ignore[type-var]

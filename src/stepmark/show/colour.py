@@ -1,6 +1,6 @@
 """From a score to a colour: red over amber to green, never the only sign.
 
-Whoever shows a colour also shows the number and a bar, so nothing is lost in grey print or to a colour-blind
+A colour is always shown with the number and a bar, so nothing is lost in grey print or to a colour-blind
 eye; the red leans to vermilion and the green to blue, which keeps them apart for the common forms of it. Text
 on a tint has a contrast of at least 4.5:1 (WCAG 2.2, criterion 1.4.3, level AA) in both modes; bars have at
 least 3:1 against the page (criterion 1.4.11). `tests/test_show.py` measures both over the whole scale.
@@ -66,7 +66,7 @@ SERIES: dict[Mode, tuple[Rgb, ...]] = {
     ),
 }
 """The colours of the series of a plot, in order: blue, vermilion, green, purple, ochre, sky, grey. At least 3:1 against the page
-(WCAG 2.2, criterion 1.4.11); the first four are told apart with the common forms of colour blindness, and series
+(WCAG 2.2, criterion 1.4.11); the first four are distinguishable with the common forms of colour blindness, and series
 differ by marker and dashes besides."""
 
 LINE: dict[Mode, Rgb] = {"light": (221, 225, 230), "dark": (48, 55, 64)}

@@ -281,7 +281,7 @@ def solution_fragment(
     """A graded solution for a notebook: one element, inline styles only, no script.
 
     Colours are translucent and the text keeps the notebook's own, so it is legible in light and dark mode.
-    MathJax, where the notebook has it, is told to set the formulas and to leave every other dollar alone.
+    MathJax, where the notebook has it, sets the formulas and leaves every other dollar alone.
 
     Args:
         problem: its text.

@@ -1,1 +1,1 @@
-"""Station 2: texts become steps, and files become solutions."""
+"""Solutions: texts become steps, and files become solutions."""

@@ -459,7 +459,7 @@ def _place(file: str | Path) -> str:
 
 
 def _read_text(file: str | Path) -> str:
-    """The whole text, line ends as they are; a byte order mark at its start is no part of it."""
+    """The whole text, line ends as they are; a byte order mark at its start does not belong to it."""
     try:
         data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
     except OSError as error:

@@ -7,7 +7,7 @@ r"""Cut one solution's text into steps, without losing a character.
     ['2 + 3 = 5', '5 * 2 = 10']
 
 The ways to cut are those that the field's data sets use: lines (Math-Shepherd, GSM8K), blank lines (RLHFlow,
-ProcessBench), numbered steps (PRM800K-like solutions), a marker that the writer was told to put (the separator of a
+ProcessBench), numbered steps (PRM800K-like solutions), a marker that the writer was asked for (the separator of a
 PRM), sentences, code by its syntax tree, an agent's turns (`solutions.traces`); and the two ends of the scale, the
 whole solution and every word, to study what granularity does.
 
@@ -640,7 +640,7 @@ def _cuts(text: str, how: str) -> tuple[list[int], str | None]:
 
 
 def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, str]:
-    """The way that fits a text, and why; the order is told in `split`."""
+    """The way that fits a text, and why; the order is described in `split`."""
     if marker is not None and marker in text:
         return "marker", f"the marker {marker!r} occurs in it"
     if language is not None:

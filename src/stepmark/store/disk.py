@@ -28,7 +28,7 @@ _ADVICE = {
 """What each error number means, and what to do."""
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Numbers that a write or a read has, whoever made it, and that come without a file's name."""
+"""Numbers that any write or read has, and that come without a file's name."""
 
 _OF_SQLITE = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,

@@ -477,7 +477,7 @@ class ResumableRows:
 
         Args:
             facts: are added to the manifest.
-            outputs: where a result is no row of the file: the rows of each file that is made, given a result. None: the
+            outputs: where a result is not a row of the file: the rows of each file that is made, given a result. None: the
                 results are the rows, and the manifest counts them.
         """
         with naming(self._part):

@@ -152,7 +152,7 @@ def step_prefixes(solution: Solution, rng: random.Random) -> Perturbed | None:
 
 
 def restated_step(solution: Solution, rng: random.Random) -> Perturbed | None:
-    """One step is said again right after itself, as a step of its own: "In other words, …"."""
+    """One step is repeated right after itself, as a step of its own: "In other words, …"."""
     at = rng.randrange(len(solution.steps))
     step, phrase = solution.steps[at], rng.choice(_SAID_AGAIN)
     body = step.text[opening(step.text) :]

@@ -56,7 +56,7 @@ class Lesson:
     verdict: bool
     """What it says in the end."""
     whole: bool
-    """Whether that is said of all steps so far, or of this one alone."""
+    """Whether the verdict is about all steps so far, or of this one alone."""
     said: tuple[bool | None, ...]
     """What it says of single steps on the way; None where nothing."""
 

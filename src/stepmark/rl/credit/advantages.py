@@ -249,7 +249,7 @@ def min_form(
         rewards = rewards - lengths * rate[:, None]
     elif baseline == "step":
         leave_one_out(total, batch.groups)  # refuses groups of one
-        # What has no steps has no rewards: it counts in nobody's baseline.
+        # What has no steps has no rewards: it counts in no baseline.
         there = batch.has_step.any(-1).to(rewards.dtype)
         mean = total / batch.has_step.sum(-1).clamp_min(1)
         others = group_sum(there, batch.groups) - there
@@ -553,7 +553,7 @@ def implicit_rewards(batch: Batch) -> Tensor:
 def batch_scaled(rewards: Tensor) -> Tensor:
     """`rewards` (B, T) over the largest size of a sum from any token to the end, of the *whole* batch (`prime_norm: batch_norm`).
 
-    The published code takes the maximum over one device's share, so that its rewards depend on how many devices there are. Whoever trains on
+    The published code takes the maximum over one device's share, so that its rewards depend on how many devices there are. When training on
     several gathers first.
     """
     return rewards / (to_go(rewards).abs().amax() + 1e-6) if rewards.numel() else rewards

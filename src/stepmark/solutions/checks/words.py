@@ -171,7 +171,7 @@ _DRESS = re.compile(
 
 
 def undressed(text: str) -> str:
-    r"""A text of the same length without the dress of LaTeX and Markdown that stands around numbers and words."""
+    r"""A text of the same length without the markup of LaTeX and Markdown that stands around numbers and words."""
 
     def spaces(match: re.Match[str]) -> str:
         if match[1] is None:

@@ -1,8 +1,8 @@
 """ProcessBench, read and written, and PRMBench, read.
 
 ProcessBench (Zheng et al. 2024) says where the first wrong step is: the steps before it are right, and of those after it
-nothing is said. Its rows have exactly `id`, `generator`, `problem`, `steps`, `final_answer_correct` and `label`, and no place
-for provenance. A row is written only where the judgements tell its first error and somebody says whether the final answer
+there is no label. Its rows have exactly `id`, `generator`, `problem`, `steps`, `final_answer_correct` and `label`, and no place
+for provenance. A row is written only where the judgements tell its first error and it is known whether the final answer
 is right; nothing is assumed.
 
 PRMBench (Song et al. 2025) says of every step whether it is wrong (`error_steps`, 1-based). The numbers of its steps ("3. ")

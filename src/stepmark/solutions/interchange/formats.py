@@ -1,4 +1,4 @@
-"""The formats by name: who reads, who writes, and by which keys a file is told."""
+"""The formats by name: who reads, who writes, and by which keys a file is recognised."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def texts_of(row: Row, key: str) -> list[str]:
     """The texts in a list under a key, of which none is blank.
 
     Raises:
-        InputError: it is no list of strings, or empty, or one is blank.
+        InputError: it is not a list of strings, or empty, or one is blank.
     """
     value = row.data.get(key)
     if not isinstance(value, list) or not value:
