@@ -93,6 +93,7 @@ RUNS = (
         more=("--percent", "sign"),
         quick=4,
         limit=100,
+        tables=("Accuracy by method",),
     ),
     Run(
         name="calibration",
@@ -100,6 +101,7 @@ RUNS = (
         data=PROCESSBENCH,
         scores_of="processbench",
         quick=60,
+        tables=("Calibration: Steps", "Calibration: Outcomes"),
     ),
     Run(
         name="disagreement",
@@ -108,14 +110,24 @@ RUNS = (
         more=("--process", "scores"),
         scores_of="processbench",
         quick=60,
+        tables=("The four cells", "Where process and outcome"),
     ),
-    Run(name="drift", evaluation="drift", data=CANDIDATES, scores_of="best-of-n", quick=4, limit=100),
+    Run(
+        name="drift",
+        evaluation="drift",
+        data=CANDIDATES,
+        scores_of="best-of-n",
+        quick=4,
+        limit=100,
+        tables=("Warning signs",),
+    ),
     Run(
         name="robustness",
         evaluation="robustness",
         data=PROCESSBENCH[:1],
         quick=5,
         limit=60,
+        tables=("What each change", "The step that became"),
     ),
 )
 

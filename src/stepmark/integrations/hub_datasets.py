@@ -1,6 +1,6 @@
 """Records as a 🤗 `datasets.Dataset` with typed columns, and back; data sets of others as a stream of records.
 
-The columns are those of `integrations.columns`; what they hold is whole: `from_dataset` gives equal records back. `datasets` is needed to make
+Columns have fixed types and lose nothing: `from_dataset` gives equal records back. `datasets` is needed to make
 a data set and to open one, and not to read rows.
 
 Records as flat rows with columns of fixed types, and back. Pure: `integrations.hub_datasets` makes data sets of them.

@@ -2,7 +2,7 @@
 
 Rollouts from a sound prefix of a solution often reach the right answer, rollouts from a broken one seldom. How often is
 not known, nor where the border lies. So the labeller keeps one joint posterior over the place of the first error and the
-success rates before and after it (`labels.posterior`), lets every rollout at every prefix count towards it, spends the next
+success rates before and after it, lets every rollout at every prefix count towards it, spends the next
 rollouts where they tell most about the place per expected token, and stops when one place is likely enough.
 
 Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov (1974), Ben-Or and Hassidim (FOCS 2008),

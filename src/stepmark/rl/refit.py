@@ -170,7 +170,7 @@ class Further(StepObjective):
     there: ScoringSpec
     """How the checkpoint is read."""
     folder: Path
-    """Where its head is; of an adapter, `training.warm_start` puts the head in its place."""
+    """Where its head is; of an adapter, `training.trainer.warm_start` puts the head in its place."""
     adapter: bool
     name: ClassVar[str] = "further"
 

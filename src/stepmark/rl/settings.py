@@ -57,7 +57,7 @@ class Training:
     average: Literal["token", "sequence", "constant"] = "token"
     """What the loss is a mean of: all tokens (DAPO), completions' means (GRPO), or tokens over the most there could be (Dr. GRPO)."""
     kl: Literal["reward", "k2", "k3"] = "reward"
-    """Where the divergence from the starting policy goes: k1 into the reward, or k2 or k3 into the loss (`credit.kl`)."""
+    """Where the divergence from the starting policy goes: k1 into the reward, or k2 or k3 into the loss (`credit.advantages`)."""
     kl_weight: Weight = 0.0
     """Weight of that divergence. The starting policy is kept at 0 too, to measure the divergence (unless `no_reference`)."""
     clip: Annotated[float, Field(gt=0)] = 1.0

@@ -1,4 +1,4 @@
-"""Whole solutions, and one of them: greedy, best-of-N, majority vote, PRM-weighted vote.
+"""Whole solutions, and one of them: greedy, best-of-N, majority vote, PRM-weighted vote, adaptive N.
 
 Best-of-N with a process reward model: Lightman et al. 2023, "Let's Verify Step by Step" (arXiv 2305.20050), section 2. Majority and
 weighted votes: see `choosing`.
@@ -7,9 +7,9 @@ The searches of this module write the same texts: with equal settings (`Steps`, 
 free. `Majority` and `Greedy` ask no PRM, and are charged for none.
 
 Deviation: under a budget that would not do for N solutions of the longest length, they are asked for a few at a time, as many as the
-budget is likely to do for by the longest so far (`spending.Spending.allow`), so N may not be reached.
+budget is likely to do for by the longest so far (`tree.Spending.allow`), so N may not be reached.
 
-How many samples a problem is worth, by a calibrated PRM: instance-adaptive scaling of best-of-N.
+**Adaptive N**: how many samples a problem is worth, by a calibrated PRM.
 
 Source: "Know What You Don't Know: Uncertainty Calibration of Process Reward Models" (arXiv 2506.09338), instance-adaptive
 scaling. Where a sample is right with probability p, N samples hold a right one with probability q at::

@@ -229,7 +229,7 @@ class ChatRequest(WireRequest):
 def problem_of(messages: Sequence[Message]) -> str:
     """What the PRM reads as the problem: the conversation without the system's turns.
 
-    A single turn stands as it is; several stand under headings, as `solutions.traces` writes a conversation.
+    A single turn stands as it is; several stand under headings, as `solutions.inputs` writes a conversation.
     """
     turns = [message for message in messages if message.role != "system"]
     if len(turns) == 1:

@@ -8,7 +8,7 @@ shape          columns
 steps          `problem`, `steps` (a list of strings)
 solution       `problem`, `solution` (a text, cut by `solutions.segmentation`)
 candidates     `problem`, `solutions` (a list of texts, of lists of steps, or of objects with a text): a solution each
-chat           `messages` (cut by `solutions.traces`: an assistant turn is a step)
+chat           `messages` (cut by `solutions.inputs`: an assistant turn is a step)
 TRL            `prompt`, `completions` (a list of strings: the steps), optional `labels` (one a step, as beside `steps`)
 ProcessBench   `id`, `generator`, `problem`, `steps`, `final_answer_correct`, `label`
 =============  =====================================================================================

@@ -8,11 +8,11 @@ r"""Cut one solution's text into steps, without losing a character.
 
 The ways to cut are those that the field's data sets use: lines (Math-Shepherd, GSM8K), blank lines (RLHFlow,
 ProcessBench), numbered steps (PRM800K-like solutions), a marker that the writer was asked for (the separator of a
-PRM), sentences, code by its syntax tree, an agent's turns (`solutions.traces`); and the two ends of the scale, the
+PRM), sentences, code by its syntax tree, an agent's turns (`solutions.inputs`); and the two ends of the scale, the
 whole solution and every word, to study what granularity does.
 
 Whatever the way: the steps rejoin to the text, `text[step.start:step.start + len(step.text)] == step.text`, no step
-is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.protect`), with two exceptions: "code" cuts
+is blank, a step's text begins and ends with no line break (its indentation is its own), and no cut falls inside a code fence or a formula (`solutions.borders`), with two exceptions: "code" cuts
 inside fences by its own rules, and what is known to be code (it parses as Python, or its language is given) has no
 formulas; "marker" and "token" heed only what is closed. Lines, paragraphs, numbered lists and sentences keep a displayed formula with
 the sentence that it belongs to (`borders.with_displays`).
@@ -41,7 +41,7 @@ cut by the rules above.
 
 Python's own borders: the syntax tree of a solution says where it may be cut.
 
-The code is parsed with `ast.parse` and never run. `solutions.code` tells the rules.
+The code is parsed with `ast.parse` and never run.
 """
 
 from __future__ import annotations
@@ -489,7 +489,7 @@ WAYS: tuple[str, ...] = (
     "whole",
     "token",
 )
-"""The names that `how` may have. "agent" needs messages: `solutions.traces.read_messages`."""
+"""The names that `how` may have. "agent" needs messages: `solutions.inputs.read_messages`."""
 
 _DISPLAYS = ("\\[", "$$", "\\begin")
 

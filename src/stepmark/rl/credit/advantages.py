@@ -1,18 +1,16 @@
-"""Means and standard deviations within groups of completions of one problem.
+"""Credit functions: from a batch's rewards to an advantage for each token. All are pure.
 
-How far the policy is from its reference, token by token (Schulman 2020, "Approximating KL divergence").
+Credit from the outcome alone, from a PRM's step rewards, from an implicit PRM (Cui et al. 2025, PRIME), and with a critic (generalised advantage
+estimation over token rewards, Schulman et al. 2016); anchors to the verifier's outcome; step rewards made safe; group means and deviations.
 
-With `delta = log pi - log pi_ref` on tokens that the policy wrote: k1 = delta, k2 = delta**2 / 2, k3 = exp(-delta) - 1 + delta. k1 and k3 have the
-reverse KL as their mean; k2 is biased and small in variance. As a *loss*, the gradient of k2 is the true gradient of the reverse KL on-policy and
-that of k3 a first-order approximation of another one; k1 as a loss has a gradient of mean zero, so it belongs into the reward
-(Zhang et al. 2025, arXiv 2510.01555; arXiv 2512.21852).
+**Divergence** from the reference, token by token (Schulman 2020, "Approximating KL divergence"). With `delta = log pi - log pi_ref` on tokens that
+the policy wrote: k1 = delta, k2 = delta**2 / 2, k3 = exp(-delta) - 1 + delta. k1 and k3 have the reverse KL as their mean; k2 is biased and small in
+variance. As a *loss*, the gradient of k2 is the true gradient of the reverse KL on-policy and that of k3 a first-order approximation of another one;
+k1 as a loss has a gradient of mean zero, so it belongs into the reward (Zhang et al. 2025, arXiv 2510.01555; arXiv 2512.21852).
 
-Step rewards made safe before they are given out: none of these lets a policy earn by writing more steps.
-
-So they are where they are summed as they are (`critic.step_ppo`). Group normalisation takes their mean from every step (`process.grpo_process`): next to
-clipped steps that lost, one that did not earns again, and under `delta`, of which the mean is above 0, each further step costs.
-
-Each takes and gives (B, S), 0 where there is no step; put the result into a batch by `dataclasses.replace(batch, step_rewards=...)`.
+**Safe step rewards** (`clip`, `delta`): where they are summed as they are (`step_ppo`), a policy cannot earn by writing more steps. Group normalisation
+takes their mean from every step (`grpo_process`): next to clipped steps that lost, one that did not earns again, and under `delta`, of which the mean is
+above 0, each further step costs. Each takes and gives (B, S), 0 where there is no step; `dataclasses.replace(batch, step_rewards=...)` puts it back.
 """
 
 from __future__ import annotations

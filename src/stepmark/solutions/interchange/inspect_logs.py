@@ -1,6 +1,6 @@
 """Logs of inspect_ai as solutions: the `.json` form, and the `.eval` form, which is a zip of the same.
 
-Each sample's `messages` are read as chat (`solutions.traces`): an assistant's turn with its tool calls is a step. `target` is
+Each sample's `messages` are read as chat (`solutions.inputs`): an assistant's turn with its tool calls is a step. `target` is
 the reference answer where it is one text. One score whose value is C or I, 1 or 0, true or false says whether the final
 answer is right; several scores, or other values, say nothing here and stay in `meta.scores`. Reasoning that the log holds as
 text stands in the turn where it was written; reasoning that the provider kept back, and pictures, are not there to be read: a

@@ -368,7 +368,7 @@ def texts_of(row: Row, key: str) -> list[str]:
 def plain_texts(row: LabelledRow, losses: Losses, *, own_layout: re.Pattern[str] | None = None) -> list[str]:
     """The texts of the steps for a format that holds no more; observations, and signs around steps, are noted as lost.
 
-    The headings that a conversation's rendering writes (`solutions.traces`) are no loss.
+    The headings that a conversation's rendering writes (`solutions.inputs`) are no loss.
 
     Args:
         row: what is written.

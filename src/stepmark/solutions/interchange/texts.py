@@ -50,10 +50,10 @@ def read_solutions(row: Row, settings: Reading, _losses: Losses) -> Iterator[Lab
 
 
 def read_chat(row: Row, settings: Reading, _losses: Losses) -> Iterator[LabelledRow]:
-    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.traces`).
+    """A row of OpenAI chat `messages`: an assistant's turn is a step (`solutions.inputs`).
 
     Raises:
-        InputError: with `FILE:LINE`, as `solutions.traces`.
+        InputError: with `FILE:LINE`, as `solutions.inputs`.
     """
     return _read(row, settings, "chat")
 
