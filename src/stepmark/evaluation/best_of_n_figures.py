@@ -16,24 +16,6 @@ Every function works on plain arrays over the M candidates of one problem. `righ
 probabilities that a candidate is right, and that nobody knows whether it is (1 or 0 for one candidate; an answer
 group has the mean of its members).
 
-What a choice among N candidates gives in expectation, estimated without bias from M >= N candidates.
-
-M candidates were sampled for a problem; what would the method have chosen from N of them? Taking the first N is a
-noisy answer, taking N with replacement a biased one (a candidate competes with its own copy). Here it is the mean
-over **all** subsets of size N, drawn without replacement:
-
-- best by score, in closed form. Sort by score; a candidate with `a` candidates above it is the best of a subset
-  with probability C(M-a-1, N-1) / C(M, N). `k` candidates with the same score share what the ranks a .. a+k-1
-  have together: (C(M-a, N) - C(M-a-k, N)) / C(M, N), split equally.
-- at least one right (pass@N): 1 - C(M-c, N) / C(M, N) (Chen et al. 2021, "Evaluating Large Language Models Trained
-  on Code", arXiv 2107.03374, equation 1).
-- votes have no closed form: every subset is enumerated up to a stated number of subsets; above it, seeded random
-  subsets stand for all, and their number is recorded.
-
-Every function works on plain arrays over the M candidates of one problem. `right` and `unknown` are the
-probabilities that a candidate is right, and that nobody knows whether it is (1 or 0 for one candidate; an answer
-group has the mean of its members).
-
 Length bias: whether the score follows the length, and where the lowest step falls.
 
 A product of step scores falls with every step, a maximum rises: the aggregate alone favours short or long solutions,

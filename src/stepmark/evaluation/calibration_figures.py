@@ -3,12 +3,6 @@
 Two targets. "steps": each judged step's score against its label. "outcome": the solution's aggregate against whether its answer
 is right. ECE has bins of equal width and is biased upwards where they hold few items (Guo et al. 2017, "On calibration of modern
 neural networks", section 2); `floor` says how high it would be for a calibrated PRM on as many.
-
-Calibration: does a score of 0.8 mean right four times in five, and for which steps, policies and problems does it not.
-
-Two targets. "steps": each judged step's score against its label. "outcome": the solution's aggregate against whether its answer
-is right. ECE has bins of equal width and is biased upwards where they hold few items (Guo et al. 2017, "On calibration of modern
-neural networks", section 2); `floor` says how high it would be for a calibrated PRM on as many.
 """
 
 from __future__ import annotations

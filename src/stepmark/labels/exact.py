@@ -1,5 +1,8 @@
-"""Whole solutions with one error put in on purpose and carried through all that depends on it.
+"""Exact labels: errors put on purpose into worked solutions whose calculations are marked.
 
+A line such as "She sold 48/2 = <<48/2=24>>24 clips" says what is computed, so an altered copy is wrong for a known reason. Nothing is executed:
+calculations are read by a parser for + - * / and computed in exact fractions. `exact_labels` makes branches that end at their first error;
+`with_errors` makes whole solutions, with the error carried through all that depends on it. The `note` of a wrong step's judgement names the kind.
 Eight kinds. In each the step judged wrong is false, not only odd: it states a number, or a unit, that is not so.
 
 =============  ==========================================================================================================
@@ -15,12 +18,10 @@ Eight kinds. In each the step judged wrong is false, not only odd: it states a n
 
 Carried: every later calculation that uses an altered result is computed again, and so is the answer. Where this is not sure (the same
 number stands for something else too, stands in words, or a later result would be negative, or a fraction where it was whole), that place is not
-used. Every line that comes out is checked once more by `formulas.check`: no second false calculation slips in.
-
+used. Every line that comes out is checked once more by `check`: no second false calculation slips in.
 Labels: steps before the error are right, the step with the error is wrong, the steps after it are not judged: they go on faithfully from
 what is false.
-
-What cannot be told from a wrong solution's looks: numbers are written as the right ones were (`slips`). A solution with a step more or less than the right
+What cannot be told from a wrong solution's looks: numbers are written as the right ones were. A solution with a step more or less than the right
 one is wrong, though, so train on kinds together: `dropped` and `early stop` shorten, `repeated` lengthens. A jump has a right twin,
 the same line with the right result: an assertion is not wrong for want of its calculation.
 """

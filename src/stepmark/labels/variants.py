@@ -1,51 +1,9 @@
-"""Wrong variants of right solutions, as many as are wanted, each with its true label (`carried` makes the errors).
+"""Wrong variants of right solutions, as many as are wanted, each with its true label (`labels.exact` makes the errors).
 
 A right solution is GSM8K's worked one, whose calculations are marked `<<48/2=24>>`; or any solution whose steps write their
 calculations out ("48 / 2 = 24 clips"): `worked_of` marks them, where `formulas.check` reads them and finds them right. Nothing is executed.
 
 Equal solutions, settings and seeds give equal variants, wherever in a file they stand.
-
-Exact labels: errors put on purpose into worked solutions whose calculations are marked.
-
-A line such as "She sold 48/2 = <<48/2=24>>24 clips" says what is computed, so an altered copy is wrong for a known reason. Nothing is
-executed: calculations are read by a parser for + - * / and computed in exact fractions (`slips`).
-
-Two ways to make labelled solutions:
-
-- `exact_labels`: branches. Each ends at its first error: a wrong value, a wrong operand or a wrong operation.
-- `with_errors` (`carried`): whole solutions, with the error carried through all that depends on it, in eight kinds.
-
-The `note` of a wrong step's judgement names the kind of error.
-
-Whole solutions with one error put in on purpose and carried through all that depends on it.
-
-Eight kinds. In each the step judged wrong is false, not only odd: it states a number, or a unit, that is not so.
-
-=============  ==========================================================================================================
-`value`        a right calculation with a wrong result
-`operand`      a wrong number in a calculation, which is then carried out rightly
-`operation`    a wrong sign, likewise
-`unit`         the right number in a wrong unit: hours for minutes
-`dropped`      a step is left out and forgotten: where its result is due stands the number it started from. Wrong is the first step that uses it
-`repeated`     a step is done twice, the second time on its own result. Wrong is the second
-`jump`         a wrong result is asserted without its calculation
-`early stop`   the solution ends too early, with the result of a step on the way as its answer. Wrong is the answer
-=============  ==========================================================================================================
-
-Carried: every later calculation that uses an altered result is computed again, and so is the answer. Where this is not sure (the same
-number stands for something else too, stands in words, or a later result would be negative, or a fraction where it was whole), that place is not
-used. Every line that comes out is checked once more by `formulas.check`: no second false calculation slips in.
-
-Labels: steps before the error are right, the step with the error is wrong, the steps after it are not judged: they go on faithfully from
-what is false.
-
-What cannot be told from a wrong solution's looks: numbers are written as the right ones were (`slips`). A solution with a step more or less than the right
-one is wrong, though, so train on kinds together: `dropped` and `early stop` shorten, `repeated` lengthens. A jump has a right twin,
-the same line with the right result: an assertion is not wrong for want of its calculation.
-
-One slip in one line of a worked solution: what can be altered, by what, and how the altered line is written.
-
-Nothing is executed: calculations are read by a parser for + - * / and computed in exact fractions.
 """
 
 from __future__ import annotations

@@ -5,13 +5,6 @@ The first line of a CSV or TSV file names the columns. A cell is a text, but for
 empty cell is absent. A .csv file whose first line has semicolons (or tabs) and no comma is separated by those, as spreadsheets of many
 countries write it.
 
-Tables in files: CSV and TSV, whose cells are texts, and Parquet, whose cells have types.
-
-The first line of a CSV or TSV file names the columns. A cell is a text, but for columns of known names: lists (`steps`, `solutions`,
-`labels`, `messages`, ...) and `meta` hold JSON, and `label`, `rating`, `correct` and the like a number or true or false where they read so. An
-empty cell is absent. A .csv file whose first line has semicolons (or tabs) and no comma is separated by those, as spreadsheets of many
-countries write it.
-
 Rows of Python objects: dicts, records, `datasets.Dataset`, pandas and polars frames.
 
 None of these libraries is imported here: a frame is recognised by the module and the name of its class.
