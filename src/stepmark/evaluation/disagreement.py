@@ -348,10 +348,13 @@ def parts_of(items: Sequence[Item]) -> dict[str, list[bool]]:
     return parts | {f"by {name}": [item["policy"] == name for item in items] for name in writers}
 
 
-_RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    **{name: ((name,), CELLS) for name in CELLS},
+_OF_WRITERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lucky-of-right": (("lucky",), ("right", "lucky")),
     "unlucky-of-wrong": (("unlucky",), ("unlucky", "wrong")),
+}
+_RATIOS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    **{name: ((name,), CELLS) for name in CELLS},
+    **_OF_WRITERS,
     "lucky-of-flawed": (("lucky",), ("lucky", "wrong")),
     "agreement": (("right", "wrong"), CELLS),
 }
@@ -365,12 +368,12 @@ def ratios(items: Sequence[Item]) -> dict[str, tuple[Floats, Floats]]:
     columns: dict[str, tuple[list[bool], list[bool]]] = {}
     for part, member in parts_of(items).items():
         for source, known in cells.items():
-            for what, (above, below) in _RATIOS.items():
+            for what, (above, below) in (_OF_WRITERS if part.startswith("by ") else _RATIOS).items():
                 columns[f"{part}/{source}/{what}"] = (
                     [m and c in above for m, c in zip(member, known, strict=True)],
                     [m and c in below for m, c in zip(member, known, strict=True)],
                 )
-        if len(present) == 2:
+        if len(present) == 2 and not part.startswith("by "):
             both = [
                 (a, b) if m and a is not None and b is not None else (None, None)
                 for m, a, b in zip(member, *cells.values(), strict=True)
@@ -398,9 +401,11 @@ def statistic(items: Sequence[Item]) -> Statistic:
 
     With both sources PART/both/WHAT, of the cases for which all three are known: `same-cell`: the PRM's cell is the labels';
     `lucky-found`: lucky by the PRM too, of those lucky by the labels; `lucky-confirmed`: the other way round; the same
-    for `unlucky`.
+    for `unlucky`. A writer has only `lucky-of-right` and `unlucky-of-wrong`.
     """
     of = ratios(items)
+    if not of:
+        return lambda weights: {}
     above, below = (np.stack([pair[at] for pair in of.values()], axis=1) for at in (0, 1))
 
     def figures(weights: Floats) -> Mapping[str, Floats]:

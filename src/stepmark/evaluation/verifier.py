@@ -48,17 +48,20 @@ def check_pairs(pairs: Iterable[LabelledPair], verifiers: Sequence[Verifier]) ->
         raise UsageError(
             f"expected one or more verifiers of different names, found {', '.join(names) or 'none'}"
         )
-    for pair in pairs:
-        verdicts = [verifier.verify(pair.answer, pair.gold) for verifier in verifiers]
-        yield {
-            "id": pair.id,
-            "problem": pair.problem,
-            "gold": pair.gold,
-            "answer": next((v.answer for v in verdicts if v.answer is not None), None),
-            "equal": pair.equal,
-            "why": pair.why,
-            "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in verdicts},
-        }
+    return (_checked(pair, verifiers) for pair in pairs)
+
+
+def _checked(pair: LabelledPair, verifiers: Sequence[Verifier]) -> Item:
+    verdicts = [verifier.verify(pair.answer, pair.gold) for verifier in verifiers]
+    return {
+        "id": pair.id,
+        "problem": pair.problem,
+        "gold": pair.gold,
+        "answer": next((v.answer for v in verdicts if v.answer is not None), None),
+        "equal": pair.equal,
+        "why": pair.why,
+        "verdicts": {v.verifier: {"outcome": v.outcome, "note": v.note} for v in verdicts},
+    }
 
 
 def errors_of(items: Sequence[Item]) -> dict[str, tuple[list[bool], list[bool]]]:

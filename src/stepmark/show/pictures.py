@@ -59,7 +59,7 @@ def svg(plot: Plot, mode: colour.Mode = "light") -> str:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError(
-            'plots need matplotlib, which is not installed: pip install "stepmark[evaluation]"'
+            'plots need matplotlib, which is not installed: pip install "stepmark[evaluate]"'
         ) from error
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"(?s).*Glyph")  # the browser has fonts of its own
@@ -81,7 +81,8 @@ def svg(plot: Plot, mode: colour.Mode = "light") -> str:
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing, transparent=True)
-    return file.getvalue()
+    drawing = file.getvalue()
+    return drawing[drawing.index("<svg") :]  # a page needs neither the XML declaration nor the DTD
 
 
 def _style(mode: colour.Mode) -> dict[str, Any]:
