@@ -142,7 +142,7 @@ def test_rows_that_are_no_problem(tmp_path):
         ({"policy": 7}, UsageError, "expected a policy .* found 7"),
         ({"out": "-"}, UsageError, "`out` -: expected a file's name"),
         ({"cluster": stepmark.Cluster(ray="auto"), "policy": adder()}, UsageError, "as names, which every"),
-        ({"isolation": "process"}, UsageError, "`isolation` process: only the verifier 'code'"),
+        ({"isolation": "unsafe"}, UsageError, "`isolation` unsafe: only the verifier 'code'"),
     ],
 )
 def test_python_errors_name_settings(settings, error, message):

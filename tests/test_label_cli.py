@@ -352,7 +352,7 @@ def test_a_code_verifier_says_how_programs_are_isolated(tmp_path, monkeypatch, c
     file, out = tmp_path / "code.jsonl", tmp_path / "labels.jsonl"
     file.write_text(json.dumps(row) + "\n")
     words = ["binary", file, "--policy", "label_policies:program", "--k", "2", "--out", out]
-    for isolation, words_of_it in (("process", "no security boundary"), ("bubblewrap", "no network")):
+    for isolation, words_of_it in (("unsafe", "no sandbox"), ("bubblewrap", "no network")):
         try:
             load_verifier("code", isolation=isolation)
         except UsageError:

@@ -69,7 +69,7 @@ def test_a_cut_off_program_is_no_wrong_program():
 
     tests = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
     good = "```python\ndef double(x):\n    return 2 * x\n```\n"
-    with CodeVerifier(isolation="process") as verifier:
+    with CodeVerifier(isolation="unsafe") as verifier:
         for begun, text, finish, expected in [
             ("", good + "This", "length", True),
             ("", good.removesuffix("```\n"), "length", None),

@@ -73,7 +73,7 @@ def label(
         settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
         verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.

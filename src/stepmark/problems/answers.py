@@ -107,16 +107,13 @@ def load_verifier(
     return verifier
 
 
-_KEPT_APART = {
-    "bubblewrap": "no network, no files of this machine, no sight of its processes",
-    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can read and change what your "
-    "user may",
-}
-
-
 def isolation_note(isolation: Isolation) -> str:
     """What a run reports of the isolation of its programs."""
-    return f"programs run in isolation {isolation!r}: {_KEPT_APART[isolation]}"
+    apart = {
+        "bubblewrap": "no network, no files of this machine, no sight of its processes",
+        "unsafe": "no sandbox: programs can use the network, and read and change what your user may",
+    }
+    return f"programs run in isolation {isolation!r}: {apart[isolation]}"
 
 
 VerifierLike: TypeAlias = Verifier | str

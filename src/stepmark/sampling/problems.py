@@ -193,7 +193,7 @@ def sample(
         instruction: what is written after the problem; "" for nothing.
         verifier: what compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts.
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         seed: another seed gives other samples.
         limit: take only so many problems, evenly spaced over the data.
