@@ -78,18 +78,9 @@ def test_a_solution_that_names_none(text):
     assert find_answer(text) is None
 
 
-def test_the_last_number_only_when_asked():
-    text = "He had 7, gave 2 away, and 5 were left."
-    assert find_answer(text) is None
-    found = find_answer(text, last_number=True)
-    assert found is not None
-    assert (found.text, found.way, found.start) == ("5", "last number", text.index("5"))
-    assert find_answer("none at all", last_number=True) is None
-
-
 @given(st.text(alphabet="ab{}\\ boxed$#1\nanswer is:.", max_size=60))
 def test_what_is_found_stands_in_the_text(text):
-    found = find_answer(text, last_number=True)
+    found = find_answer(text)
     if found is not None:
         assert found.text.strip()
         assert text[found.start : found.start + len(found.text)] == found.text
@@ -126,7 +117,7 @@ def test_hostile_text_takes_linear_time(piece):
     def seconds(size):
         text = piece * (size // len(piece))
         began = time.thread_time()  # of this thread alone
-        find_answer(text, last_number=True)
+        find_answer(text)
         return time.thread_time() - began
 
     # Quadratic work on 400,000 characters is minutes; the bound leaves a slow machine its room.

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import secrets
-import select
+import selectors
 import shutil
 import signal
 import struct
@@ -177,8 +177,10 @@ class Sandbox:
         assert stream is not None
         seconds, wall = self.limits.seconds, self.limits.wall_seconds
         start, output = time.monotonic(), b""
+        selector = selectors.DefaultSelector()
+        selector.register(stream, selectors.EVENT_READ)
         while len(output) < _LONGEST_OUTPUT:
-            if select.select([stream], [], [], _POLL_SECONDS)[0]:
+            if selector.select(_POLL_SECONDS):
                 piece = os.read(stream.fileno(), 4096)
                 if not piece:
                     break
