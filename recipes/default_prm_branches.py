@@ -39,18 +39,18 @@ def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolutio
     answer = worked.problem.answer
     assert answer is not None
     for k, line in enumerate(worked.lines):
-        yield _exact_labelled(worked, right[:k], right[k], None)
-        wrong = _exact_wrong(line, rng, style)
+        yield _labelled(worked, right[:k], right[k], None)
+        wrong = wrong_line(line, rng, style)
         if wrong is not None:
-            yield _exact_labelled(worked, right[:k], *wrong)
-    yield _exact_labelled(worked, right, f"The answer is {answer}.", None)
+            yield _labelled(worked, right[:k], *wrong)
+    yield _labelled(worked, right, f"The answer is {answer}.", None)
     value = compute(answer)
     if value is not None and NUMBER.fullmatch(answer.removeprefix("-")):
         altered = replace_number("", answer, value, another(value, rng), style)
-        yield _exact_labelled(worked, right, f"The answer is {altered}.", "value")
+        yield _labelled(worked, right, f"The answer is {altered}.", "value")
 
 
-def _exact_labelled(worked: Worked, before: list[str], last: str, error: str | None) -> LabelledSolution:
+def _labelled(worked: Worked, before: list[str], last: str, error: str | None) -> LabelledSolution:
     judgement = Judgement(kind="correctness", judge="exact", rating=1 if error is None else -1, note=error)
     return LabelledSolution(
         solution=Solution(
@@ -60,7 +60,7 @@ def _exact_labelled(worked: Worked, before: list[str], last: str, error: str | N
     )
 
 
-def _exact_wrong(line: str, rng: random.Random, style: str) -> tuple[str, str] | None:
+def wrong_line(line: str, rng: random.Random, style: str) -> tuple[str, str] | None:
     """The wrong copy and the kind of its error."""
     found = [formula for formula in FORMULA.finditer(line) if alterable(formula)]
     if not found:

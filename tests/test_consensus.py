@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.consensus import Consensus, side_by_side, tally
+from stepmark.labels.consensus import Consensus, side_by_side
 from stepmark.labels.labelling import judged_until
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
@@ -230,19 +230,6 @@ def test_side_by_side_keeps_all():
     broken = LabelledSolution(solution=solution(2, "row 3"), judgements=((),))
     with pytest.raises(InputError, match=r"row 3.*2 steps, found 1"):
         list(side_by_side([broken]))
-
-
-def test_the_tally_by_hand():
-    rows = [
-        of(rollout=(R, W), judge=(R, W)),
-        of(rollout=(R, W), judge=(R, R)),
-        of(rollout=(W, _), judge=(R, W)),
-        of(rollout=(R, W), judge=(_, W)),
-    ]
-    found = tally(Consensus().views(rows))
-    assert found.kept == 1 and found.dropped == {"places differ": 2, "place not known": 1}
-    assert str(found) == "kept 1 of 4; dropped: 2 places differ, 1 place not known"
-    assert str(tally([])) == "kept 0 of 0"
 
 
 @pytest.mark.parametrize(
