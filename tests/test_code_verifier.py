@@ -363,21 +363,6 @@ def test_without_bubblewrap_programs_are_refused_with_the_line_to_type(monkeypat
         CodeVerifier()
 
 
-def test_a_bubblewrap_that_does_not_work_is_refused_with_what_it_says(monkeypatch, tmp_path):
-    bwrap = tmp_path / "bwrap"
-    bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    bwrap.chmod(0o755)
-    monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: str(bwrap))
-    with pytest.raises(UsageError, match=r"does not work here: .*No permissions to create new namespace"):
-        CodeVerifier()
-
-
-def test_an_isolation_is_for_verifiers_that_run_programs():
-    assert load_verifier("number", isolation=None).name == "number"
-    with pytest.raises(UsageError, match="only the verifier 'code' runs programs, found 'number'"):
-        load_verifier("number", isolation="unsafe")
-
-
 def test_a_verifier_that_is_closed_gives_no_verdict(strongest):
     verifier = CodeVerifier(isolation=strongest, limits=CodeLimits(seconds=60, file_mb=MARK))
     with ThreadPoolExecutor(1) as pool:
@@ -483,15 +468,6 @@ def test_nothing_is_written_outside(walled, tmp_path):
     )
     assert run(walled, program, f"assert f({[str(p) for p in places]!r}, {name!r}) == 1").outcome == "match"
     assert [place for place in places if (place / name).exists()] == []
-
-
-def test_a_file_is_bounded_and_the_environment_empty(plain, monkeypatch):
-    fill = "def f():\n    with open('big', 'wb') as out:\n        for _ in range(100):\n            out.write(bytes(1 << 20))"
-    assert "File too large" in run(plain, fill).note
-    monkeypatch.setenv("STEPMARK_TEST_KEY", "secret")
-    program = "import os\ndef f(): return sorted(os.environ)"
-    test = "assert set(f()) <= {'HOME', 'PYTHONHASHSEED', 'LC_CTYPE', 'PWD'}, f()"
-    assert run(plain, program, test).note == "the tests pass"
 
 
 def test_flooding_the_output_and_forging_a_result(walled):
@@ -660,12 +636,6 @@ def test_an_object_that_the_test_hands_back_fails_it(plain):
 )
 def test_an_exception_of_the_program_is_not_swallowed_by_chance(plain, body, test):
     assert run(plain, f"def f(x):\n    {body}", test).outcome == "mismatch"
-
-
-def test_a_test_that_expects_stop_iteration_gets_it(plain):
-    test = "try:\n    f()\nexcept StopIteration:\n    pass\nelse:\n    assert False"
-    assert run(plain, "def f(): raise StopIteration", test).outcome == "match"
-    assert run(plain, "def f(): return 1", test).outcome == "mismatch"
 
 
 LIES = "__eq__ = __ge__ = __le__ = __contains__ = lambda self, other=None: True\n    __hash__ = None\n    __ne__ = lambda self, other: False"

@@ -135,11 +135,7 @@ def rate_grid(prior: RatePrior, steps: int) -> RateGrid:
 class Posterior:
     """The joint posterior over place and rates, brought up to date by counts.
 
-    Args:
-        steps: M, at least 1.
-        prior: of the rates.
-        places: prior probability of each place, (M + 1,); the last is that of no error. None: no error is excluded,
-            all places are alike.
+    `places` is the prior probability of each place, (M + 1,), the last that of no error; None: an error, all places alike.
 
     Raises:
         UsageError: no steps, or `places` is no distribution over M + 1 places.
@@ -238,32 +234,19 @@ def entropy_bits(probability: Floats) -> Floats:
 
 
 def information(places: Floats, chances: Floats) -> Floats:
-    """Expected information, in bits, of one rollout from each prefix about the place of the first error.
+    """Expected information, in bits, of one rollout from each prefix about the place of the first error; (T,).
 
-    Args:
-        places: (E,) probability of each place.
-        chances: (E, T) probability of a success from each prefix, given the place.
-
-    Returns:
-        (T,): H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
+    `places` is (E,), `chances` (E, T), the probability of a success given the place: H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
     """
     return entropy_bits(places @ chances) - places @ entropy_bits(chances)
 
 
 def choose_batch(places: Floats, chances: Floats, costs: Floats, count: int) -> list[int]:
-    """Prefixes to roll out together, one after the other by what each adds to the batch's information per cost.
+    """Prefixes to roll out together, in the order of choosing; one may come several times.
 
-    The batch's information about the place is computed over all its outcomes, taken as independent given the place. (They
-    share unknown rates too, which this leaves out: repeats are worth a little less than it believes.)
-
-    Args:
-        places: (E,) probability of each place.
-        chances: (E, T) as in `information`.
-        costs: (T,) what a rollout from each prefix costs, above 0; `inf` for a prefix not to be tried.
-        count: how many, 1 to `LARGEST_BATCH`.
-
-    Returns:
-        Indices of prefixes in the order of choosing; one may come several times.
+    Each is the one that adds most to the batch's information per cost, over all outcomes, taken as independent given the place. (They
+    share unknown rates too, which this leaves out.) `places` and `chances` are as in `information`, `costs` is (T,), above
+    0, `inf` for a prefix not to be tried; `count` is 1 to `LARGEST_BATCH`.
     """
     if not 1 <= count <= LARGEST_BATCH:
         raise UsageError(f"a batch has 1 to {LARGEST_BATCH} rollouts, found {count}")
@@ -329,20 +312,11 @@ class BayesianSearch:
             )
 
     def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
-        """Find the first error.
+        """Find the first error; a solution that ends in the right answer is not searched: its `first_error` is None, and it is no abstention.
 
-        A solution that ends in the right answer is not searched: rollouts say nothing about a wrong step that did no harm. Its
-        `first_error` is None, and it is no abstention.
-
-        Args:
-            solution: whose problem has a reference answer.
-            root: (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence
-                about its rate before any error.
-
-        Returns:
-            `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way; that of a
-            step called right is the probability that the first error comes later. Evidence is one `value` judgement a
-            prefix tried; that of the bare problem stands under `root`, without what was given as `root`.
+        `root` is (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence about its rate
+        before any error. `confidence` is the posterior probability of the likeliest place; that of a step called right is the
+        probability that the first error comes later.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.

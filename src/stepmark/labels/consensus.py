@@ -278,15 +278,9 @@ def any_said(ratings: Iterable[Rating | None]) -> bool:
 
 
 def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolution]:
-    """The judgements of several sources on the same solutions, joined: one labelled solution for each.
+    """The judgements of several sources on the same solutions, joined: one labelled solution for each, in the order of first meeting.
 
     Solutions are the same if problem and steps read the same. Judgements of a step stand in the order of the sources, equal ones once.
-
-    Args:
-        sources: labelled solutions, in any order; all are read before the first is given.
-
-    Yields:
-        Every solution once, in the order in which it was first met, as the first source has it.
 
     Raises:
         InputError: a solution whose judgements are not one entry a step.

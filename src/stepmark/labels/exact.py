@@ -103,13 +103,9 @@ class Carry:
         self.changed[old] = new
 
     def line(self, line: str, start: int = 0, before: str = "", first: Fraction | None = None) -> str:
-        """A line with all that depends on the error computed again.
+        """A line with all that depends on the error computed again, carried from `start` on.
 
-        Args:
-            line: with its marks.
-            start: offset from which it is carried; what is before stands already in `before`.
-            before: that part, rewritten.
-            first: the result that follows right at `start`, where there is one.
+        What is before `start` stands already in `before`; `first` is the result that follows right at `start`, where there is one.
         """
         text, at, due = before, start, first
         for formula in FORMULA.finditer(line, start):
@@ -233,16 +229,9 @@ _PLURALS = {"inch": "inches", "foot": "feet"}
 def with_errors(
     worked: Worked, rng: random.Random, *, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[LabelledSolution]:
-    """The worked solution, and one wrong solution of each kind, all gone through to the answer.
+    """The worked solution, every step judged right; then for each kind that it has a place for one wrong solution, gone through to the answer.
 
-    Args:
-        worked: a known-good solution whose calculations are marked, and whose problem has a numeric answer.
-        rng: chooses places and errors.
-        kinds: the kinds of errors, in the order in which they are wanted.
-
-    Yields:
-        First the right solution, every step judged right. Then, for each kind that this solution has a place for, one wrong solution; before
-        that of a jump, its right twin.
+    Before the wrong solution of a jump comes its right twin. Calculations must be marked and the answer be numeric.
 
     Raises:
         UsageError: a kind that is none.
@@ -540,13 +529,10 @@ class Slip:
 
 
 def slip(formula: re.Match[str], kind: str, rng: random.Random, style: str) -> Slip | None:
-    """Alter one calculation of a line; None where it cannot be done surely.
+    """Alter one calculation (a `FORMULA` for which `alterable` holds); None where it cannot be done surely.
 
-    Args:
-        formula: its mark (`FORMULA`), for which `alterable` holds.
-        kind: "value", "operand" or "operation"; where no operand or sign can be altered it becomes "value".
-        rng: chooses the error.
-        style: text that shows whether commas part thousands and which sign stands for times.
+    `kind` is "value", "operand" or "operation"; where no operand or sign can be altered it becomes "value". `style` is text that shows
+    whether commas part thousands and which sign stands for times.
     """
     line = formula.string
     value = compute(formula[1])

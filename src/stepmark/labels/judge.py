@@ -265,11 +265,8 @@ class Judge:
 def place_named(reply: str, *, steps: int) -> int | None:
     r"""The place that a reply names in its last \boxed{}: a 0-based step, -1 for none; None if it names none of the solution's.
 
-    `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place.
-
-    Args:
-        reply: what the judge wrote; thoughts before `</think>` are left out.
-        steps: how many steps the solution has.
+    `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place. Thoughts before `</think>`
+    are left out.
     """
     found = _PLACE.fullmatch(_boxed(reply).replace("\N{MINUS SIGN}", "-"))
     if found is None or not -1 <= int(found[1]) < steps:

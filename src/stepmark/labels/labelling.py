@@ -202,17 +202,10 @@ def gold_of(solution: Solution) -> str:
 def probe(
     solution: Solution, steps: int, count: int, how: Rollouts, *, first: int = 0
 ) -> Generator[Any, Any, Probe]:
-    """Continue a prefix `count` times and verify where each continuation ends.
+    """Continue the first `steps` steps of a solution `count` times and verify where each continuation ends.
 
-    Samples are asked for by number, so equal prefixes of different solutions share theirs, and a prefix that is probed again
-    with `first` set to what it has had continues.
-
-    Args:
-        solution: whose problem has a reference answer.
-        steps: length of the prefix, 0 for none of it.
-        count: how many continuations, at least 1.
-        how: how they are sampled.
-        first: number of the first sample.
+    Samples are asked for by number, from `first`, so equal prefixes of different solutions share theirs, and a prefix that is
+    probed again continues.
 
     Raises:
         InputError: no reference answer, or the policy cannot read this prefix.
@@ -246,11 +239,6 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
     cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
     18), or for which the verifier does not say which answer it compared.
-
-    Args:
-        begun: the prefix.
-        written: what continues it.
-        verdict: on both together.
     """
     if written.finish != "length" or verdict.correct is None:
         return verdict
@@ -276,14 +264,7 @@ def value_judgement(probed: Probe, judge: str) -> Judgement:
 def judged_until(
     first_error: int, steps: int, judge: str, confidence: float | None = None
 ) -> list[tuple[Judgement, ...]]:
-    """Correctness of each step by the place of the first error: right before it, wrong at it, nothing after it.
-
-    Args:
-        first_error: 0-based; -1 for none.
-        steps: how many there are.
-        judge: who says so.
-        confidence: how sure it is.
-    """
+    """Correctness of each step by the place of the first error (-1 for none): right before it, wrong at it, nothing after it."""
     return [
         ()
         if first_error != -1 and step > first_error

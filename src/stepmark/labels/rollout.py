@@ -96,11 +96,7 @@ class RolloutLabeller:
     ) -> Method[Probe]:
         """Roll a prefix out k times, and k times more, `retries` times at most, as long as they say nothing.
 
-        Args:
-            solution: whose prefix.
-            steps: its length.
-            stop_at_success: write `at_once` rollouts, look, and write no more after a success.
-            at_once: rollouts asked for between two looks.
+        With `stop_at_success`, `at_once` rollouts are written between two looks, and no more after a success.
         """
         probed = Probe(steps=steps)
         for attempt in range(1 + self.retries):
@@ -206,12 +202,8 @@ def labelled(
 ) -> LabelledSolution:
     """A solution with the evidence at each prefix and, where there is one, the conclusion.
 
-    Args:
-        solution: what is labelled.
-        values: by the number of steps: rollouts, or the verdict on the solution's own answer. Prefix 0 is the problem
-            alone, whose evidence is the solution's `root`; a probe without verdicts is no evidence.
-        judge: the labeller's name.
-        first_error: 0-based; -1 for none; None for no conclusion.
+    `values` are rollouts or the verdict on the solution's own answer, by the number of steps; those of prefix 0 stand under `root`. A
+    probe without verdicts is no evidence. `first_error` is 0-based; -1 for none; None for no conclusion.
     """
     length = len(solution.steps)
     concluded = [()] * length if first_error is None else judged_until(first_error, length, judge)
@@ -304,16 +296,9 @@ class BinarySearch(RolloutLabeller):
 def first_bad_prefix(
     low: int, high: int, at: Callable[[int], Method[Probe]], known: Callable[[Probe], bool]
 ) -> Method[int | None]:
-    """The length of the shortest bad prefix, by binary search.
+    """The length of the shortest bad prefix, in low + 1 … high, by binary search; None where a probe said nothing.
 
-    Args:
-        low: length of a prefix known to be good.
-        high: length of a longer one known to be bad.
-        at: probes a prefix.
-        known: whether a probe says anything.
-
-    Returns:
-        The length, in low + 1 … high; None where a probe said nothing.
+    `low` is the length of a prefix known to be good, `high` of a longer one known to be bad; `at` probes a prefix.
     """
     while high - low > 1:
         middle = (low + high) // 2

@@ -102,14 +102,9 @@ class RolloutTree(RolloutLabeller):
         return self._labelling(grown.given[0], grown)
 
     def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
-        """Grow the one tree of several solutions of one problem.
+        """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
 
-        Args:
-            solutions: at least one, all of one problem (the same text and the same reference answer).
-
-        Returns:
-            One a solution, in order; a `Refusal` for one that the policy cannot read. The first labelling has the whole tree's
-            cost and its `others`; the cost of the rest is nothing.
+        The first labelling has the whole tree's cost and its `others`; the cost of the rest is nothing.
 
         Raises:
             InputError: as `grow`; or the policy can read none of them.
@@ -211,12 +206,8 @@ class Grown:
 def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
     """Q(s, r) + U(s), by which rollouts are selected.
 
-    Args:
-        mc: share of the state's rollouts that were right.
-        length: of the rollout, in the unit of the settings.
-        visits: searches that started from the state.
-        total: searches that started from any state.
-        settings: its alpha, beta, L and c_puct.
+    `mc` is the share of the state's rollouts that were right, `length` the rollout's, `visits` the searches that started from the state, `total` those
+    from any state.
     """
     value: float = settings.omega_alpha ** (1 - mc) * settings.omega_beta ** (length / settings.length_scale)
     return value + settings.c_puct * sqrt(total) / (1 + visits)
@@ -427,18 +418,10 @@ def way_of(asked: str | None, given: Sequence[Solution]) -> str:
 
 
 def cut_branch(begun: tuple[Step, ...], text: str, way: str) -> tuple[tuple[Step, ...], str]:
-    """The steps of a prefix, kept as they are, followed by those of a text that continues it.
+    """The steps of a prefix, kept as they are, followed by those of a text that continues it; and the way that cut the text (never "auto").
 
     The whole is cut where that puts a border at the prefix's end: a numbered list, or a formula that the prefix opened, is then
-    seen whole. Else the text is cut by itself.
-
-    Args:
-        begun: the prefix's steps, possibly none.
-        text: what continues it; not blank.
-        way: one of `segmentation.WAYS`.
-
-    Returns:
-        The steps, whose offsets count from the beginning of the whole, and the way that cut the text (never "auto").
+    seen whole. Else the text, which is not blank, is cut by itself. Offsets count from the beginning of the whole.
     """
     before = prefixes(begun)[-1]
     whole = split(before + text, way)

@@ -330,13 +330,9 @@ def _check_calculations(lines: Sequence[str]) -> None:
 
 
 def worked_of(solution: Solution) -> Worked:
-    """A right solution with its calculations marked, as `with_errors` reads it.
+    """A right solution with its calculations marked, as `with_errors` reads it; a last step that only says the answer is left out.
 
-    Its last step is left out where it only says the answer: `with_errors` writes that step, "The answer is …". A solution with a
-    calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
-
-    Args:
-        solution: whose problem has the reference answer, or which names its answer itself.
+    A solution with a calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
 
     Raises:
         InputError: it names another answer than the reference, or none and there is no reference; a calculation that is false or

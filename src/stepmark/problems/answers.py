@@ -372,15 +372,11 @@ def same_words(left: str, right: str) -> bool:
 
 
 def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int | None]:
-    """Sort the answers of one problem into groups of equal ones, for votes.
+    """Sort the answers of one problem into groups of equal ones, for votes: for each its group, numbered by first appearance from 0.
 
     An answer joins the first group whose first member it matches, that member as the reference; an answer without a verdict
-    makes a group of its own, for nothing says that two answers that nobody understood are equal. Answers that differ only in
+    makes a group of its own. None for None, for blank ones, and for solutions that name no answer. Answers that differ only in
     markup are compared once.
-
-    Returns:
-        For each answer the number of its group, groups numbered by first appearance from 0; None for None, for blank ones,
-        and for solutions that name no answer.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}

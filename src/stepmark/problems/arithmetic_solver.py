@@ -99,10 +99,6 @@ class Account:
 def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple[bool, ...], int]:
     """Whether each step is right in itself (see the module), and the 0-based first error, -1 for none.
 
-    Args:
-        problem: whose steps they are.
-        steps: any number of them, from the first, by any writer.
-
     Raises:
         InputError: a step that is not of this world: it states no quantity of the problem and no answer, or more than
             one calculation of two numbers.
@@ -487,10 +483,7 @@ def true_values(
 ) -> tuple[float, ...]:
     """V before the first step and after each: one more than steps, each in [0, 1], exact up to rounding.
 
-    Args:
-        problem: whose steps they are.
-        steps: by any writer; what states nothing leaves V as it is.
-        settings: of the solver whose rollouts are meant.
+    Steps may be by any writer; what states nothing leaves V as it is.
     """
     return tuple(true_value(problem, steps[:count], settings) for count in range(len(steps) + 1))
 

@@ -182,14 +182,8 @@ def wrong_solutions(
 ) -> Iterator[KnownSolution]:
     """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
 
-    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order, once each; long and hard ones are
-    therefore more common than among all problems. Solution i depends on the settings and on i alone.
-
-    Args:
-        count: how many.
-        seed: of the problems and of the solutions.
-        steps: least and most steps, of the true solution and of the solution that was written, the answer line among them.
-        settings: of the solver.
+    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Long and hard
+    ones are more common than among all problems. Solution i depends on the settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range, or the solver hardly ever fails.

@@ -42,19 +42,9 @@ def build(
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
 ) -> dict[type, Answerer]:
-    """The answerers of a policy and of a verifier, on a worker.
+    """The answerers of a policy and of a verifier, on a worker; see `load_policy` and `load_verifier`, whose errors it raises.
 
-    Args:
-        policy: an address, see `models.policies.load_policy`; None for no policy.
-        verifier: a name, see `problems.answers.load_verifier`; None for no verifier. It is never closed: what it
-            holds ends with this process.
-        dtype: of a local policy.
-        device: of a local policy.
-        percent: see `problems.answers.load_verifier`.
-        isolation: see `problems.answers.load_verifier`.
-
-    Raises:
-        StepmarkError: whatever those two raise.
+    The verifier is never closed: what it holds ends with this process.
     """
     built: dict[type, Answerer] = {}
     if verifier is not None:
