@@ -32,10 +32,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from default_prm_branches import exact_labels
 from default_prm_contrasts import contrasts
 
 from stepmark import split
-from stepmark.labels.exact import NUMBER, compute, exact_labels, number_of
+from stepmark.labels.exact import NUMBER, compute, number_of
 from stepmark.labels.reference import label_by_reference
 from stepmark.problems.gsm8k import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution

@@ -1,7 +1,7 @@
 """The tiny policy of the arithmetic world, from a seed to a checkpoint: tokenizer, network, plain language modelling.
 
 A Llama of about a million weights learns to write what a student with misconceptions writes
-(`problems.arithmetic_student`), so it errs as the student does, systematically and at random, and errs by itself besides
+(`tiny_policy_student`), so it errs as the student does, systematically and at random, and errs by itself besides
 where it has not learnt to calculate. The loss is on the solution alone; prompts come in the four shapes that sampling and
 labelling use (chat or raw text, with or without the instruction).
 """
@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tiny_policy_student import StudentSettings, student_solutions
 from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.models.backbone import quiet_loading
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
 from stepmark.problems.arithmetic_solver import SolverSettings
-from stepmark.problems.arithmetic_student import StudentSettings, student_solutions
 from stepmark.sampling import Sampling
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")

@@ -21,7 +21,6 @@ from stepmark.problems.answers import (
 )
 from stepmark.problems.extraction import find_answer
 from stepmark.problems.quantities import clean, key, read_quantity, same_quantity
-from stepmark.solutions.units import unit_of
 
 
 @pytest.mark.parametrize(
@@ -78,30 +77,12 @@ def test_a_solution_that_names_none(text):
     assert find_answer(text) is None
 
 
-def test_the_last_number_only_when_asked():
-    text = "He had 7, gave 2 away, and 5 were left."
-    assert find_answer(text) is None
-    found = find_answer(text, last_number=True)
-    assert found is not None
-    assert (found.text, found.way, found.start) == ("5", "last number", text.index("5"))
-    assert find_answer("none at all", last_number=True) is None
-
-
 @given(st.text(alphabet="ab{}\\ boxed$#1\nanswer is:.", max_size=60))
 def test_what_is_found_stands_in_the_text(text):
-    found = find_answer(text, last_number=True)
+    found = find_answer(text)
     if found is not None:
         assert found.text.strip()
         assert text[found.start : found.start + len(found.text)] == found.text
-
-
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_a_balanced_box_without_backslashes_is_found(before, inside):
-    inside = "".join(c for c in inside if c not in "{}\\\n").strip() or "x"
-    before = before.replace("\\", "").replace("\n", " ")
-    found = find_answer(f"{before}\\boxed{{{inside}}}")
-    assert found is not None
-    assert found.text == inside
 
 
 @pytest.mark.parametrize(
@@ -126,7 +107,7 @@ def test_hostile_text_takes_linear_time(piece):
     def seconds(size):
         text = piece * (size // len(piece))
         began = time.thread_time()  # of this thread alone
-        find_answer(text, last_number=True)
+        find_answer(text)
         return time.thread_time() - began
 
     # Quadratic work on 400,000 characters is minutes; the bound leaves a slow machine its room.
@@ -202,32 +183,6 @@ def test_a_decimal_with_commas_is_itself(number):
     assert quantity.value == Fraction(number)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "factor"),
-    [
-        ("cm", "length", Fraction(1, 100)),
-        ("feet", "length", Fraction(3048, 10000)),
-        ("square inches", "area", Fraction(254, 10000) ** 2),
-        ("cm ^2", "area", Fraction(1, 10000)),
-        ("cubic meters", "volume", Fraction(1000)),
-        ("Hours", "time", Fraction(3600)),
-        ("km/h", "speed", Fraction(1000)),
-        ("miles per hour", "speed", Fraction(1609344, 1000)),
-        ("mph", "speed", Fraction(1609344, 1000)),
-        ("dollars per day", "US money per time", Fraction(1, 86400)),
-    ],
-)
-def test_units_against_their_definitions(name, kind, factor):
-    unit = unit_of(name)
-    assert unit is not None
-    assert (unit.kind, unit.factor) == (kind, factor)
-
-
-def test_a_word_is_no_unit():
-    assert unit_of("apples") is None
-    assert unit_of("M") is None  # metres are m
-
-
 PAIRS = [
     ("18", "$18.00", "match", "exact"),
     ("10", "10%", "mismatch", "percent"),
@@ -275,14 +230,6 @@ def test_the_percent_sign_as_a_mere_sign():
         load_verifier("text", percent="sign")
 
 
-def test_correct_is_none_without_a_verdict():
-    verifier = NumberVerifier()
-    assert verifier.verify("5", "5").correct is True
-    assert verifier.verify("6", "5").correct is False
-    assert verifier.verify("x", "5").correct is None
-    assert verifier.verify(None, "5").correct is None
-
-
 @pytest.mark.parametrize(
     ("gold", "answer", "outcome"),
     [
@@ -314,22 +261,6 @@ def test_a_solution_or_a_bare_answer():
     assert bare_answer("word " * 100) is None
     assert bare_answer("  ") is None
     assert NumberVerifier().verify("5 + 7\n= 12 and so on", "12").note == "the text names no answer"
-
-
-def test_a_reference_with_its_solution():
-    assert NumberVerifier().verify("72", "48 + 24 = <<48+24=72>>72\n#### 72").outcome == "match"
-
-
-def test_a_long_reference_is_one():
-    gold = ", ".join(rf"\left({n}, \frac{{1}}{{\sqrt{{{n}}}}}\right)" for n in range(2, 20))
-    assert TextVerifier().verify(rf"\boxed{{{gold}}}", gold).outcome == "match"
-    assert TextVerifier().verify(f"${gold}$", gold).outcome == "match"
-    assert TextVerifier().verify("5", "  ").note == "the reference is blank"
-
-
-def test_many_keep_their_order():
-    verdicts = NumberVerifier().verify_many([("5", "5"), (None, "5"), ("6", "5")])
-    assert [v.outcome for v in verdicts] == ["match", "unparsed", "mismatch"]
 
 
 def test_dress_is_no_difference():

@@ -1,13 +1,12 @@
 """`stepmark.label` and `stepmark label` are one: the same bytes; records without a file; the same refusals."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 import stepmark
 from stepmark.cli import main
-from stepmark.errors import InputError, SettingError, UsageError
+from stepmark.errors import SettingError, UsageError
 from stepmark.labels.solutions import read_labellings
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 from stepmark.solutions.interchange import read_labelled
@@ -71,25 +70,6 @@ def test_the_function_writes_what_the_command_writes(tmp_path, file, name):
     assert list(named) == list(in_memory)
 
 
-def test_a_judge_is_named_after_its_model(tmp_path, file):
-    words = ["--policy", "label_policies:judge", "--votes", "3", "--out", str(tmp_path / "a.jsonl")]
-    assert main(["label", "judge", str(file), *words]) == 0
-    results = stepmark.label(
-        file,
-        "label_policies:judge",
-        method=stepmark.label.Judge(votes=3),
-        out=tmp_path / "b.jsonl",
-        progress=False,
-    )
-    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-    assert results[0].method == "judge:label_policies:judge"
-    in_memory = stepmark.label(
-        ROWS, "label_policies:judge", method="judge", settings=["votes=3"], progress=False
-    )
-    assert list(in_memory) == list(results)
-    assert len(results[0].critiques.texts[-1]) == 3
-
-
 def test_the_truth_of_a_known_world_is_found():
     results = label(ROWS, ArithmeticPolicy())  # Bayesian search, the default
     sure = [
@@ -103,12 +83,6 @@ def test_the_truth_of_a_known_world_is_found():
         None if one.first_error in (None, -1) else one.first_error + 1 for one in results
     ]
     assert "wrong" in results._repr_html_()
-
-
-def test_one_solution_alone_is_labelled_as_in_company():
-    together = label(ROWS, method=METHODS["binary"][0])
-    for row, one in zip(ROWS, together, strict=True):
-        assert list(label([row], method=METHODS["binary"][0])) == [one]
 
 
 def test_data_frames_records_and_samples_go_in():
@@ -127,12 +101,6 @@ def test_data_frames_records_and_samples_go_in():
     right = [one.outcome for one in samples]
     # A right answer is not searched.
     assert all(one.first_error is None for one, known in zip(labels, right, strict=True) if known)
-
-
-def test_a_budget_leaves_the_rest():
-    results = label(ROWS, method="binary", budget=1)
-    assert len(results) == 1
-    assert "3 solutions were not labelled: the budget of 1 tokens was spent" in results.summary
 
 
 @pytest.mark.parametrize(
@@ -161,23 +129,6 @@ def test_a_budget_leaves_the_rest():
 def test_python_errors_name_settings(settings, error, message):
     with pytest.raises(error, match=message):
         label(ROWS, **settings)
-
-
-def test_a_row_without_a_problem_is_named():
-    rows = [ROWS[0], {"steps": ["1 + 1 = 2"]}]
-    with pytest.raises(InputError, match="row 2"):
-        label(rows, method="binary")
-    results = label(rows, method="binary", keep_going=True)
-    assert (len(results), len(results.refused)) == (1, 1)
-
-
-def test_methods_refuse_what_cannot_be():
-    with pytest.raises(SettingError, match="k=0: expected 1 or more"):
-        stepmark.label.EveryStep(k=0)
-    with pytest.raises(SettingError, match="k='8': expected a whole number"):
-        stepmark.label.BinarySearch(k="8")
-    with pytest.raises(UsageError, match="`least` 9: expected at most `k`, which is 8"):
-        replace(stepmark.label.EveryStep(), least=9)
 
 
 @pytest.mark.parametrize("name", ["binary", "tree"])

@@ -64,10 +64,6 @@ def test_exact_takes_rows_and_gives_labels_that_hold(make):
         assert row.solution.texts[place] != right.solution.texts[place]
 
 
-def test_exact_solutions_of_the_arithmetic_world():
-    assert sum(row.outcome is True for row in exact(arithmetic=3, kinds=("value",), wrong=1)) == 3
-
-
 @pytest.mark.parametrize(
     ("rows", "settings", "error", "message"),
     [
@@ -129,24 +125,3 @@ def test_consensus_takes_records_and_keeps_every_judgement():
         [[labelled("a", "mine", 2)], OTHERS[1:]], rule="priority", source_kinds={"mine": "human"}
     )
     assert trusted.meta["first_error"] == 2
-
-
-@pytest.mark.parametrize(
-    ("files", "settings", "error", "message"),
-    [
-        ("a.jsonl", {}, UsageError, "expected a list of files"),
-        ([], {}, UsageError, "expected a list of files"),
-        ([MINE], {"least": 0}, SettingError, "least=0: expected 1 or more"),
-        (
-            [MINE],
-            {"source_kinds": {"a": "oracle"}},
-            SettingError,
-            "source_kinds='oracle': expected names, each with human, formal, judge or rollout",
-        ),
-        ([MINE, MINE], {}, UsageError, "in rows-1 and in rows-2.*`same_names` together"),
-        ([[{"problem": 5}]], {}, InputError, "row 1"),
-    ],
-)
-def test_errors_of_consensus(files, settings, error, message):
-    with pytest.raises(error, match=message):
-        consensus(files, **settings)

@@ -7,7 +7,6 @@ import pytest
 from stepmark import ArithmeticWorld, Problem, load_problems
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
-from stepmark.solutions.inputs import split_file
 
 ROWS = [
     {"question": f"How many? {n}", "answer": f"Two and {n}.\n#### {2 + n}", "id": f"q{n}", "level": n}
@@ -74,12 +73,3 @@ def test_the_arithmetic_world_writes_what_the_command_writes(tmp_path):
         SettingError, match=r"largest=5: expected a number in \[99, 999\]|largest=5: expected"
     ):
         ArithmeticWorld.make_problems(largest=5)
-
-
-def test_a_file_with_one_text(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("2 + 3 = 5\n5 * 2 = 10")
-    assert split_file(path)["step"].texts == ("2 + 3 = 5", "5 * 2 = 10")
-    assert list(split_file(path, side_by_side=True)) == ["whole", "step", "token"]
-    with pytest.raises(UsageError, match="leave out `marker`"):
-        split_file(path, split="agent", marker="x")

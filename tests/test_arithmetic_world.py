@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from stepmark.batching import Choose, Message, Write, run
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.exact import exact_labels
-from stepmark.models.policies import Policy, answerers
+from stepmark.models.policies import answerers
 from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic, read_number, write_number
 from stepmark.problems.arithmetic_solver import (
@@ -26,7 +25,6 @@ from stepmark.problems.arithmetic_solver import (
     true_values,
 )
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, count_tokens, wrong_solutions
-from stepmark.sampling import Sampling, sample
 
 CHAIN = read_arithmetic(
     "Start with 10. In the first step add 5. The number 8 is not used. In the second step multiply by 2. "
@@ -39,10 +37,6 @@ CHAIN_STEPS = (
     "Result after the third step: 30 - 6 = 24",
     "Result after the fourth step: 24 / 4 = 6",
     "The answer is 6.",
-)
-SALE = read_arithmetic(
-    "A bakery has 20 loaves. On the first day it sells 4 loaves. The baker is 52 years old. "
-    "Then all loaves are sold for 3 dollars each. How many dollars does the bakery get?"
 )
 
 seeds = st.integers(0, 10**6)
@@ -62,14 +56,6 @@ def test_a_problem_worked_by_hand():
     assert CHAIN.distractors == (8,)
     assert CHAIN.difficulty == 6
     assert CHAIN.problem.answer == "6"
-
-
-def test_a_story_that_ends_in_another_unit():
-    assert SALE.steps == (
-        "Loaves after the first day: 20 - 4 = 16 loaves",
-        "Money from the sale: 16 * 3 = 48 dollars",
-        "The answer is 48.",
-    )
 
 
 _GROUPS = r"(\d+) (?:boxes|groups|crates|presents|bills|chests|fines|baskets) of (\d+)"
@@ -103,49 +89,24 @@ def test_the_answer_is_what_another_reader_computes(seed):
 
 
 @given(seeds)
-def test_every_line_of_the_true_solution_calculates_rightly(seed):
-    problem = problem_of_seed(seed)
-    signs = {"+": Fraction.__add__, "-": Fraction.__sub__, "*": Fraction.__mul__, "/": Fraction.__truediv__}
-    for line in problem.steps[:-1]:
-        left, sign, right, result = re.search(r": (\d+) (.) (\d+) = (\d+)", line).groups()
-        assert signs[sign](Fraction(left), Fraction(right)) == int(result)
-    assert problem.steps[-1] == f"The answer is {evaluate(problem.text)}."
-    assert all(2 <= value <= 999 for value in problem.values)
-
-
-@given(seeds, st.integers(2, 16), st.sampled_from(["formula", "story"]))
-def test_settings_are_kept(seed, steps, surface):
-    (problem,) = arithmetic_problems(1, seed=seed, steps=(steps, steps), surface=surface, distractors=0)
-    assert problem.difficulty == len(problem.steps) == steps
-    assert (problem.domain == "formula") == (surface == "formula")
-    assert not problem.distractors
-
-
-@given(seeds)
 def test_a_problem_is_read_back_from_any_text_around_it(seed):
     first, second = arithmetic_problems(2, seed=seed)
     text = f"Solve this. {first.text}\n{first.steps[0]}\n\nNow this: {second.text}\n\nStep by step."
     assert read_arithmetic(text) == second
 
 
-def test_problems_do_not_depend_on_how_many_are_asked_for():
-    assert list(arithmetic_problems(3, seed=4)) == list(arithmetic_problems(8, seed=4))[:3]
-    assert list(arithmetic_problems(3, seed=4)) != list(arithmetic_problems(3, seed=5))
-    assert [problem.id for problem in arithmetic_problems(2, seed=4)] == ["arithmetic-4-0", "arithmetic-4-1"]
-
-
-def test_lengths_surfaces_and_domains_all_occur():
+def test_the_default_problems():
     problems = list(arithmetic_problems(600, seed=1))
     assert {problem.difficulty for problem in problems} == set(range(4, 17))
     assert len({problem.domain for problem in problems}) == 7
     assert 240 < sum(problem.domain == "formula" for problem in problems) < 360
+    assert 0.57 < sum(true_value(problem, []) for problem in problems) / 600 < 0.63
 
 
-def test_a_solution_keeps_its_text():
-    solution = CHAIN.solution()
-    text = "".join(step.raw for step in solution.steps)
-    assert text == "\n".join(CHAIN_STEPS) + "\n"
-    assert all(text[step.start :].startswith(step.text) for step in solution.steps)
+def test_problems_do_not_depend_on_how_many_are_asked_for():
+    assert list(arithmetic_problems(3, seed=4)) == list(arithmetic_problems(8, seed=4))[:3]
+    assert list(arithmetic_problems(3, seed=4)) != list(arithmetic_problems(3, seed=5))
+    assert [problem.id for problem in arithmetic_problems(2, seed=4)] == ["arithmetic-4-0", "arithmetic-4-1"]
 
 
 @pytest.mark.parametrize(
@@ -285,23 +246,7 @@ def test_where_every_step_is_right_so_is_the_answer(seed):
         assert answers[-1] == f"The answer is {problem.answer}."
 
 
-@settings(max_examples=30)
-@given(seeds)
-def test_labels_agree_with_errors_that_were_put_there_on_purpose(seed):
-    problem = problem_of_seed(seed)
-    for copy in exact_labels(problem.worked, random.Random(seed)):
-        rating = copy.judgements[-1][0].rating
-        labels, _ = true_labels(problem, copy.solution.texts)
-        assert labels[:-1] == (True,) * (len(labels) - 1)
-        assert labels[-1] == (rating == 1)
-
-
 # -- the solver
-
-
-def test_about_six_problems_in_ten_are_solved():
-    values = [true_value(problem, []) for problem in arithmetic_problems(1000, seed=11)]
-    assert 0.57 < sum(values) / len(values) < 0.63
 
 
 def test_v_by_hand():
@@ -339,17 +284,6 @@ CANCELLING = [
     "Result after the second step: 15 * 2 = 31",
     "Product of the third step: 2 * 3 = 7",
 ]
-
-
-def test_the_solver_never_errs_by_luck():
-    lucky = CANCELLING[2]  # 31 - 7 is what 30 - 6 is
-    assert any(step.endswith(lucky) for step in next_steps(CHAIN, CHAIN_STEPS[:2]))
-    following = next_steps(CHAIN, CANCELLING[:2])
-    assert not any(step.endswith(lucky) for step in following)
-    mean = math.fsum(p * true_value(CHAIN, [*CANCELLING[:2], step]) for step, p in following.items())
-    assert true_value(CHAIN, CANCELLING[:2]) == pytest.approx(mean, abs=1e-12)
-    # Written by someone else, it is what it is: right again once both are brought together.
-    assert true_value(CHAIN, CANCELLING) > 0.7
 
 
 @pytest.mark.parametrize(
@@ -403,37 +337,8 @@ def test_the_first_error_is_where_the_solver_first_erred(seed):
         assert erred >= 0
 
 
-def test_all_kinds_of_error_occur():
-    dice = random.Random(0)
-    solver = Solver(CHAIN, SolverSettings(error_rate=0.3, verbosity=0.0))
-    lines = set()
-    for _ in range(3000):
-        state = solver.start()
-        while state.answer is None:
-            line, state, _ = solver.draw(state, dice)
-            lines.add(line)
-    assert {
-        "Result after the first step: 10 + 5 = 16",
-        "Result after the first step: 10 - 5 = 5",
-        "Result after the first step: 10 + 8 = 18",
-        "Result after the second step: 10 * 2 = 20",
-        "Result after the first step: 15 + 5 = 20",
-        "The answer is 24.",
-        "Correction, Result after the first step: 10 + 5 = 15",
-        "Correction, Product of the third step: 2 * 3 = 6",
-        "Result after the fourth step: 25 / 4 = 6.25",
-    } <= lines
-
-
 @pytest.mark.parametrize(
-    "bad",
-    [
-        {"error_rate": 0.6},
-        {"repair_rate": -0.1},
-        {"noise": math.nan},
-        {"verbosity": 2},
-        {"repair_decay": 1.5},
-    ],
+    "bad", [{"error_rate": 0.6}, {"repair_rate": -0.1}, {"noise": math.nan}, {"verbosity": 2}]
 )
 def test_bad_settings_of_the_solver(bad):
     with pytest.raises(UsageError, match=f"{next(iter(bad))} must be in"):
@@ -443,17 +348,11 @@ def test_bad_settings_of_the_solver(bad):
 # -- the policy
 
 
-def test_it_is_a_policy():
-    policy: Policy = ArithmeticPolicy()
-    assert policy.name == "arithmetic"
-    assert policy.identity == ArithmeticPolicy().identity
-    assert policy.identity != ArithmeticPolicy(SolverSettings(noise=0.1)).identity
-
-
 def test_equal_requests_give_equal_samples():
     policy = ArithmeticPolicy()
     ask = Write(prompt=CHAIN.text, n=6, temperature=0.7)
     (six,) = policy.write([ask])
+    assert policy.identity != ArithmeticPolicy(SolverSettings(noise=0.1)).identity
     assert policy.tokens_written == sum(one.tokens for one in six)
     (last,) = ArithmeticPolicy().write([Write(prompt=CHAIN.text, n=2, temperature=0.7, first=4)])
     assert six[4:] == last
@@ -477,6 +376,23 @@ def test_chat_and_text_prompts():
     assert (done.text, done.finish, done.tokens) == ("", "end", 1)
 
 
+def test_a_prompt_without_a_problem_is_refused_alone_and_choices_always():
+    policy = ArithmeticPolicy()
+    refused, good = policy.write([Write(prompt="What is 2 + 2?"), Write(prompt=CHAIN.text)])
+    assert isinstance(refused, InputError)
+    assert good[0].text.endswith("The answer is 6.")
+    (refused,) = policy.choose([Choose(prompt=CHAIN.text, options=("+", "-"))])
+    assert isinstance(refused, InputError)
+
+
+def test_log_probabilities_are_those_of_the_lines():
+    (written,) = ArithmeticPolicy().write([Write(prompt=CHAIN.text + "\n", n=100, temperature=1.0)])
+    for one in written:
+        lines = one.text.split("\n")
+        chances = [next_steps(CHAIN, lines[:place])[line] for place, line in enumerate(lines)]
+        assert one.logprob == pytest.approx(sum(math.log(chance) for chance in chances))
+
+
 def test_stop_and_length():
     policy = ArithmeticPolicy()
     prompt = CHAIN.text + "\n"
@@ -489,50 +405,6 @@ def test_stop_and_length():
     assert (fits.finish, fits.tokens, fits.text) == ("end", whole + 1, "\n".join(CHAIN_STEPS))
     assert (short.finish, short.tokens) == ("length", whole)
     assert (cut.finish, cut.tokens, cut.text) == ("length", 7, "Result after the first step: 1")
-
-
-def test_log_probabilities_are_those_of_the_lines():
-    policy = ArithmeticPolicy()
-    (written,) = policy.write([Write(prompt=CHAIN.text + "\n", n=100, temperature=1.0)])
-    for one in written:
-        lines = one.text.split("\n")
-        chances = [next_steps(CHAIN, lines[:place])[line] for place, line in enumerate(lines)]
-        assert one.logprob == pytest.approx(sum(math.log(chance) for chance in chances))
-
-
-def test_choose_is_exact():
-    policy = ArithmeticPolicy(SolverSettings(verbosity=0.0))
-    first, second = CHAIN_STEPS[:2]
-    chances = next_steps(CHAIN, [], policy.settings)
-    after = next_steps(CHAIN, [first], policy.settings)
-    options = ("Result", first, f"{first}\n{second}", "+")
-    (logs,) = policy.choose([Choose(prompt=CHAIN.text + "\n", options=options)])
-    named = math.fsum(chance for line, chance in chances.items() if line.startswith("Result"))
-    assert logs[0] == pytest.approx(math.log(named))
-    longer = math.fsum(chance for line, chance in chances.items() if line.startswith(first))
-    assert logs[1] == pytest.approx(math.log(longer))
-    both = chances[first] * math.fsum(chance for line, chance in after.items() if line.startswith(second))
-    assert logs[2] == pytest.approx(math.log(both))
-    assert logs[3] == -math.inf
-    (refused,) = policy.choose([Choose(prompt=CHAIN.text, options=("+", "-"))])
-    assert isinstance(refused, InputError)
-
-
-def test_a_prompt_without_a_problem_is_refused_alone():
-    policy = ArithmeticPolicy()
-    refused, good = policy.write([Write(prompt="What is 2 + 2?"), Write(prompt=CHAIN.text)])
-    assert isinstance(refused, InputError)
-    assert good[0].text.endswith("The answer is 6.")
-
-
-def test_solutions_are_sampled_like_those_of_any_policy():
-    problems = list(arithmetic_problems(6, seed=2))
-    found = list(sample([problem.problem for problem in problems], ArithmeticPolicy(), Sampling(n=3)))
-    with load_verifier("math") as verifier:
-        for one, problem in zip(found, problems, strict=True):
-            assert one.greedy.text == "\n".join(problem.steps)
-            assert verifier.verify(one.greedy.text, str(problem.answer)).outcome == "match"
-            assert len(one.samples) == 3
 
 
 # -- wrong solutions
@@ -557,8 +429,3 @@ def test_wrong_solutions():
             assert (top > 0.15) == one.repaired
     assert 0 < sum(one.repaired for one in known) < 20
     assert list(wrong_solutions(5, seed=3)) == known[:5]
-
-
-def test_a_solver_that_never_errs_has_no_wrong_solutions():
-    with pytest.raises(UsageError, match="found 0 of 1"):
-        next(wrong_solutions(1, steps=(4, 4), settings=SolverSettings(error_rate=0.0)))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import InputError, UsageError
-from stepmark.labels.consensus import Consensus, side_by_side, tally
-from stepmark.labels.labelling import judged_until
+from stepmark.errors import InputError
+from stepmark.labels.consensus import Consensus, side_by_side
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 
@@ -69,39 +68,11 @@ def test_the_same_place_is_kept():
     assert view.labelled == row
 
 
-def test_no_error_by_both_is_kept():
-    view = Consensus().view(of(rollout=(R, R), judge=(R, R)))
-    assert view.kept and view.first_error == -1 and view.ratings == (R, R)
-
-
-def test_different_places_are_dropped_with_a_reason():
-    view = Consensus().view(of(rollout=(R, R, R, W), judge=(R, W, _, _), human=(R, R, R, R)))
-    assert not view.kept and view.why == "places differ"
-    assert view.reason == "different first errors: human none, judge step 2, rollout step 4"
-    assert view.ratings == (None,) * 4 and view.first_error is None
-
-
 def test_a_source_that_does_not_know_the_place():
     view = Consensus().view(of(formulas=(_, _, W), judge=(R, R, W)))
     assert not view.kept and view.why == "place not known"
     assert view.reason == "the first error is left open by formulas"
     assert Consensus(sources=("judge",), least=1).view(of(formulas=(_, _, W), judge=(R, R, W))).kept
-
-
-def test_one_source_is_too_few():
-    view = Consensus().view(of(judge=(R, W)))
-    assert not view.kept and (view.why, view.reason) == ("too few sources", "1 source, 2 needed")
-    view = Consensus(sources=("judge", "rollout", "human")).view(of(judge=(R, W), rollout=(R, W)))
-    assert not view.kept and view.reason == "2 sources, 2 needed; nothing from human"
-    nothing = LabelledSolution(solution=solution(2), judgements=((), ()))
-    assert Consensus().view(nothing).why == "too few sources"
-
-
-def test_right_to_one_and_neutral_to_another_is_left_open_before_the_place():
-    view = Consensus().view(of(human=(R, N, W), judge=(R, R, W)))
-    assert view.kept and view.first_error == 2 and view.ratings == (R, _, W)
-    view = Consensus().view(of(human=(N, N), judge=(N, R)))
-    assert view.kept and view.first_error == -1 and view.ratings == (N, _)
 
 
 # --- majority, intersection, priority ---------------------------------------------------------------------------------
@@ -113,23 +84,11 @@ def test_majority_by_hand():
     assert view.confidences == (pytest.approx(3 / 4), pytest.approx(2 / 3), 1.0, None)
 
 
-def test_half_is_no_majority():
-    view = Consensus(rule="majority").view(of(a=(R, R), b=(R, W)))
-    assert view.kept and view.ratings == (R, _) and view.first_error is None
-    assert Consensus(rule="majority").view(of(a=(R,), b=(W,))).why == "nothing agreed"
-
-
 def test_who_took_a_wrong_step_for_right_is_not_heard_after_it():
     view = Consensus(rule="majority").view(of(a=(W, _, _), b=(W, R, _), c=(R, W, W)))
     assert view.ratings == (W, R, _)
     view = Consensus(rule="intersection").view(of(a=(W, R, R), b=(W, R, _)))
     assert view.ratings == (W, R, _)
-
-
-def test_intersection_by_hand():
-    view = Consensus(rule="intersection").view(of(a=(R, R, N, W), b=(R, _, N, R)))
-    assert view.ratings == (R, _, N, _) and view.first_error is None
-    assert Consensus(rule="intersection").view(of(a=(R, _), b=(_, R))).why == "nothing agreed"
 
 
 def test_priority_by_hand():
@@ -150,13 +109,6 @@ def test_after_an_error_less_trusted_sources_are_silent():
     assert view.ratings == (R, W, _, _)
     view = Consensus(rule="priority").view(of(human=(R, W, _, _), rollout=(R, W, _, W)))
     assert view.ratings == (R, W, _, W)
-
-
-def test_priority_needs_to_know_the_kind():
-    row = of(gpt=(R, W), rollout=(R, R))
-    with pytest.raises(UsageError, match="'gpt' is not known"):
-        Consensus(rule="priority").view(row)
-    assert Consensus(rule="priority", source_kinds={"gpt": "judge"}).view(row).ratings == (R, W)
 
 
 # --- values, contradictions, views in views ---------------------------------------------------------------------------
@@ -206,17 +158,6 @@ def test_a_view_stands_beside_the_evidence_and_is_no_source():
     assert dropped.with_view() == dropped.labelled
 
 
-def test_what_labellers_conclude_can_be_compared():
-    row = LabelledSolution(
-        solution=solution(4),
-        judgements=tuple(
-            (*a, *b)
-            for a, b in zip(judged_until(2, 4, "judge"), judged_until(2, 4, "every-step"), strict=True)
-        ),
-    )
-    assert Consensus().view(row).first_error == 2
-
-
 # --- joining and counting ---------------------------------------------------------------------------------------------
 
 
@@ -230,35 +171,6 @@ def test_side_by_side_keeps_all():
     broken = LabelledSolution(solution=solution(2, "row 3"), judgements=((),))
     with pytest.raises(InputError, match=r"row 3.*2 steps, found 1"):
         list(side_by_side([broken]))
-
-
-def test_the_tally_by_hand():
-    rows = [
-        of(rollout=(R, W), judge=(R, W)),
-        of(rollout=(R, W), judge=(R, R)),
-        of(rollout=(W, _), judge=(R, W)),
-        of(rollout=(R, W), judge=(_, W)),
-    ]
-    found = tally(Consensus().views(rows))
-    assert found.kept == 1 and found.dropped == {"places differ": 2, "place not known": 1}
-    assert str(found) == "kept 1 of 4; dropped: 2 places differ, 1 place not known"
-    assert str(tally([])) == "kept 0 of 0"
-
-
-@pytest.mark.parametrize(
-    "settings_",
-    [
-        {"rule": "all"},
-        {"least": 0},
-        {"values": 1.0},
-        {"values": -0.1},
-        {"sources": ("a", "a")},
-        {"source_kinds": {"a": "oracle"}},
-    ],
-)
-def test_settings_that_cannot_work(settings_):
-    with pytest.raises(UsageError, match=rf"^{next(iter(settings_))}=.*: expected "):
-        Consensus(**settings_)
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,7 @@
 """Formulas: hand-read calculations, an independent computation, no verdict where none is sure, time on hostile text."""
 
-import gzip
-import json
 import math
-import os
-import time
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -23,120 +18,33 @@ def truths(text):
 
 
 RIGHT = [
-    "12 * 8 = 96",
-    "48/2 = <<48/2=24>>24 clips",
-    r"So $3 \times 4 = 12$.",
-    r"\[ \frac{3}{4} \cdot 12 = 9 \]",
-    "She pays $3.50 * 4 = $14.00.",
-    "1,200 + 34 = 1,234",
-    r"1{,}200 + 34 = 1{,}234",
-    "20% of 50 = 10",
-    "15/60 = 25%",
-    "15/60 * 100 = 25%",
-    "100% - 20% = 80%",
-    "(2 + 3) * 4 = 20",
-    "2(3) + 1 = 7",
-    "(2)(3) = 6",
-    "2 x 3 = 6",
-    "2 × 3 = 6",
-    "8 ÷ 2 = 4",
-    "-5 + 3 = -2",
-    "The change is: -5 + 3 = -2",
-    "2^{10} = 1024",
-    "5² = 25",
-    r"\sqrt{16} + 1 = 5",
-    r"180^\circ - 50^\circ = 130^\circ",
-    "3 eggs * 2 dollars/egg = 6 dollars",
-    r"30 \text{ dollars} - 25 \text{ dollars} = 5 \text{ dollars}",
-    "4 (from the trip) + 2 (from the sale) = 6",
-    r"5 + 3 = \boxed{8}",
-    "**5 + 3 = 8**",
-    "2/3 = 0.67",
-    "2/3 = 0.66",
-    "10 = 7 + 3",
-    "1/3 of 18 = 6",
-    r"\frac{120^\circ}{360^\circ} = \frac{1}{3}",
-]
+    "12 * 8 = 96", "48/2 = <<48/2=24>>24 clips", r"So $3 \times 4 = 12$.", r"\[ \frac{3}{4} \cdot 12 = 9 \]",
+    "She pays $3.50 * 4 = $14.00.", "1,200 + 34 = 1,234", r"1{,}200 + 34 = 1{,}234", "20% of 50 = 10", "15/60 = 25%", "15/60 * 100 = 25%",
+    "100% - 20% = 80%", "(2 + 3) * 4 = 20", "2(3) + 1 = 7", "(2)(3) = 6", "2 x 3 = 6", "2 × 3 = 6", "8 ÷ 2 = 4", "-5 + 3 = -2",
+    "The change is: -5 + 3 = -2", "2^{10} = 1024", "5² = 25", r"\sqrt{16} + 1 = 5", r"180^\circ - 50^\circ = 130^\circ",
+    "3 eggs * 2 dollars/egg = 6 dollars", r"30 \text{ dollars} - 25 \text{ dollars} = 5 \text{ dollars}",
+    "4 (from the trip) + 2 (from the sale) = 6", r"5 + 3 = \boxed{8}", "**5 + 3 = 8**", "2/3 = 0.67", "2/3 = 0.66", "10 = 7 + 3",
+    "1/3 of 18 = 6", r"\frac{120^\circ}{360^\circ} = \frac{1}{3}",
+]  # fmt: skip
 WRONG = [
-    "12 * 8 = 98",
-    "48/2 = 25 clips",
-    r"So $3 \times 4 = 13$.",
-    r"\[ \frac{3}{4} \cdot 12 = 10 \]",
-    "She pays $3.50 * 4 = $12.00.",
-    "1,200 + 34 = 1,324",
-    "20% of 50 = 12",
-    "15/60 = 30%",
-    "(2 + 3) * 4 = 14",
-    "2(3) + 1 = 8",
-    "2 x 3 = 8",
-    "2^{10} = 1000",
-    r"\sqrt{16} + 1 = 6",
-    r"180^\circ - 50^\circ = 120^\circ",
-    "3 eggs * 2 dollars/egg = 7 dollars",
-    "15 (light blue) + 45 (dark blue) + 40 (green) = 110",
-    r"5 + 3 = \boxed{9}",
-    "2/3 = 0.75",
-    "10 = 7 + 4",
-    "The answer is 5 + 3 = 9.",
-]
+    "12 * 8 = 98", "48/2 = 25 clips", r"So $3 \times 4 = 13$.", r"\[ \frac{3}{4} \cdot 12 = 10 \]", "She pays $3.50 * 4 = $12.00.",
+    "1,200 + 34 = 1,324", "20% of 50 = 12", "15/60 = 30%", "(2 + 3) * 4 = 14", "2(3) + 1 = 8", "2 x 3 = 8", "2^{10} = 1000",
+    r"\sqrt{16} + 1 = 6", r"180^\circ - 50^\circ = 120^\circ", "3 eggs * 2 dollars/egg = 7 dollars",
+    "15 (light blue) + 45 (dark blue) + 40 (green) = 110", r"5 + 3 = \boxed{9}", "2/3 = 0.75", "10 = 7 + 4", "The answer is 5 + 3 = 9.",
+]  # fmt: skip
 UNKNOWN = [
-    "x^2 + 3 = 5",  # letters
-    "2x + 3 = 7",
-    "y - 4 + 2 = 5",
-    "a_1 + 3 = 9",
-    "3ab + 1 = 5",
-    r"\sin 30 + 60 = 1",
-    r"\log_{2} 8 + 1 = 4",
-    "10 choose 3 * 2 = 240",
-    "the sum of 5 + 3 = 9",
-    "box 1 + 2 = 30 pens",
-    "5 + 3 = 2y",
-    "5! + 1 = 121",
-    "3 + 4 = 8?",  # asked, denied, supposed
-    "3 + 4 = 8, which is false",
-    "If 3 + 4 = 8 then",
-    "This does not give 3 + 4 = 8",
-    "7/2 = 3",  # rounded, or a quotient
-    "17 ÷ 5 = 3 remainder 2",
-    "3.33 * 3 = 10",
-    "33.33 * 30 = 1000",
-    "12.5 / 3.1 = 4.05",
-    "3 + 4 ≈ 8",
-    "5 + 3 = 8 * 2",
-    "6 / 1/2 = 12",  # two meanings
-    "1/2(6) = 3",
-    "-2^2 = 4",
-    "1 1/2 + 1 = 5",
-    "50 + 20% = 60",
-    "24 / 2 = 1 dozen",
-    "30 + 45 = 1 hour 15 minutes",
-    "60 + 60 = 2 hours",
-    "2 weeks + 3 days = 5 days",
-    "7 + 8 = 3 (mod 12)",
-    r"7 + 8 = 3 \pmod{12}",
-    "In base 8, 7 + 1 = 10",
-    "3,5 + 2 = 5,5",
-    "10:30 + 2 = 12:30",
-    "1 + 2 + ... + 10 = 55",
-    "- 5 + 3 = 8",
-    "3 - = 4",
-    "0 / 0 = 5",
-]
+    "x^2 + 3 = 5", "2x + 3 = 7", "y - 4 + 2 = 5", "a_1 + 3 = 9", "3ab + 1 = 5", r"\sin 30 + 60 = 1", r"\log_{2} 8 + 1 = 4",
+    "10 choose 3 * 2 = 240", "the sum of 5 + 3 = 9", "box 1 + 2 = 30 pens", "5 + 3 = 2y", "5! + 1 = 121", "3 + 4 = 8?",
+    "3 + 4 = 8, which is false", "If 3 + 4 = 8 then", "This does not give 3 + 4 = 8", "7/2 = 3", "17 ÷ 5 = 3 remainder 2", "3.33 * 3 = 10",
+    "33.33 * 30 = 1000", "12.5 / 3.1 = 4.05", "3 + 4 ≈ 8", "5 + 3 = 8 * 2", "6 / 1/2 = 12", "1/2(6) = 3", "-2^2 = 4", "1 1/2 + 1 = 5",
+    "50 + 20% = 60", "24 / 2 = 1 dozen", "30 + 45 = 1 hour 15 minutes", "60 + 60 = 2 hours", "2 weeks + 3 days = 5 days",
+    "7 + 8 = 3 (mod 12)", r"7 + 8 = 3 \pmod{12}", "In base 8, 7 + 1 = 10", "3,5 + 2 = 5,5", "10:30 + 2 = 12:30", "1 + 2 + ... + 10 = 55",
+    "- 5 + 3 = 8", "3 - = 4", "0 / 0 = 5",
+]  # fmt: skip
 NOTHING = [
-    "",
-    "no numbers",
-    "x = 5",
-    "5 = 5",
-    "3 != 4",
-    "3 + 4 == 8",
-    "3 + 4 <= 8",
-    "3 + 4 => 8",
-    "3 + 4 > 5",
-    "In 8 years = 34",
-    "1/2 inch = 20 miles",
-    r"|3 - 5| = 3",
-    r"\binom{5}{2} \neq 3",
-]
+    "", "no numbers", "x = 5", "5 = 5", "3 != 4", "3 + 4 == 8", "3 + 4 <= 8", "3 + 4 => 8", "3 + 4 > 5", "In 8 years = 34",
+    "1/2 inch = 20 miles", r"|3 - 5| = 3", r"\binom{5}{2} \neq 3",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", RIGHT)
@@ -157,14 +65,6 @@ def test_no_verdict_where_none_is_sure(text):
 @pytest.mark.parametrize("text", NOTHING)
 def test_no_calculation(text):
     assert truths(text) == []
-
-
-def test_chains_are_judged_link_by_link():
-    assert truths("3 + 4 = 7 = 14/2 = 8") == ["right", "right", "wrong"]
-    assert truths("Cost = 2/5 * 4000 = 800") == ["wrong"]
-    assert truths("a &= 3 + 4 \\\\ &= 7") == ["right"]
-    assert truths("3 + 4\n= 8") == ["wrong"]
-    assert truths("3 + 4 = 7 + 2 = 9") == ["unknown", "right"]  # the result runs on
 
 
 def test_where_it_stands_and_why():
@@ -236,61 +136,6 @@ def test_the_rounding_rule(a, b, places, off):
             assert formula.truth == "wrong"
 
 
-@given(st.text(alphabet="0123456789+-*/=()x.,$%^{}\\ \nfracsqrt<>of", max_size=80))
-@settings(max_examples=400, deadline=None)
-def test_any_text_is_read(text):
-    for formula in calculations(text):
-        assert 0 <= formula.start < formula.end <= len(text)
-        assert formula.text == text[formula.start : formula.end]
-        assert formula.truth in ("right", "wrong", "unknown") and formula.why
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "1+1=",
-        "(",
-        "1/",
-        "((1)",
-        "9",
-        "1=",
-        "=",
-        "\\frac{",
-        "\\text{",
-        "<<1=",
-        "a of 1% ",
-        "-",
-        "2^",
-        "1,",
-        ",111",
-        "1 x ",
-        "1 (a ",
-        " 1 of",
-        "\n",
-        "\\",
-    ],
-)
-def test_hostile_text_takes_linear_time(piece):
-    def seconds(length):
-        text = piece * (length // len(piece))
-        start = time.process_time()  # of this process alone: a busy machine must not look quadratic
-        calculations(text)
-        return time.process_time() - start
-
-    def linear(rounds):
-        small, large = (min(seconds(length) for _ in range(rounds)) for length in (10_000, 80_000))
-        return large < 30 * small + 0.2
-
-    seconds(2_000)
-    assert linear(1) or linear(3)  # once more where the machine may have been at fault
-
-
-def test_large_numbers_are_left_alone():
-    assert set(truths("2^999 * 2^999 * 2^999 * 2^999 * 2^999 = 1")) == {"unknown"}
-    assert set(truths("9" * 5000 + " + 1 = 3")) == {"unknown"}
-    assert set(truths("9999999^99 = 1")) <= {"unknown", "wrong"}
-
-
 # --- the labeller -----------------------------------------------------------------------------------------------------
 
 
@@ -326,24 +171,3 @@ def test_vouching_is_asked_for():
 
 
 # --- people's labels --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "precision", "recall"), [("gsm8k", 1.0, 0.1), ("math", 0.93, 0.06)])
-def test_what_it_calls_wrong_people_call_wrong(name, precision, recall):
-    folder = Path(os.environ.get("STEPMARK_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-    file = folder / "processbench" / f"{name}.dev.jsonl.gz"
-    if not file.is_file():
-        pytest.skip(
-            f"no development data: set STEPMARK_DATA to a folder with processbench/{name}.dev.jsonl.gz"
-        )
-    with gzip.open(file, "rt") as lines:
-        rows = [json.loads(line) for line in lines]
-    called = after = caught = 0
-    for row in rows:
-        wrong = [i for i, step in enumerate(row["steps"]) if "wrong" in truths(step)]
-        called += len(wrong)
-        after += sum(row["label"] != -1 and i >= row["label"] for i in wrong)
-        caught += row["label"] in wrong
-        assert row["label"] != -1 or not wrong, (row["id"], wrong)  # no false alarm on a right solution
-    assert called > 10 and after / called >= precision
-    assert caught / sum(row["label"] != -1 for row in rows) >= recall

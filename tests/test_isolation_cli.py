@@ -35,8 +35,6 @@ COMMANDS = {
         "--data",
         "problems.jsonl",
         *POLICY,
-        "--prm",
-        "default",
         "--budgets",
         "99",
         "--out",
@@ -62,15 +60,8 @@ def test_without_a_sandbox_nothing_begins(folder, command, monkeypatch, capsys):
     assert main([*COMMANDS[command], "--verifier", "code"]) == 2
     message = capsys.readouterr().err
     assert "apt-get install bubblewrap" in message
-    assert "--isolation process" in message
+    assert "--isolation unsafe" in message
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.jsonl" for name in sorted(ROWS)]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_isolation_without_programs_is_refused(folder, command, capsys):
-    assert main([*COMMANDS[command], "--verifier", "number", "--isolation", "process"]) == 2
-    assert "only the verifier 'code' runs programs" in capsys.readouterr().err
-    assert not (folder / "out").exists() and not (folder / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize("isolation", code_sandbox.ISOLATIONS)
@@ -80,7 +71,7 @@ def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isola
         load_verifier("code", isolation=isolation).close()
     except UsageError:
         pytest.skip(f"no sandbox works here: {code_sandbox.install_line()}")
-    flag = ["--isolation", isolation] if isolation == "process" else []  # bubblewrap is the default
+    flag = ["--isolation", isolation] if isolation == "unsafe" else []  # bubblewrap is the default
     assert main([*COMMANDS[command], "--verifier", "code", *flag]) == 0
     assert f"programs run in isolation '{isolation}': " in capsys.readouterr().err
     manifest = folder / ("out/result.json" if command.startswith("evaluate") else "out.jsonl.manifest.json")
@@ -89,7 +80,7 @@ def test_the_isolation_is_said_and_stands_in_the_manifest(folder, command, isola
 
 def test_a_worker_of_a_cluster_takes_the_isolation_of_the_run(monkeypatch):
     monkeypatch.setattr(code_sandbox.shutil, "which", lambda name: None)
-    answerers = build(policy=None, verifier="code", isolation="process")
+    answerers = build(policy=None, verifier="code", isolation="unsafe")
     [verdict] = answerers[Verify].answer([Verify(answer=RIGHT, gold=TESTS)], lambda number, reply: None)
     assert verdict.correct
     with pytest.raises(UsageError, match="bubblewrap is not installed"):

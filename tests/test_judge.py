@@ -1,7 +1,6 @@
 """The judge: what its replies say, how votes are counted, what stays of them; against scripted replies and a plain recount."""
 
 import collections
-import json
 import re
 
 import pytest
@@ -9,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.batching import Write, Written, run
-from stepmark.errors import InputError, MarkerInTextError, UsageError
+from stepmark.errors import MarkerInTextError, UsageError
 from stepmark.labels.judge import Judge, place_named, verdict_named
-from stepmark.labels.run import label
 from stepmark.models.policies import answerers
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
-from stepmark.records import Problem, Refusal, Solution, Step
+from stepmark.records import Problem, Solution, Step
 
 PROBLEM = "Sue has 4 pens and gets 2 more, twice. How many has she?"
 STEPS = ("She gets 2 * 2 = 4 pens.", "So she has 4 + 4 = 9 pens.", "The answer is 9.")
@@ -123,13 +121,6 @@ def test_votes_by_hand():
     assert found.labelled.solution == SOLUTION
 
 
-def test_no_error_is_a_place_too():
-    found = judged(Judge(votes=4), boxes(-1, 2, -1, -1))
-    assert found.first_error == -1 and found.confidence == 0.75
-    assert ratings(found) == [(1,), (1,), (1,)]
-    assert [step[0].confidence for step in found.labelled.judgements] == [1, 1, 0.75]
-
-
 def test_a_tie_is_no_decision_and_keeps_its_evidence():
     found = judged(Judge(votes=4), boxes(0, 2, 2, 0))
     assert found.first_error is None and found.abstained and found.confidence is None
@@ -137,14 +128,6 @@ def test_a_tie_is_no_decision_and_keeps_its_evidence():
     note = "votes: 2 for step 1, 2 for step 3; no decision: a tie"
     assert [j.note for step in found.labelled.judgements for j in step] == [note, note]
     assert all(j.confidence is None for step in found.labelled.judgements for j in step)
-
-
-def test_too_little_agreement_is_no_decision():
-    replies = (1, 1, 0, 2, -1)
-    assert judged(Judge(votes=5), boxes(*replies)).first_error == 1
-    found = judged(Judge(votes=5, agreement=0.5), boxes(*replies))
-    assert found.abstained and ratings(found) == [(None,), (None,), (None,)]
-    assert judged(Judge(votes=5, agreement=0.4), boxes(*replies)).first_error == 1
 
 
 def test_retries_ask_for_what_is_missing_only():
@@ -163,27 +146,12 @@ def test_retries_ask_for_what_is_missing_only():
     assert found.labelled.judgements[1][0].note == "votes: 2 for step 2, 4 unread"
 
 
-def test_a_quorum_is_needed():
-    found = judged(Judge(votes=8, retries=0), boxes(*["?"] * 4, 1, 1, 1, 1))
-    assert found.abstained and found.cost.unparsed == 4  # 4 of 8 are not more than half
-    assert ratings(found) == [(), (None,), ()]
-    assert "4 of the 5 votes that are needed" in found.labelled.judgements[1][0].note
-    found = judged(Judge(votes=8, retries=1), by_number([*["?"] * 16]))
-    assert found.abstained and ratings(found) == [(), (), ()]
-    assert (found.cost.rollouts, found.cost.unparsed) == (16, 16)
-
-
 def test_a_reply_that_was_cut_off_is_no_vote():
     cut = Written(text=r"It ends in \boxed{1}, let me see whether", finish="length", tokens=9)
     whole = Written(text=r"\boxed{0}", finish="end", tokens=4)
     found = judged(Judge(votes=3, retries=0), by_number([cut, whole, whole]))
     assert found.first_error == 0
     assert (found.cost.tokens, found.cost.unparsed) == (17, 1)
-
-
-def test_a_greedy_judge_is_not_asked_twice():
-    found = judged(Judge(votes=1, temperature=0, retries=5), ["nothing"])
-    assert found.abstained and found.cost.rollouts == 1
 
 
 @given(st.lists(st.integers(-3, 6), min_size=1, max_size=12), st.integers(1, 5))
@@ -234,13 +202,6 @@ def test_steps_stop_at_the_first_wrong_one():
     assert (found.cost.rollouts, found.cost.probes) == (8, 2)
 
 
-def test_steps_beyond_the_first_wrong_one():
-    judge = Judge(ask="steps", votes=4, retries=0, beyond=True)
-    found = judged(judge, step_script(["+++-", "----", "++++"]))
-    assert found.first_error == 1 and found.confidence == 0.75
-    assert ratings(found) == [(1,), (-1,), (1,)]
-
-
 def test_a_step_without_a_decision_leaves_the_place_open():
     found = judged(Judge(ask="steps", votes=4, retries=0), step_script(["++++", "++--", "boom"]))
     assert found.first_error is None and found.abstained
@@ -253,20 +214,6 @@ def test_a_step_without_a_decision_leaves_the_place_open():
     assert found.first_error == -1 and found.confidence == 1
 
 
-def test_a_step_is_judged_without_what_follows_it():
-    seen = []
-
-    def script(request, number):
-        seen.append(request.prompt[0].content)
-        return r"\boxed{correct}"
-
-    judged(Judge(ask="steps", votes=1, temperature=0), script)
-    assert len(seen) == 3
-    assert all(PROBLEM in text for text in seen)
-    assert STEPS[0] in seen[0] and STEPS[1] not in seen[0] and STEPS[2] not in seen[1]
-    assert STEPS[0] in seen[2] and STEPS[1] in seen[2] and STEPS[2] in seen[2]
-
-
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
@@ -275,26 +222,6 @@ def asked(judge, solution):
     (request,) = first if isinstance(first, tuple) else (first,)
     assert isinstance(request, Write)
     return request
-
-
-def test_the_prompt_shows_the_problem_and_every_step_in_its_tag():
-    request = asked(Judge(seed=5), SOLUTION)
-    (message,) = request.prompt
-    assert message.role == "user" and PROBLEM in message.content
-    for i, step in enumerate(STEPS):
-        assert f"<paragraph_{i}>\n{step}\n</paragraph_{i}>" in message.content
-    assert "<paragraph_3>" not in message.content and "observation" not in message.content
-    assert (request.n, request.first, request.seed, request.prefill) == (8, 0, 5, "")
-
-
-def test_what_the_world_answered_is_context():
-    steps = (
-        Step(text="look up Sue", observation="Sue: 4 pens"),
-        Step(text="She has 5.", observation="noted"),
-    )
-    solution = Solution(problem=Problem(text=PROBLEM), steps=steps)
-    text = asked(Judge(), solution).prompt[0].content
-    assert "<observation_0>\nSue: 4 pens\n</observation_0>" in text and "noted" not in text
 
 
 @pytest.mark.parametrize(
@@ -309,18 +236,6 @@ def test_text_that_would_be_read_as_structure_is_refused(problem, steps, field):
     with pytest.raises(MarkerInTextError) as refused:
         judged(Judge(), boxes(*[0] * 8), Solution.of(problem, steps, id="row 7"))
     assert (refused.value.where, refused.value.field) == ("row 7", field)
-
-
-def test_a_solution_without_steps_is_refused():
-    with pytest.raises(InputError, match="at least one step"):
-        judged(Judge(), boxes(0), Solution(problem=Problem(text="p"), steps=()))
-
-
-def test_one_that_is_refused_costs_the_others_nothing():
-    bad = Solution.of("p", ("</paragraph_0>",), id="bad")
-    policy = ScriptedPolicy(lambda request, number: r"\boxed{-1}")
-    first, second = label([bad, SOLUTION], Judge(votes=2), answerers(policy))
-    assert isinstance(first, Refusal) and second.first_error == -1
 
 
 @pytest.mark.parametrize(
@@ -358,8 +273,18 @@ def test_a_second_run_asks_nothing(tmp_path):
     assert sorted(calls) == list(range(len(calls))) and results[0].cost.rollouts == len(calls)
 
 
-def test_settings_are_plain_data():
-    from stepmark.records import read_record, to_data
+def test_steps_beyond_the_first_wrong_one():
+    judge = Judge(ask="steps", votes=4, retries=0, beyond=True)
+    found = judged(judge, step_script(["+++-", "----", "++++"]))
+    assert found.first_error == 1 and found.confidence == 0.75
+    assert ratings(found) == [(1,), (-1,), (1,)]
 
-    judge = Judge(ask="steps", votes=3, quorum=2)
-    assert read_record(Judge, json.loads(json.dumps(to_data(judge)))) == judge
+
+def test_what_the_world_answered_is_context():
+    steps = (
+        Step(text="look up Sue", observation="Sue: 4 pens"),
+        Step(text="She has 5.", observation="noted"),
+    )
+    solution = Solution(problem=Problem(text=PROBLEM), steps=steps)
+    text = asked(Judge(), solution).prompt[0].content
+    assert "<observation_0>\nSue: 4 pens\n</observation_0>" in text and "noted" not in text

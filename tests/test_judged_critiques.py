@@ -14,9 +14,9 @@ from stepmark.models.critics.rprm import RPRM
 from stepmark.models.critics.thinkprm import ThinkPRM, step_verdicts
 from stepmark.models.generative import critic_spec_of
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.solutions.interchange import LabelledRow, to_row
-from stepmark.training.examples import Dropped, Example, coarsen, examples
-from stepmark.training.objectives.generative import AFTER, UNREAD, WHOLE, Generative
+from stepmark.solutions.interchange import LabelledRow
+from stepmark.training.examples import Dropped, Example
+from stepmark.training.objectives.generative import UNREAD, WHOLE, Generative
 from stepmark.training.run import training_rows
 from tiny_base import example, tokenizer, write_base
 
@@ -66,16 +66,6 @@ def test_genprm_takes_each_vote_as_an_analysis_and_a_verdict():
     assert dropped == {}
 
 
-def test_rprm_takes_each_vote_as_an_analysis_that_ends_in_its_question():
-    found, _ = lessons(RPRM(), judged([ONE, TWO, ()], "steps"))
-    asks = "\nVerification: Is the step correct (Yes/No)? "
-    assert written(found) == [
-        f"It is 6. correct{asks}Yes",
-        f"So correct, as Now Step says.{asks}Yes",
-        f"Step 2: Now Step uses the 6 of step 1, and adds wrongly: incorrect{asks}No",
-    ]
-
-
 def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
     found, dropped = lessons(ThinkPRM(), judged([ONE, TWO, ()], "steps"))
     assert written(found) == [
@@ -94,18 +84,6 @@ def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
     assert step_verdicts(one.parts[0].text, 3) == [True, False, None]
     # Where the judge stopped without finding an error, nobody judged the whole.
     assert lessons(ThinkPRM(per_step="verdicts"), judged([ONE, (), ()], "steps"))[0] == []
-
-
-def test_votes_that_the_labels_contradict_are_left_out():
-    row = judged([(ONE[0], r"No. \boxed{incorrect}"), TWO, ()], "steps")
-    contradicts = {"critiques that contradict the labels": 1}
-    for critic in (GenPRM(), RPRM(), ThinkPRM()):
-        found, dropped = lessons(critic, row)
-        assert ([lesson.verdict for lesson in found], dropped) == ([True, False], contradicts)
-    unread = judged([("I wonder", ONE[0]), (), ()], "steps")
-    assert lessons(ThinkPRM(), unread)[1] == {UNREAD: 1}
-    alone = judged([(r"\boxed{incorrect}",), TWO, ()], "steps", (0.0, None, None))
-    assert lessons(ThinkPRM(), alone)[1] == {AFTER: 1}
 
 
 # --- the whole solution -----------------------------------------------------------------------------------------------
@@ -142,21 +120,6 @@ def row(ratings, where, **meta):
         where=where,
         meta=meta,
     )
-
-
-def test_labels_of_one_row_and_critiques_of_another():
-    labelled = row((1, -1, None), "labels:1")
-    critiqued = row((None, None, None), "critiques:1", critiques=[["a"], ["b"], ["c"]])
-    found = {e.where: e for e in examples([labelled, critiqued])}
-    assert [t and t.value for t in found["critiques:1"].targets] == [1.0, 0.0, None]
-    # Without its critiques the row says nothing, and steps may be joined.
-    dropped = Dropped()
-    (alone,) = examples([labelled, critiqued], dropped=dropped, critiques=False)
-    assert (alone.where, alone.critiques) == ("labels:1", ())
-    assert dropped.counts == {"rows without a step to train on": 1}
-    assert len(coarsen(alone, 1.0, seed=0).targets) < 3
-    with pytest.raises(InputError, match="critiques:2, field 'asked': expected place or steps"):
-        examples([row((1, 1, 1), "critiques:2", critiques=["a"], asked="all")])
 
 
 def test_graded_rows_are_read_as_what_was_graded(tmp_path):
@@ -281,37 +244,4 @@ def test_what_a_judge_wrote_is_trained_on_as_it_is(tmp_path, capsys, ask, critic
     said = capsys.readouterr().err
     # Of three votes one is mistaken, and is no lesson.
     assert "critiques that contradict the labels" in said
-    assert "without a verdict" not in said
-
-
-@pytest.mark.parametrize("critic", ["genprm", "r-prm", "thinkprm"])
-def test_what_a_generative_prm_wrote_is_trained_on_as_it_is(tmp_path, capsys, critic):
-    """Labels in one file, critiques in another: what `stepmark grade` wrote of the same solutions."""
-    given, labels = problems(tmp_path / "in.jsonl"), tmp_path / "labels.jsonl"
-    rows = [json.loads(line) for line in given.read_text().splitlines()]
-    labels.write_text(
-        "".join(
-            json.dumps(
-                to_row(
-                    LabelledSolution(
-                        solution=Solution.of(one["problem"], one["steps"]),
-                        judgements=(
-                            (Judgement(kind="correctness", judge="exact", rating=-1 if number % 2 else 1),),
-                            () if number % 2 else (Judgement(kind="correctness", judge="exact", rating=1),),
-                        ),
-                    )
-                )
-            )
-            + "\n"
-            for number, one in enumerate(rows)
-        )
-    )
-    out = tmp_path / "graded.jsonl"
-    name = f"scripted_prms:{critic.replace('-', '_')}"
-    assert main(["grade", str(given), "--prm", name, "--out", str(out)]) == 0
-    assert "critiques" in json.loads(out.read_text().splitlines()[0])
-    family = {"genprm": GenPRM(), "r-prm": RPRM(), "thinkprm": ThinkPRM()}[critic]
-    learn([labels, out], tmp_path / "critic", base_for(tmp_path / "base", family), critic)
-    said = capsys.readouterr().err
-    assert "rows without critiques" in said  # those of the labels
     assert "without a verdict" not in said

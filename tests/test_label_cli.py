@@ -10,23 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from stepmark.batching import Write
 from stepmark.cli import main
-from stepmark.errors import UsageError
 from stepmark.labels.bayes import BayesianSearch
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
 from stepmark.labels.labelling import Rollouts
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
-from stepmark.problems.answers import load_verifier
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
-from stepmark.problems.code_sandbox import install_line
 from stepmark.solutions.interchange import read_labelled
 
 ARITHMETIC = "stepmark.problems.arithmetic_world:ArithmeticPolicy"
@@ -80,20 +77,6 @@ def test_bayes_finds_first_errors_of_a_known_world(tmp_path, capsys):
     assert manifest["tokens"] == sum(row.meta["cost"]["tokens"] for row in found)
 
 
-@pytest.mark.parametrize("method", ["rollout", "binary", "tree", "formulas"])
-def test_every_method_runs_and_keeps_every_step(tmp_path, method):
-    file, cases = world(tmp_path, count=3)
-    out = tmp_path / "labels.jsonl"
-    more = ["--searches", "3"] if method == "tree" else []
-    policy = [] if method == "formulas" else ["--policy", ARITHMETIC, "--verifier", "number"]
-    assert run(method, file, *policy, *more, "--out", out) == 0
-    found = list(read_labelled(out))
-    given = [row for row in found if "first_error" in row.meta]
-    assert [row.labelled.solution.texts for row in given] == [case.solution.texts for case in cases]
-    if method == "tree":
-        assert len(found) > len(given)
-
-
 FOR_PYTHON = {"prior"}
 """Settings that are no flags."""
 
@@ -125,28 +108,6 @@ def test_every_setting_of_a_labeller_is_a_flag_with_help_and_the_same_default(ca
             assert f"[default: {field.default}]" in help_text
     for name in FOR_PYTHON:
         assert f"--{name}" not in told
-
-
-def test_a_flag_reaches_the_labeller_and_the_rollouts(tmp_path):
-    file, _ = world(tmp_path, count=2)
-    out = tmp_path / "labels.jsonl"
-    words = [
-        "--k",
-        "3",
-        "--at-once",
-        "2",
-        "--stop-at-success",
-        "--temperature",
-        "0.5",
-        "--name",
-        "every-step:mine",
-    ]
-    assert run("rollout", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out, *words) == 0
-    method = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["method"]
-    assert (method["k"], method["at_once"], method["stop_at_success"]) == (3, 2, True)
-    assert method["how"] == {**asdict(Rollouts()), "temperature": 0.5}
-    judges = {j.judge for row in read_labelled(out) for step in row.labelled.judgements for j in step}
-    assert judges == {"every-step:mine"}
 
 
 def command(file, out, *, policy="label_policies:slow", method="binary"):
@@ -292,24 +253,6 @@ def test_solutions_of_one_problem_share_a_tree(tmp_path, capsys):
     )
 
 
-def test_a_tree_s_budget_in_tokens(tmp_path, capsys):
-    file, _ = several(tmp_path)
-    words = ["--policy", ARITHMETIC, "--verifier", "number", "--max-tokens-a-problem"]
-    spent = {}
-    for tokens in (1, 2000, 10**9):
-        out = tmp_path / f"{tokens}.jsonl"
-        assert run("tree", file, *words, tokens, "--searches", "8", "--out", out) == 0
-        given = [row for row in read_labelled(out) if "first_error" in row.meta]
-        spent[tokens] = [row.meta["cost"]["tokens"] for row in given if "cost_at" not in row.meta]
-        if tokens == 1:  # the problem itself is always rolled out
-            assert all(row.meta["abstained"] for row in given)
-            assert all(row.meta["cost"]["probes"] == 1 for row in given if "cost_at" not in row.meta)
-    few, some, many = (sum(each) for each in spent.values())
-    assert few < some < many
-    # No search starts past the budget, and none of these costs another 2000 tokens.
-    assert all(each < 4000 for each in spent[2000])
-
-
 def test_one_solution_of_a_tree_that_cannot_be_labelled_costs_only_itself(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(TESTS)
     texts = {"first": "One.", "odd": "Who knows?", "last": "Two."}
@@ -344,31 +287,6 @@ def test_one_solution_of_a_tree_that_cannot_be_labelled_costs_only_itself(tmp_pa
     assert "nothing was labelled" in capsys.readouterr().err
 
 
-def test_a_code_verifier_says_how_programs_are_isolated(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(TESTS)
-    tests = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
-    wrong = "```python\ndef double(x):\n    return x\n```"
-    row = {"problem": "Write double(x).", "steps": ["First, think.", wrong], "answer": tests}
-    file, out = tmp_path / "code.jsonl", tmp_path / "labels.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    words = ["binary", file, "--policy", "label_policies:program", "--k", "2", "--out", out]
-    for isolation, words_of_it in (("process", "no security boundary"), ("bubblewrap", "no network")):
-        try:
-            load_verifier("code", isolation=isolation)
-        except UsageError:
-            pytest.skip(f"no sandbox works here: {install_line()}")
-        assert run(*words, "--verifier", "code", "--isolation", isolation) == 0
-        line = capsys.readouterr().err.splitlines()[0]
-        assert line.startswith(f"programs run in isolation '{isolation}'") and words_of_it in line
-        manifest = json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())
-        assert manifest["settings"]["isolation"] == isolation
-        (found,) = read_labelled(out)
-        assert found.meta["first_error"] == 1
-    assert run(*words, "--verifier", "text") == 0
-    assert "isolation" not in capsys.readouterr().err
-    assert json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["settings"]["isolation"] is None
-
-
 def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("stepmark.show.progress.EVERY", 0.0)
     file, _ = world(tmp_path, count=6)
@@ -397,28 +315,6 @@ def test_a_run_tells_rollouts_tokens_cost_and_time_left_while_it_goes(tmp_path, 
     assert int(told[2].replace(",", "")) == manifest["tokens"]
     assert float(told[3]) == round(manifest["rollouts"] / 6, 1)
     assert int(told[4].replace(",", "")) == round(manifest["tokens"] / 6)
-
-
-def test_blank_lines_are_no_solutions_that_were_left(tmp_path, capsys):
-    file, _ = world(tmp_path, count=2)
-    with file.open("a") as handle:
-        handle.write("\n\n")
-    out = tmp_path / "labels.jsonl"
-    words = ["binary", file, "--policy", ARITHMETIC, "--verifier", "number", "--out", out]
-    assert run(*words) == 0
-    assert "not labelled" not in capsys.readouterr().err
-    assert json.loads((tmp_path / "labels.jsonl.manifest.json").read_text())["not_labelled"] == 0
-    assert run(*words, "--budget", "1") == 0
-    assert "1 solutions were not labelled" in capsys.readouterr().err
-
-
-def test_formulas_need_no_verifier(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("no verdict is asked for")
-
-    monkeypatch.setattr("stepmark.problems.answers.load_verifier", refuse)
-    file, _ = world(tmp_path, count=1)
-    assert run("formulas", file, "--out", tmp_path / "labels.jsonl") == 0
 
 
 def test_a_false_calculation_that_may_not_be_the_first_error_is_counted(tmp_path, capsys):
@@ -496,3 +392,21 @@ def test_a_solution_without_a_reference_answer_is_refused_with_its_line(
     err = capsys.readouterr().err
     assert "left out 1 rows" in err and f"  {place}" in err
     assert len(list(read_labelled(out))) == 2
+
+
+def test_a_tree_s_budget_in_tokens(tmp_path, capsys):
+    file, _ = several(tmp_path)
+    words = ["--policy", ARITHMETIC, "--verifier", "number", "--max-tokens-a-problem"]
+    spent = {}
+    for tokens in (1, 2000, 10**9):
+        out = tmp_path / f"{tokens}.jsonl"
+        assert run("tree", file, *words, tokens, "--searches", "8", "--out", out) == 0
+        given = [row for row in read_labelled(out) if "first_error" in row.meta]
+        spent[tokens] = [row.meta["cost"]["tokens"] for row in given if "cost_at" not in row.meta]
+        if tokens == 1:  # the problem itself is always rolled out
+            assert all(row.meta["abstained"] for row in given)
+            assert all(row.meta["cost"]["probes"] == 1 for row in given if "cost_at" not in row.meta)
+    few, some, many = (sum(each) for each in spent.values())
+    assert few < some < many
+    # No search starts past the budget, and none of these costs another 2000 tokens.
+    assert all(each < 4000 for each in spent[2000])

@@ -14,7 +14,6 @@ from rollout_worlds import PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution
 from stepmark.batching import Written, run
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.rollout import BinarySearch
 from stepmark.labels.run import label
 from stepmark.labels.tree import Grown, RolloutTree, cut_branch, on_lines, prefixes, priority, way_of
 from stepmark.models.policies import answerers
@@ -23,7 +22,7 @@ from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_solver import SolverSettings, true_labels, true_values
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
-from stepmark.records import LabelledSolution, Problem, Solution, Step
+from stepmark.records import LabelledSolution, Solution, Step
 from stepmark.solutions.segmentation import split
 
 # ---------------------------------------------------------------- worlds
@@ -148,55 +147,6 @@ def test_selection_prefers_hopeful_states_then_short_rollouts():
     assert grown.rollouts[1].labelled.solution.texts == ("x", "z", WRONG)
 
 
-def test_priorities_are_weighed_anew_at_each_selection():
-    world = scripted(
-        {
-            "": ["x\n" + WRONG, "y\n" + WRONG, RIGHT, "w\n" + WRONG],
-            "x\n": [RIGHT, "z\n" + WRONG, "v\n" + WRONG, RIGHT],
-            "x\nz\n": [RIGHT] * 4,
-            "x\nv\n": [RIGHT] * 4,
-            "y\n": [RIGHT] * 4,
-            "w\n": [RIGHT] * 4,
-        }
-    )
-    # alpha = beta = 1: all Q are 1, and U decides. It takes x (N = 1 at the root), so the new state x, not yet searched from,
-    # comes next: z. Now both have N = 1: equal, the root's y is older. Then N is 2 and 1: v. Last w.
-    (grown,) = world.run(RolloutTree(k=4, omega_alpha=1, omega_beta=1, length="words").grow(PROBLEM))
-    order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
-    assert order == ["x", "x/z", "y", "x/v", "w"]
-    (fewer,) = world.run(
-        RolloutTree(k=4, omega_alpha=1, omega_beta=1, length="words", searches=3).grow(PROBLEM)
-    )
-    assert ["/".join(one.labelled.solution.texts[:-1]) for one in fewer.rollouts] == order[:3]
-
-
-def test_states_that_are_passed_over_gain_on_the_others_with_every_search():
-    others = {f"{letter}\n": [RIGHT] * 8 for letter in ("y", "w", "v", "x\nz")}
-    root = [f"{letter}\n{WRONG}" for letter in "xywv"] + [RIGHT] * 4
-    world = scripted({"": root, "x\n": [RIGHT] * 2 + ["z\n" + WRONG] * 6} | others)
-    # Q: 0.5^(1/2) = 0.7071 at the root, 0.5^(3/4) = 0.5946 at x: 0.1125 apart. U: x is ahead by c sqrt(n) (1 - 1/(1 + n)) after n
-    # searches from the root, with c = 0.09375: 0.047, 0.088, 0.122. So x comes after the third.
-    labeller = RolloutTree(k=8, omega_beta=1, c_puct=0.09375, length="words")
-    (grown,) = world.run(labeller.grow(PROBLEM))
-    order = ["/".join(one.labelled.solution.texts[:-1]) for one in grown.rollouts]
-    assert order == ["x", "y", "w", "x/z", "v"]
-
-
-def test_a_rollout_is_searched_from_its_state_on():
-    world = scripted(
-        {
-            "": [RIGHT, "a\nb\nc\n" + WRONG],
-            "a\nb\n": [RIGHT, "d\ne\nf\n" + WRONG],
-            "a\nb\nc\n": [WRONG, WRONG],
-            # Six steps, two of them known to be good: the middle is at 4, not at 3.
-            "a\nb\nd\ne\n": [RIGHT, RIGHT],
-            "a\nb\nd\ne\nf\n": [RIGHT, RIGHT],
-        }
-    )
-    (grown,) = world.run(RolloutTree(k=2, length="words").grow(PROBLEM))
-    assert [one.first_error for one in grown.rollouts] == [2, 5]
-
-
 def test_a_given_solution_is_searched_first_and_shares_its_states():
     world = scripted(
         {
@@ -219,52 +169,6 @@ def test_a_given_solution_is_searched_first_and_shares_its_states():
     assert len(world.asked) == len(set(world.asked)) == found.cost.rollouts == 8
 
 
-def test_the_search_of_a_given_solution_counts_for_the_root():
-    world = scripted(
-        {
-            "": [RIGHT, "a\n" + WRONG],
-            "step 1\n": [RIGHT, "b\n" + WRONG],
-            "step 1\nstep 2\n": [RIGHT, RIGHT],
-            "step 1\nb\n": [RIGHT, RIGHT],
-            "a\n": [RIGHT, RIGHT],
-        }
-    )
-    # All Q are 1; U of the root is halved by the first search, so the new state comes first.
-    labeller = RolloutTree(k=2, omega_alpha=1, omega_beta=1, length="words")
-    (found,) = world.run(labeller.label(solution(3)))
-    assert [other.solution.texts[0] for other in found.others] == ["step 1", "a"]
-
-
-def test_a_rollout_that_repeats_a_given_solution_is_not_searched_again():
-    given = solution(3)
-    again = "step 1\nstep 2\n" + WRONG
-    world = scripted({"": [RIGHT, again, again + "\n"], "step 1\n": [RIGHT, "step 2\n" + WRONG, RIGHT], "step 1\nstep 2\n": [WRONG, RIGHT, WRONG]})  # fmt: skip
-    (found,) = world.run(RolloutTree(k=3, length="words").label(given))
-    assert found.first_error == 2
-    assert found.others == ()
-    (grown,) = world.run(RolloutTree(k=3, length="words").grow(PROBLEM, (given, given)))
-    assert [one.first_error for one in grown.given] == [2, 2]
-    assert grown.rollouts == ()
-
-
-@pytest.mark.parametrize("root", [[WRONG, "a\n" + WRONG], ["no\nanswer"] * 4])
-def test_a_problem_that_no_rollout_solves_is_abstained_from(root):
-    world = scripted({"": root})
-    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(4)))
-    assert (found.first_error, found.abstained, found.others) == (None, True, ())
-    assert evidence(found.labelled) == [None, None, None, (0, 1)]
-    assert found.cost.rollouts == len(root)
-
-
-def test_a_right_solution_is_not_searched_and_its_tree_grows():
-    world = scripted({"": [RIGHT, "a\n" + WRONG], "a\n": [RIGHT, RIGHT]})
-    (found,) = world.run(RolloutTree(k=2, length="words").label(solution(3, ending=RIGHT)))
-    assert (found.first_error, found.abstained) == (None, False)
-    assert evidence(found.labelled) == [None, None, (1, 1)]
-    (other,) = found.others
-    assert (ratings(other), evidence(other)) == ([1, -1], [(2, 2), (0, 1)])
-
-
 def test_a_solution_without_an_answer_is_probed_at_its_end():
     rollouts: dict[str, list[str | tuple[str, int]]] = {
         "": [RIGHT, RIGHT],
@@ -281,17 +185,6 @@ def test_a_solution_without_an_answer_is_probed_at_its_end():
     assert [other.solution.texts for other in found.others] == [("step 1", "stop", "go", WRONG)]
 
 
-def test_unparsed_rollouts_are_retried_then_the_search_abstains():
-    lost = "and\non"
-    world = scripted({"": [RIGHT, "a\nb\n" + WRONG, lost, lost], "a\n": [lost] * 8})
-    (grown,) = world.run(RolloutTree(k=4, length="words").grow(PROBLEM))
-    assert (grown.successes, grown.trials) == (1, 2)
-    (one,) = grown.rollouts
-    assert (one.first_error, one.abstained) == (None, True)
-    assert evidence(one.labelled) == [None, None, (0, 1)]
-    assert (grown.cost.rollouts, grown.cost.unparsed, grown.cost.probes) == (4 + 8, 2 + 8, 2)
-
-
 def test_one_rollout_that_cannot_be_read_again_costs_only_its_own_search():
     def write(prefix: str, number: int) -> str:
         if prefix.startswith("long"):
@@ -300,12 +193,6 @@ def test_one_rollout_that_cannot_be_read_again_costs_only_its_own_search():
 
     (grown,) = World(write).run(RolloutTree(k=3, length="words").grow(PROBLEM))
     assert [(one.first_error, one.abstained) for one in grown.rollouts] == [(None, True), (1, False)]
-
-
-def test_lengths_are_never_guessed():
-    world = scripted({"": [RIGHT, "a\n" + WRONG], "a\n": [RIGHT, RIGHT]})
-    with pytest.raises(UsageError, match="set `length` to words"):
-        world.run(RolloutTree(k=2).grow(PROBLEM))
 
 
 # ---------------------------------------------------------------- against truth
@@ -449,23 +336,6 @@ def test_a_run_that_was_stopped_anywhere_goes_on(recorded):
     pytest.fail("the run never ended")
 
 
-def test_the_given_label_is_binary_search_s():
-    for first_bad in range(LINES - 1):
-        given = stumbled(first_bad)
-        (searched,) = stumbling().run(BinarySearch(k=6).label(given))
-        (grown,) = stumbling().run(RolloutTree(k=6, searches=1).label(given))
-        assert grown.first_error == searched.first_error
-        assert grown.labelled.judgements == tuple(
-            tuple(type(j)(**{**fields(j), "judge": "rollout-tree"}) for j in own)
-            for own in searched.labelled.judgements
-        )
-        assert grown.cost.rollouts == searched.cost.rollouts + 6
-
-
-def fields(judgement):
-    return {name: getattr(judgement, name) for name in judgement.__dataclass_fields__}
-
-
 # ---------------------------------------------------------------- cutting
 
 
@@ -501,29 +371,6 @@ def test_no_branch_loses_a_character(before, text, way, kept):
     assert all(whole[step.start : step.start + len(step.text)] == step.text for step in steps)  # type: ignore[operator]
 
 
-def test_how_rollouts_are_cut():
-    one = solution(2)
-    assert way_of(None, ()) == way_of(None, (one,)) == "line"
-    assert way_of("sentence", (one,)) == "sentence"
-    cut = Solution(problem=PROBLEM, steps=split("a\n\nb", "blank-line").steps, split="blank-line", id="t")
-    assert way_of(None, (cut,)) == "blank-line"
-    for several in ((one, cut), (Solution(problem=PROBLEM, steps=one.steps, split="agent", id="s"),)):
-        with pytest.raises(InputError, match="say how with `split_rollouts`"):
-            way_of(None, several)
-
-
-def test_steps_without_layout_between_them_are_probed_as_they_stand():
-    cut = split("甲。乙。 丙。", "sentence")
-    assert [step.raw for step in cut] == ["甲。", "乙。 ", "丙。"]
-    given = Solution(
-        problem=PROBLEM, steps=(*cut.steps, Step(text=WRONG, start=len(cut.text))), split="sentence", id="s"
-    )
-    world = World(lambda prefix, number: (RIGHT, WRONG)[number] if prefix == "" else WRONG)
-    (found,) = world.run(RolloutTree(k=2, length="words", searches=1).label(given))
-    assert (found.first_error, found.abstained) == (0, False)
-    assert list(dict.fromkeys(world.prefixes)) == ["", "甲。乙。 ", "甲。"]
-
-
 # ---------------------------------------------------------------- settings
 
 
@@ -546,8 +393,12 @@ def test_settings_out_of_range(wrong, message):
         RolloutTree(**wrong)
 
 
-def test_solutions_of_another_problem_are_refused():
-    with pytest.raises(InputError, match="of the problem whose tree"):
-        scripted({}).run(RolloutTree().grow(Problem(text="other", answer="7"), (solution(2),)))
-    with pytest.raises(InputError, match="reference answer"):
-        scripted({}).run(RolloutTree().grow(Problem(text="other")))
+def test_how_rollouts_are_cut():
+    one = solution(2)
+    assert way_of(None, ()) == way_of(None, (one,)) == "line"
+    assert way_of("sentence", (one,)) == "sentence"
+    cut = Solution(problem=PROBLEM, steps=split("a\n\nb", "blank-line").steps, split="blank-line", id="t")
+    assert way_of(None, (cut,)) == "blank-line"
+    for several in ((one, cut), (Solution(problem=PROBLEM, steps=one.steps, split="agent", id="s"),)):
+        with pytest.raises(InputError, match="say how with `split_rollouts`"):
+            way_of(None, several)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_worlds import NONE, OUTCOMES, PROBLEM, RIGHT, WRONG, Cut, CutStore, World, solution, table
+from rollout_worlds import NONE, OUTCOMES, RIGHT, WRONG, Cut, CutStore, World, solution, table
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_label, probes_needed, soft_label
+from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_label, soft_label
 from stepmark.labels.run import label
 from stepmark.models.policies import answerers
 from stepmark.models.replies import MemoryReplies
@@ -19,7 +19,7 @@ from stepmark.problems.answers import NumberVerifier
 from stepmark.problems.answers import answerers as verifying
 from stepmark.problems.arithmetic_solver import SolverSettings
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, KnownSolution, wrong_solutions
-from stepmark.records import Judgement, Problem, Solution, Step
+from stepmark.records import Judgement
 
 
 def evidence(found: Labelling) -> list[tuple[int, int] | None]:
@@ -78,13 +78,6 @@ def test_hard_and_soft_labels_are_views():
     assert (hard_label(shared), soft_label(shared)) == (True, 0.25)
 
 
-def test_a_right_answer_ends_with_a_success_and_no_error_is_found():
-    (found,) = table({1: "ny", 2: "yy"}).run(EveryStep(k=2).label(solution(3, ending=RIGHT)))
-    assert found.first_error == -1
-    assert evidence(found) == [(1, 2), (2, 2), (1, 1)]
-    assert ratings(found) == [1, 1, 1]
-
-
 def test_only_wrong_leaves_a_right_answer_without_a_conclusion():
     world = table({})
     (found,) = world.run(EveryStep(only_wrong=True).label(solution(3, ending=RIGHT)))
@@ -131,23 +124,6 @@ def test_unparsed_rollouts_are_in_no_count(outcomes, first_error, rollouts, stop
         assert evidence(found) == [(1, 2), None, (0, 2), (0, 1)]
 
 
-def test_least_asks_for_more_verdicts_before_a_prefix_is_called_bad():
-    outcomes = {1: "yuuu", 2: "nuuunnnn", 3: "nnnn"}
-    (found,) = table(outcomes).run(EveryStep(k=4, least=2).label(solution(4)))
-    assert (found.first_error, evidence(found)[1]) == (1, (0, 5))
-    (found,) = table(outcomes).run(EveryStep(k=4, least=2, retries=0).label(solution(4)))
-    assert (found.first_error, found.abstained) == (None, True)
-    assert evidence(found)[1] == (0, 1)
-
-
-def test_a_problem_that_no_rollout_solves_is_abstained_from():
-    world = table({0: "nn", 1: "nn", 2: "nn"})
-    (found,) = world.run(EveryStep(k=2, check_start=True).label(solution(3)))
-    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, True, 2)
-    (found,) = world.run(BinarySearch(k=2, check_start=True).label(solution(3)))
-    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, True, 2)
-
-
 letters = st.text(alphabet="ynu", min_size=6, max_size=6)
 
 
@@ -191,48 +167,6 @@ def test_binary_search_by_hand():
     assert ratings(found) == [1, 1, 1, 1, -1, None, None, None]
 
 
-def test_binary_search_that_stops_at_successes():
-    world = table({4: "nny", 6: "nnn", 5: "y"})
-    (found,) = world.run(BinarySearch(k=3, stop_at_success=True).label(solution(8)))
-    assert found.first_error == 5
-    assert (found.cost.probes, found.cost.rollouts) == (3, 3 + 3 + 1)
-    assert evidence(found)[3:6] == [(1, 3), (1, 1), (0, 3)]
-
-
-def test_nothing_is_searched_after_a_right_answer():
-    world = table({})
-    (found,) = world.run(BinarySearch().label(solution(4, ending=RIGHT)))
-    assert (found.first_error, found.abstained, found.cost.rollouts) == (None, False, 0)
-    assert evidence(found) == [None, None, None, (1, 1)]
-    assert ratings(found) == [None] * 4
-
-
-@pytest.mark.parametrize(
-    ("end", "first_error", "abstained", "rollouts"),
-    [("nn", 2, False, 2 + 2 + 2), ("ny", None, False, 2), ("uuuu", None, True, 4)],
-)
-def test_an_end_without_an_answer_is_probed(end, first_error, abstained, rollouts):
-    world = table({4: end, 2: "yy", 3: "nn"})
-    (found,) = world.run(BinarySearch(k=2).label(solution(4, ending="so it goes")))
-    assert (found.first_error, found.abstained, found.cost.rollouts) == (first_error, abstained, rollouts)
-    known = end.count("y") + end.count("n")
-    assert evidence(found)[3] == ((end.count("y"), known) if known else None)
-
-
-def test_a_probe_without_verdicts_ends_the_search_undecided():
-    world = table({2: "uu" * 3})
-    (found,) = world.run(BinarySearch(k=2, retries=2).label(solution(4)))
-    assert (found.first_error, found.abstained) == (None, True)
-    assert (found.cost.rollouts, found.cost.unparsed, found.cost.probes) == (6, 6, 1)
-    assert evidence(found) == [None, None, None, (0, 1)]
-
-
-def test_a_single_step_needs_no_rollout():
-    for labeller in (BinarySearch(), EveryStep()):
-        (found,) = table({}).run(labeller.label(solution(1)))
-        assert (found.first_error, found.cost.rollouts) == (0, 0)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_binary_search_is_linear_search_on_monotone_worlds(data):
@@ -251,14 +185,6 @@ def test_binary_search_is_linear_search_on_monotone_worlds(data):
         assert math.floor(math.log2(steps)) <= found.cost.probes <= math.ceil(math.log2(steps))
         assert found.cost.rollouts <= 3 * found.cost.probes
         assert ratings(found) == ratings(linear)
-
-
-@given(st.integers(1, 10**6))
-def test_probes_needed_are_the_logarithm(steps):
-    fewest, most = probes_needed(steps)
-    assert 2**fewest <= steps < 2 ** (fewest + 1)
-    assert steps <= 2**most
-    assert most == 0 or 2 ** (most - 1) < steps
 
 
 # ---------------------------------------------------------------- a world with known truth
@@ -357,15 +283,6 @@ def test_a_run_that_was_stopped_anywhere_goes_on(labeller, recorded):
     assert puts > 5
 
 
-@pytest.mark.parametrize("labeller", [EveryStep(), BinarySearch()], ids=lambda one: one.name)
-def test_what_is_missing_is_refused(labeller):
-    bare = Solution(problem=Problem(text="?"), steps=(Step(text="a"), Step(text="b")), id="s")
-    with pytest.raises(InputError, match="s, field 'answer': rollouts need the problem's reference answer"):
-        table({}).run(labeller.label(bare))
-    with pytest.raises(InputError, match="at least one step"):
-        table({}).run(labeller.label(Solution(problem=PROBLEM, steps=(), id="s")))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -391,13 +308,3 @@ def test_a_prefix_that_the_policy_cannot_read_refuses_the_solution_alone():
     found = list(label([solution(5), solution(3)], EveryStep(k=2), world.answerers()))
     assert str(found[0].error) == "too long"
     assert found[1].first_error == 2
-
-
-def test_tokens_are_summed_and_unknown_where_one_is():
-    from stepmark.batching import Written
-
-    world = World(lambda prefix, number: Written(text=RIGHT, finish="end", tokens=10 + number))
-    (found,) = world.run(EveryStep(k=2).label(solution(3)))
-    assert found.cost.tokens == 2 * (10 + 11)
-    (found,) = table({1: "yy", 2: "yy"}).run(EveryStep(k=2).label(solution(3)))
-    assert found.cost.tokens is None

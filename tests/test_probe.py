@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from rollout_worlds import PROBLEM, RIGHT, WRONG, World, solution, table
+from rollout_worlds import PROBLEM, World, solution, table
 from stepmark.batching import Written
-from stepmark.errors import InputError
 from stepmark.labels.bayes import BayesianSearch
-from stepmark.labels.consensus import side_by_side
 from stepmark.labels.labelling import CUT_OFF, Rollouts, probe
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.labels.tree import RolloutTree
 from stepmark.problems.answers import load_verifier
-from stepmark.problems.code import CodeVerifier
-from stepmark.records import Judgement, LabelledSolution, Solution, Step, Verdict
+from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.solutions.interchange import read_labelled, to_row, write_labelled
 from stepmark.solutions.interchange.rows import Losses, Writing
 from stepmark.store import encode_row
@@ -62,51 +57,6 @@ def test_a_rollout_that_is_cut_off_counts_only_by_an_answer_of_its_own(begun, te
     with load_verifier("number") as verifier:
         if expected is None and verifier.verify(begun + text or " ", "7").correct is not None:
             assert verdict.note == CUT_OFF
-
-
-def test_a_cut_off_program_is_no_wrong_program():
-    from stepmark.labels.labelling import own_verdict
-
-    tests = json.dumps({"text": "Double.", "test_list": ["assert double(2) == 4"], "task_id": 1})
-    good = "```python\ndef double(x):\n    return 2 * x\n```\n"
-    with CodeVerifier(isolation="process") as verifier:
-        for begun, text, finish, expected in [
-            ("", good + "This", "length", True),
-            ("", good.removesuffix("```\n"), "length", None),
-            ("", "def double(x):\n    return", "length", None),
-            ("", "def double(x):\n    return", "end", False),
-            (good, "This function", "length", None),
-            (good, "It works.", "end", True),
-        ]:
-            verdict = verifier.verify(begun + text, tests)
-            written = Written(text=text, finish=finish)
-            assert own_verdict(begun, written, verdict).correct is expected, (begun, text, finish)
-
-
-def test_a_verifier_that_does_not_say_what_it_compared_gives_no_verdict_on_a_cut():
-    from stepmark.labels.labelling import own_verdict
-
-    verdict = Verdict(outcome="match", verifier="mine")
-    assert own_verdict("", Written(text="so \\boxed{7} and", finish="length"), verdict).correct is None
-    assert own_verdict("", Written(text="so \\boxed{7} and", finish="end"), verdict) is verdict
-
-
-def test_which_rollout_cost_what_is_known():
-    world = World(
-        lambda prefix, number: Written(text=(RIGHT, WRONG, "?")[number], finish="end", tokens=3 + number)
-    )
-    given = solution(3)
-    (found,) = world.run(probe(given, 1, 3, Rollouts()))
-    assert found.tokens == (3, 4, 5)
-    assert [verdict.correct for verdict in found.verdicts] == [True, False, None]
-    (first,) = world.run(probe(given, 1, 1, Rollouts()))
-    (rest,) = world.run(probe(given, 1, 2, Rollouts(), first=1))
-    assert first.joined(rest) == found
-    assert (found.cost.rollouts, found.cost.tokens, found.cost.probes, found.cost.unparsed) == (3, 12, 1, 1)
-    untold = World(lambda prefix, number: Written(text=RIGHT, finish="end", tokens=None if number else 3))
-    (found,) = untold.run(probe(given, 1, 2, Rollouts()))
-    assert found.tokens == (3, None)
-    assert found.cost.tokens is None
 
 
 # ---------------------------------------------------------------- the problem alone
@@ -158,26 +108,3 @@ def test_the_file_format_holds_it_and_old_files_stay_readable(tmp_path):
     losses = Losses()
     list(write_labelled(read, "trl", Writing(), losses))
     assert losses.facts()["lost"]["rollouts of the problem alone (root) are left out"] == 1
-
-
-@pytest.mark.parametrize(
-    ("root", "field"),
-    [
-        ([{"kind": "correctness", "judge": "x", "rating": 1}], "root.0.kind"),
-        ([{"kind": "value", "judge": "x", "successes": 3, "trials": 2}], "root.0"),
-        ([{"kind": "value", "judge": "x", "share": 2.0}], "root.0.share"),
-        ("x", "root"),
-    ],
-)
-def test_a_root_that_cannot_be_is_refused(tmp_path, root, field):
-    file = tmp_path / "l.jsonl"
-    file.write_bytes(encode_row({**to_row(labelled(())), "root": root}))
-    with pytest.raises(InputError) as caught:
-        list(read_labelled(file))
-    assert caught.value.field == field
-
-
-def test_sources_side_by_side_keep_both():
-    one, two = (Judgement(kind="value", judge=name, successes=1, trials=2) for name in "ab")
-    (both,) = side_by_side([labelled((one,))], [labelled((two, one))])
-    assert both.root == (one, two)

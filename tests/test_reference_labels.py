@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from stepmark.labels.reference import Precision, Suspect, label_by_reference, locate_error
+from stepmark.labels.reference import Precision, label_by_reference, locate_error
 from stepmark.records import Solution
-from stepmark.settings import SettingError
 
 PROBLEM = (
     "Ann has 12 pens. She buys 4 boxes of 5 pens each and gives half of all her pens away. How many are left?"
@@ -55,15 +52,6 @@ def test_only_the_answer_is_wrong():
     assert located("She buys 20 pens.", "So 20 are left.") == (1, "answer")
 
 
-def test_dollars_and_cents_are_the_same():
-    problem, worked = (
-        "A pen costs 25 cents. What do 30 cost, in dollars?",
-        "30*25 = <<30*25=750>>750 cents, $7.50.",
-    )
-    steps = ("30 * 0.25 = 7.5 dollars", "7.5 - 7 = 0.5 dollars")
-    assert located(*steps, references=[worked], problem=problem) == (1, "result")
-
-
 def test_right_samples_are_worked_solutions_too():
     steps = ("A pen and its half: 12 / 2 = 6.", "20 / 2 = 10.", "6 + 10 = 16. Then 16 + 2 = 18.")
     assert located(*steps) == (2, "result")  # 6 + 10 = 16 leads back
@@ -96,15 +84,3 @@ def test_labels_carry_their_reason_and_confidence():
     assert right is not None
     assert [[j.rating for j in step] for step in right.judgements] == [[1]] * 3
     assert label_by_reference(solution, [], correct=False) is None
-
-
-def test_settings_are_checked():
-    with pytest.raises(SettingError, match="expected a number in"):
-        Precision(before=1.5)
-
-
-def test_the_note_says_which_number():
-    suspect = locate_error(Solution.of(PROBLEM, ["She buys 20.5 pens."]), [WORKED])
-    assert suspect == Suspect(
-        step=0, reason="number", note="20.5 stands neither in the problem nor in a worked solution"
-    )

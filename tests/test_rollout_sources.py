@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.disagreement import steps_right
 from stepmark.evaluation.sources import JUDGE, read_cases, read_math_shepherd, read_openr
@@ -91,53 +91,6 @@ def test_both_layouts_give_every_path_and_what_is_known_of_it(row, tmp_path):
     assert [first_error(case.labelled) for case in cases] == [-1, -1, -1, 2]
 
 
-def test_without_their_number_shares_say_only_whether_any_rollout_succeeded(tmp_path):
-    cases = read_cases([write(tmp_path / "r.jsonl", TREE)])
-    assert [step_labels(case.labelled) for case in cases] == [
-        (1.0,),
-        (1.0, 1.0),
-        (1.0, 1.0, 1.0),
-        (1.0, 1.0, 0.0),
-    ]
-    judgement = cases[3].labelled.judgements[1][0]
-    assert (judgement.kind, judgement.rating, judgement.successes, judgement.trials) == (
-        "value",
-        1,
-        None,
-        None,
-    )
-    assert "0.25" in (judgement.note or "")
-
-
-def test_a_state_that_was_visited_twice_is_one_step_with_two_judgements(tmp_path):
-    twice = tree(node("We add.", 0.0), node("We add.", 0.25, node("So 5.", 1.0)))
-    below = tree(node("We add.", 0.0, node("", 0.25, node("So 5.", 1.0))))
-    listed = flat(
-        (QUESTION, 0.5),
-        (f"{QUESTION}\n\nWe add.", 0.0),
-        (f"{QUESTION}\n\nWe add.\n", 0.25),
-        (f"{QUESTION}\n\nWe add.\n\nSo 5.", 1.0),
-    )
-    for row in (twice, below, listed):
-        file = write(tmp_path / "r.jsonl", row)
-        (case,) = read_openr([file], trials=4)
-        assert [(j.successes, j.trials) for j in case.labelled.judgements[0]] == [(0, 4), (1, 4)]
-        assert step_labels(case.labelled)[0] == 1 / 8
-        (hard,) = read_openr([file])
-        assert first_error(hard.labelled) == -1  # one of the two saw a success
-
-
-def test_a_prefix_is_no_parent_of_one_that_merely_begins_with_its_letters(tmp_path):
-    row = flat(
-        (QUESTION, 0.5),
-        (f"{QUESTION}\n\nx = 1", 0.5),
-        (f"{QUESTION}\n\nx = 12", 0.0),
-        (f"{QUESTION}\n\nx = 1\n\nso 5", 1.0),
-    )
-    cases = read_openr([write(tmp_path / "r.jsonl", row)])
-    assert [case.solution.texts for case in cases] == [("x = 1", "so 5"), ("x = 12",)]
-
-
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_flat_layout_of_a_tree_gives_the_paths_of_the_tree(tmp_path_factory, data):
@@ -198,11 +151,6 @@ def test_a_bad_tree_is_refused_with_its_place(row, said, field, tmp_path):
         read_openr([file], trials=4)
     assert caught.value.where == f"{file}:2"
     assert caught.value.field == field
-
-
-def test_trials_are_positive(tmp_path):
-    with pytest.raises(UsageError, match="trials=0: expected 1 or more"):
-        read_openr([write(tmp_path / "r.jsonl", TREE)], trials=0)
 
 
 def shepherd(question: str, steps: list[str], signs: str, task: str = "GSM8K") -> dict[str, str]:

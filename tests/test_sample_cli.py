@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 
@@ -84,18 +83,6 @@ def test_every_solution_with_its_verdict(problems, tmp_path, capsys):
     assert manifest["settings"]["n"] == 4
 
 
-def test_names_that_end_in_gz_are_packed(problems, tmp_path):
-    plain, packed = tmp_path / "out.jsonl", tmp_path / "out.jsonl.gz"
-    assert sample(problems, plain) == sample(problems, packed) == 0
-    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
-    assert [row.solution.id for row in read_solutions(packed)] == [
-        row.solution.id for row in read_solutions(plain)
-    ]
-    made = tmp_path / "made.jsonl.gz"
-    assert main(["problems", "arithmetic", "--count", "2", "--out", str(made)]) == 0
-    assert len(gzip.decompress(made.read_bytes()).splitlines()) == 2
-
-
 def test_a_failed_run_leaves_no_output_and_repeats_nothing(problems, tmp_path, capsys):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     sample(problems, whole)
@@ -115,37 +102,6 @@ def test_a_failed_run_leaves_no_output_and_repeats_nothing(problems, tmp_path, c
     out.unlink()
     assert sample(problems, out) == 0
     assert len(asked) == before
-
-
-def test_without_a_verifier_there_is_no_outcome(problems, tmp_path):
-    out = tmp_path / "out.jsonl"
-    assert sample(problems, out, verifier="none") == 0
-    assert {json.loads(line)["meta"]["outcome"] for line in out.read_text().splitlines()} == {None}
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--in-flight", "0"], "in-flight"),
-        (["--n", "0"], "--n 0: expected 1 or more"),
-        (["--temperature", "-1"], "temperature"),
-    ],
-)
-def test_settings_that_cannot_work(problems, tmp_path, capsys, more, message):
-    arguments = [
-        "sample",
-        str(problems),
-        "--policy",
-        "test_sample_cli:scripted",
-        "--out",
-        str(tmp_path / "o.jsonl"),
-    ]
-    assert main([*arguments, *more]) == 2
-    assert message in capsys.readouterr().err
-    assert (
-        main(["sample", str(problems), "--policy", "test_sample_cli:scripted", "--out", str(problems)]) == 2
-    )
-    assert "it would be replaced" in capsys.readouterr().err
 
 
 def test_problems_of_the_arithmetic_world(tmp_path, capsys):
@@ -178,19 +134,3 @@ def test_problems_of_the_arithmetic_world(tmp_path, capsys):
     ]
     assert main(["problems", "arithmetic", *arguments]) == 0
     assert [row.solution.texts for row in read_solutions(true)] == [k.steps for k in known]
-
-
-def test_problems_of_others(problems, tmp_path, capsys):
-    gsm8k = tmp_path / "gsm8k.jsonl"
-    gsm8k.write_text(
-        json.dumps({"question": "How many?", "answer": "Two and two. <<2+2=4>>4\n#### 4"}) + "\n"
-    )
-    out = tmp_path / "all.jsonl"
-    assert main(["problems", "read", str(problems), str(gsm8k), "--out", str(out)]) == 0
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["answer"] for row in rows] == ["2", "4", "6", "4"]
-    assert rows[3]["problem"] == "How many?"
-    assert main(["problems", "read", str(problems), "--limit", "2", "--out", str(out)]) == 0
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["p1", "p2"]
-    assert main(["problems", "read", "--out", str(out)]) == 2
-    assert "expected a file of problems" in capsys.readouterr().err

@@ -6,14 +6,12 @@ import json
 
 import pytest
 
-from stepmark.batching import Message
-from stepmark.cli import main
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
-from stepmark.problems.sources import problems_or_errors, read_problems
+from stepmark.problems.sources import read_problems
 from stepmark.records import Problem
-from stepmark.sampling import Sampling, prompt_of, sample
+from stepmark.sampling import Sampling, sample
 
 PROBLEMS = [
     Problem(id="a", text="What is 2 + 3?", answer="5"),
@@ -67,12 +65,6 @@ def test_a_problem_that_the_policy_refuses_does_not_cost_the_others():
     assert "too long" in (found[1].refused or "")
 
 
-def test_the_prompt():
-    problem = Problem(text="Q?")
-    assert prompt_of(problem, Sampling(instruction="")) == (Message(role="user", content="Q?"),)
-    assert prompt_of(problem, Sampling(instruction="I.", prompt="text")) == "Q?\n\nI.\n\n"
-
-
 # --- files of problems ------------------------------------------------------------------------------------------------
 
 
@@ -120,80 +112,4 @@ def test_rows_that_are_no_problems(tmp_path, row, said):
     assert ":2" in str(caught.value)
 
 
-def test_a_reference_answer_may_be_left_out_where_none_is_needed(tmp_path):
-    file = rows(
-        tmp_path, {"problem": "Q1"}, {"problem": "Q2", "answer": None}, {"problem": "Q3", "answer": 3}
-    )
-    assert [(p.text, p.answer) for p in read_problems(file, need_answer=False)] == [
-        ("Q1", None),
-        ("Q2", None),
-        ("Q3", "3"),
-    ]
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text(
-        '{"problem": "Q1"}\n{"problem": " "}\nno JSON\n{"problem": "Q4", "answer": true}\n{"problem": "Q5"}\n'
-    )
-    found = list(problems_or_errors(bad, need_answer=False))
-    assert [p.text for p in found if not isinstance(p, InputError)] == ["Q1", "Q5"]
-    assert [p.where for p in found if isinstance(p, InputError)] == [f"{bad}:{n}" for n in (2, 3, 4)]
-    with pytest.raises(InputError, match=r"bad\.jsonl:2"):
-        list(read_problems(bad, need_answer=False))
-
-
 # --- the whole command ------------------------------------------------------------------------------------------------
-
-
-def test_best_of_n_from_a_policy(tmp_path, monkeypatch, capsys):
-    """Candidates whose truth is known: sample 0 right, sample 1 wrong, sample 2 without an answer, the greedy one wrong."""
-    pytest.importorskip("math_verify")
-    calls = []
-
-    def write(request, number):
-        calls.append(number)
-        problem = request.prompt[0].content
-        right, wrong = ("5", "6") if "2 + 3" in problem else ("8", "9")
-        if request.temperature == 0:
-            return f"It is clear.\nThe answer is {wrong}."
-        return [
-            f"First I add.\nThe answer is {right}.",
-            f"I guess.\nThe answer is {wrong}.",
-            "I do not know.",
-        ][number]
-
-    monkeypatch.setattr("scripted_prms.mine", lambda: ScriptedPolicy(write, name="mine"), raising=False)
-    problems = rows(
-        tmp_path,
-        *({"id": p.id, "problem": p.text, "answer": p.answer} for p in PROBLEMS),
-    )
-    out = tmp_path / "out"
-    words = [
-        "evaluate",
-        "best-of-n",
-        "--policy",
-        "scripted_prms:mine",
-        "--data",
-        problems,
-        "--n",
-        "3",
-        "--verifier",
-        "number",
-    ]
-    words += ["--prm", "scripted_prms:certain", "--out", str(out), "--resamples", "100", "--split", "line"]
-    assert main(words) == 0
-    found = [json.loads(line) for line in (out / "candidates.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["gold"] for row in found] == ["5", "8"]
-    assert [c["correct"] for c in found[0]["candidates"]] == [True, False, None, False]
-    assert [c.get("greedy", False) for c in found[0]["candidates"]] == [False, False, False, True]
-    figures = {one["name"]: one["value"] for one in json.loads((out / "result.json").read_text())["figures"]}
-    assert figures["accuracy/greedy/1"] == 0.0
-    assert figures["accuracy/oracle/3"] == 1.0
-    assert figures["accuracy/single/1"] == pytest.approx(
-        0.5
-    )  # the third candidate has no verdict and counts for neither side
-    assert "sampled" not in capsys.readouterr().err  # no line for each problem
-    count = len(calls)
-    assert main(words) == 0  # nothing is sampled or graded again
-    assert len(calls) == count
-    assert "earlier run" in capsys.readouterr().err
-    assert main([*words, "--temperature", "0.2"]) == 2
-    assert "temperature" in capsys.readouterr().err

@@ -33,7 +33,7 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
     ("words", "said"),
     [
         (["--search", "majority"], "--search is for the chat model, which needs --policy"),
-        (["--policy", "x:y", "--isolation", "process"], "only the verifier 'code' runs programs"),
+        (["--policy", "x:y", "--isolation", "unsafe"], "only the verifier 'code' runs programs"),
         (["--n", "4"], "--n is for the chat model, which needs --policy"),
         (["--search", "beams", "--policy", "x:y"], "beams"),
         (["--search", "best-of-n", "--policy", "x:y", "--n", "65"], "--n 65: expected 1 to 64, which is --max-n"),

@@ -9,11 +9,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.labels.variants import ExactErrors, marked, worked_of
 from stepmark.problems.arithmetic import arithmetic_problems, read_arithmetic
 from stepmark.problems.arithmetic_solver import true_labels
-from stepmark.problems.gsm8k import Worked
 from stepmark.records import Problem, Solution
 from stepmark.solutions.interchange import read_labelled
 
@@ -119,17 +118,6 @@ def test_variants_differ_and_their_labels_are_true(seed, wrong):
     assert made == ExactErrors(wrong=wrong, kinds=kinds, seed=seed).make(problem.worked)
 
 
-def test_another_seed_gives_others_and_kinds_are_kept_to():
-    worked = worked_of(pens())
-    found = {ExactErrors(seed=seed, wrong=3).make(worked).wrong for seed in range(5)}
-    assert len(found) == 5
-    units = ExactErrors(kinds=("unit", "dropped"), wrong=20).make(worked)
-    assert set(units.kinds) == {"unit", "dropped"}
-    assert ExactErrors(kinds=("unit", "value")).make(
-        worked_of(pens("So 42 - 9 = 33.", answer="33"))
-    ).without == ("unit",)
-
-
 def test_a_jump_has_a_right_twin():
     found = ExactErrors(kinds=("jump",), wrong=1).make(worked_of(pens()))
     assert found.kinds == ("jump",)
@@ -138,20 +126,6 @@ def test_a_jump_has_a_right_twin():
     differing = [i for i, (a, b) in enumerate(zip(twin.solution.texts, LINES, strict=False)) if a != b]
     assert len(differing) == 1
     assert "=" not in twin.solution.texts[differing[0]]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"wrong": 0}, {"kinds": ()}, {"kinds": ("unit", "unit")}, {"kinds": ("slip",)}]
-)
-def test_settings_out_of_range(wrong):
-    with pytest.raises(UsageError):
-        ExactErrors(**wrong)
-
-
-def test_nothing_to_put_an_error_into():
-    worked = Worked(problem=Problem(text="p", answer="4"), lines=("It is 2+2=<<2+2=4>>4.",))
-    with pytest.raises(InputError, match="no place for any"):
-        ExactErrors(kinds=("unit",)).make(worked)
 
 
 # ---------------------------------------------------------------- the command
@@ -200,18 +174,6 @@ def test_gsm8k_in_labelled_solutions_out(tmp_path, capsys):
     assert sum(manifest["refused"].values()) == 2
 
 
-def test_the_same_file_elsewhere_gives_the_same_bytes(tmp_path):
-    found = []
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        out = tmp_path / folder / "out.jsonl"
-        assert run(gsm8k(tmp_path / folder), "--seed", "3", "--out", out) == 0
-        found.append(out.read_bytes())
-    assert found[0] == found[1]
-    assert run(gsm8k(tmp_path), "--seed", "4", "--out", tmp_path / "out.jsonl") == 0
-    assert (tmp_path / "out.jsonl").read_bytes() != found[0]
-
-
 def test_solutions_and_the_world_are_sources_too(tmp_path, capsys):
     file = tmp_path / "s.jsonl"
     rows = [
@@ -240,32 +202,3 @@ def test_a_broken_row_stops_the_run_unless_it_goes_on(tmp_path, capsys):
     assert not out.exists()
     assert run(file, "--keep-going", "--out", out) == 0
     assert "left out 3 solutions" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--out", "o.jsonl"], "either right solutions or --arithmetic"),
-        (["f.jsonl", "--arithmetic", "2", "--out", "o.jsonl"], "either right solutions or --arithmetic"),
-        (["--arithmetic", "0", "--out", "o.jsonl"], "1 or more"),
-        (["f.jsonl", "--out", "f.jsonl"], "is the input"),
-        (["-", "--out", "o.jsonl"], "more than once"),
-        (["f.jsonl", "--kinds", "unt", "--out", "o.jsonl"], "unit"),
-        (["f.jsonl", "--wrong", "0", "--out", "o.jsonl"], "--wrong 0: expected 1 or more"),
-        (["none.jsonl", "--out", "o.jsonl"], "no such file"),
-    ],
-)
-def test_what_cannot_work_is_refused(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
-    gsm8k(tmp_path, "f.jsonl")
-    assert run(*words) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "o.jsonl").exists()
-
-
-def test_nothing_made_is_an_error(tmp_path, capsys):
-    file = tmp_path / "s.jsonl"
-    file.write_text(json.dumps({"question": "A riddle.", "answer": "It is known.\n#### 7"}) + "\n")
-    assert run(file, "--out", tmp_path / "o.jsonl") == 2
-    assert "no error could be put into any solution: s.jsonl:1: no step writes" in capsys.readouterr().err
-    assert not list(tmp_path.glob("o.jsonl*"))

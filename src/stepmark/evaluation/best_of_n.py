@@ -226,7 +226,7 @@ class BestOfN(Evaluation):
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out): distinct or sign."""
     isolation: Isolation | None = None
-    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     sizes: Sequence[Annotated[int, Field(ge=1)]] = ()
     """The N to report. Default: 1, 2, 4, … and all."""
     split: str = "auto"

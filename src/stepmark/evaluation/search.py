@@ -93,7 +93,7 @@ class SearchContest(Evaluation):
     percent: Literal["distinct", "sign"] = "distinct"
     """Whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out)."""
     isolation: Isolation | None = None
-    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
     policy_parameters: Annotated[float, Field(gt=0)] | None = None
     """Weights of the policy, to count operations, without the table of embeddings."""
     prm_parameters: Annotated[float, Field(gt=0)] | None = None

@@ -103,7 +103,7 @@ class VerifierAccuracy(Evaluation):
     percent: Literal["distinct", "sign"] = "distinct"
     """Of math and number: "distinct", 10% is 1/10 and not 10; "sign", it is 10 too, as GSM8K's references have it."""
     isolation: Isolation | None = None
-    """Of code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: your files are open to them. Default: bubblewrap."""
+    """Of code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: your files are open to them. Default: bubblewrap."""
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""

@@ -9,21 +9,15 @@ Sources: noisy binary search with a Bayesian posterior: Burnashev and Zigangirov
 Dereniowski, Lukasiewicz and Uznanski (arXiv 2107.05753); the setting, first errors of model-written solutions by rollout:
 OmegaPRM (arXiv 2406.06592). Deviations, and why:
 
-* Those searches know how often a comparison errs and err alike on both sides. Here both rates are unknown and unlike, so they
+* Those searches know how often a comparison errs, alike on both sides. Here both rates are unknown and unlike, so they
   are in the posterior; an optimal number of rollouts is not proven.
-* They ask at the posterior's median. With unlike error rates the median is not the most telling place, and prefixes differ in cost (a
-  late one leaves less to write), so we ask by expected information per expected token, one step ahead.
-* They ask one question at a time. Requests are answered in rounds, so a few rollouts are chosen together, greedily by what each
-  adds to the information of the batch.
-* Their answers are independent. Prefixes differ in ways that no curve knows, so rollouts of one prefix are correlated
-  (`spread`); without this the confidence is too high.
-* OmegaPRM calls a prefix right if any of k rollouts succeeds, and halves; one lucky recovery decides. Here it is evidence
-  like any other.
+* They ask at the posterior's median. With unlike error rates and unlike costs we ask by expected information per expected token, one step
+  ahead, a few rollouts at a time, chosen greedily by what each adds to the information of the batch.
+* Their answers are independent. Rollouts of one prefix are correlated (`spread`); without this the confidence is too high.
+* OmegaPRM calls a prefix right if any of k rollouts succeeds. Here that is evidence like any other.
 * They always end with an answer. We abstain when the budget ends first; the evidence stays.
 
-What rollouts say about the place of the first error: the mathematics of `labels.bayes`, without requests.
-
-A solution of M steps has its first wrong step at place e in 0..M-1; e = M stands for no wrong step. A prefix of t steps is
+The model. A solution of M steps has its first wrong step at place e in 0..M-1; e = M stands for no wrong step. A prefix of t steps is
 *sound* when t <= e, else *broken*. Rollouts from it succeed at a rate that depends on which of the two it is:
 
 * sound: g ** (1 - r * t / M). g is the rate of the bare problem; r is how much of the way to certainty the prefix brings: 0 for
@@ -31,10 +25,10 @@ A solution of M steps has its first wrong step at place e in 0..M-1; e = M stand
 * broken: b * d ** (t - e - 1). b is the rate at which the policy recovers right after the error, and d what is left of it
   after each further step: 1 for all.
 
-g, r, b and d are unknown and are not estimated but averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such
-a curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
-prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials).
-That is the whole likelihood, and it keeps ten failures at one prefix from counting as ten independent witnesses.
+g, r, b and d are unknown and are averaged over: the posterior is kept on a grid of (e, g, r, b, d). A real prefix strays from such a
+curve, so its own rate is Beta-distributed around it with `spread` pseudo-rollouts (infinite: no straying); the rollouts of one
+prefix are then a Polya urn, whose next draw succeeds with probability (spread * rate + successes) / (spread + trials). That keeps ten failures at
+one prefix from counting as ten independent witnesses.
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ from stepmark.batching import Method, together
 from stepmark.errors import UsageError
 from stepmark.labels.labelling import Cost, Labelling, Probe, Rollouts, judged_until, probe
 from stepmark.labels.rollout import count_steps, labelled, own_answer
-from stepmark.records import LabelledSolution, Solution, Verdict
+from stepmark.records import Solution, Verdict
 from stepmark.settings import settings
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -141,11 +135,7 @@ def rate_grid(prior: RatePrior, steps: int) -> RateGrid:
 class Posterior:
     """The joint posterior over place and rates, brought up to date by counts.
 
-    Args:
-        steps: M, at least 1.
-        prior: of the rates.
-        places: prior probability of each place, (M + 1,); the last is that of no error. None: no error is excluded,
-            all places are alike.
+    `places` is the prior probability of each place, (M + 1,), the last that of no error; None: an error, all places alike.
 
     Raises:
         UsageError: no steps, or `places` is no distribution over M + 1 places.
@@ -244,32 +234,19 @@ def entropy_bits(probability: Floats) -> Floats:
 
 
 def information(places: Floats, chances: Floats) -> Floats:
-    """Expected information, in bits, of one rollout from each prefix about the place of the first error.
+    """Expected information, in bits, of one rollout from each prefix about the place of the first error; (T,).
 
-    Args:
-        places: (E,) probability of each place.
-        chances: (E, T) probability of a success from each prefix, given the place.
-
-    Returns:
-        (T,): H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
+    `places` is (E,), `chances` (E, T), the probability of a success given the place: H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
     """
     return entropy_bits(places @ chances) - places @ entropy_bits(chances)
 
 
 def choose_batch(places: Floats, chances: Floats, costs: Floats, count: int) -> list[int]:
-    """Prefixes to roll out together, one after the other by what each adds to the batch's information per cost.
+    """Prefixes to roll out together, in the order of choosing; one may come several times.
 
-    The batch's information about the place is computed over all its outcomes, taken as independent given the place. (They
-    share unknown rates too, which this leaves out: repeats are worth a little less than it believes.)
-
-    Args:
-        places: (E,) probability of each place.
-        chances: (E, T) as in `information`.
-        costs: (T,) what a rollout from each prefix costs, above 0; `inf` for a prefix not to be tried.
-        count: how many, 1 to `LARGEST_BATCH`.
-
-    Returns:
-        Indices of prefixes in the order of choosing; one may come several times.
+    Each is the one that adds most to the batch's information per cost, over all outcomes, taken as independent given the place. (They
+    share unknown rates too, which this leaves out.) `places` and `chances` are as in `information`, `costs` is (T,), above
+    0, `inf` for a prefix not to be tried; `count` is 1 to `LARGEST_BATCH`.
     """
     if not 1 <= count <= LARGEST_BATCH:
         raise UsageError(f"a batch has 1 to {LARGEST_BATCH} rollouts, found {count}")
@@ -335,20 +312,11 @@ class BayesianSearch:
             )
 
     def label(self, solution: Solution, *, root: Root | None = None) -> Method[Labelling]:
-        """Find the first error.
+        """Find the first error; a solution that ends in the right answer is not searched: its `first_error` is None, and it is no abstention.
 
-        A solution that ends in the right answer is not searched: rollouts say nothing about a wrong step that did no harm. Its
-        `first_error` is None, and it is no abstention.
-
-        Args:
-            solution: whose problem has a reference answer.
-            root: (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence
-                about its rate before any error.
-
-        Returns:
-            `first_error`, or an abstention. `confidence` is the posterior probability of the likeliest place either way; that of a
-            step called right is the probability that the first error comes later. Evidence is one `value` judgement a
-            prefix tried; that of the bare problem stands under `root`, without what was given as `root`.
+        `root` is (successes, trials) of whole solutions that the same policy wrote for this problem, where known: evidence about its rate
+        before any error. `confidence` is the posterior probability of the likeliest place; that of a step called right is the
+        probability that the first error comes later.
 
         Raises:
             InputError: no reference answer, no steps, or the policy cannot read a prefix.
@@ -358,9 +326,16 @@ class BayesianSearch:
         if root is not None and not 0 <= root[0] <= root[1]:
             raise UsageError(f"root must be (successes, trials), found {root!r}")
         verdict: Verdict = yield own_answer(solution)
-        found: dict[int, Probe] = {}
+        probes: dict[int, Probe] = {}
+        cost = Cost()
+
+        def conclude(
+            places: Floats | None, *, abstained: bool = False, sure: float | None = None
+        ) -> Labelling:
+            return self._conclude(solution, verdict, probes, cost, places, abstained, sure)
+
         if verdict.correct:
-            return self._unsaid(solution, verdict, found, Cost())
+            return conclude(None)
         places = self._places(steps, readable=verdict.correct is not None)
         posterior = Posterior(steps, self.prior, places)
         if root is not None:
@@ -369,7 +344,6 @@ class BayesianSearch:
         if places[-1] == 0:
             # Nothing can be learnt where all places agree that the prefix is broken.
             costs[-1] = math.inf
-        cost = Cost()
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             left = self.max_rollouts - cost.rollouts
@@ -377,30 +351,23 @@ class BayesianSearch:
             if spent or not (plan or self._promising(posterior, costs)):
                 if self.at_budget == "guess":
                     break
-                return self._unsaid(
-                    solution, verdict, found, cost, abstained=True, confidence=float(posterior.places.max())
-                )
+                return conclude(None, abstained=True, sure=float(posterior.places.max()))
             if not plan:
                 plan = choose_batch(posterior.places, posterior.chances, costs, min(self.batch, left))
             counts = {prefix: plan.count(prefix) for prefix in sorted(set(plan))}
-            probes = yield from together(
+            written = {prefix: len(probes[prefix].texts) if prefix in probes else 0 for prefix in counts}
+            round_ = yield from together(
                 [
-                    probe(
-                        solution,
-                        prefix,
-                        count,
-                        self.how,
-                        first=found[prefix].cost.rollouts if prefix in found else 0,
-                    )
+                    probe(solution, prefix, count, self.how, first=written[prefix])
                     for prefix, count in counts.items()
                 ]
             )
-            for one in probes:
+            for one in round_:
                 posterior.update(one.steps, one.successes, one.trials - one.successes)
-                found[one.steps] = found[one.steps].joined(one) if one.steps in found else one
+                probes[one.steps] = probes[one.steps].joined(one) if one.steps in probes else one
                 cost += one.cost
             plan = []
-        return self._said(solution, verdict, found, cost, posterior.places)
+        return conclude(posterior.places)
 
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
@@ -420,59 +387,42 @@ class BayesianSearch:
             )
         return cost.tokens >= self.max_tokens_a_solution
 
-    def _said(
-        self, solution: Solution, own: Verdict, found: dict[int, Probe], cost: Cost, places: Floats
-    ) -> Labelling:
-        steps = len(solution.steps)
-        place = int(np.argmax(places))
-        first_error = -1 if place == steps else place
-        # A step is right if the place is any later one, which is likelier than that it is this very one.
-        later = 1 - np.cumsum(places)
-        evidence = self._evidence(solution, own, found)
-        judgements = tuple(
-            known
-            + tuple(
-                replace(
-                    said, confidence=float(places[step] if step == first_error else min(1.0, later[step]))
-                )
-                for said in conclusion
-            )
-            for step, (known, conclusion) in enumerate(
-                zip(evidence.judgements, judged_until(first_error, steps, self.name), strict=True)
-            )
-        )
-        return Labelling(
-            labelled=replace(evidence, judgements=judgements),
-            method=self.name,
-            first_error=first_error,
-            confidence=float(places[place]),
-            cost=cost,
-        )
-
-    def _unsaid(
+    def _conclude(
         self,
         solution: Solution,
         own: Verdict,
-        found: dict[int, Probe],
+        probes: dict[int, Probe],
         cost: Cost,
-        *,
-        abstained: bool = False,
-        confidence: float | None = None,
+        places: Floats | None,
+        abstained: bool,
+        sure: float | None,
     ) -> Labelling:
+        """The labelling by the posterior over the places; without one, the evidence alone."""
+        steps = len(solution.steps)
+        values: dict[int, Probe | Verdict] = dict(sorted(probes.items()))
+        if own.correct is not None:
+            values[steps] = own
+        evidence = labelled(solution, values, self.name, None)
+        first_error: int | None = None
+        if places is not None:
+            place = int(np.argmax(places))
+            first_error, sure = (-1 if place == steps else place), float(places[place])
+            # A step is right if the place is any later one, which is likelier than that it is this very one.
+            later = 1 - np.cumsum(places)
+            judgements = []
+            for step, conclusion in enumerate(judged_until(first_error, steps, self.name)):
+                share = float(places[step] if step == first_error else min(1.0, later[step]))
+                concluded = (replace(judgement, confidence=share) for judgement in conclusion)
+                judgements.append((*evidence.judgements[step], *concluded))
+            evidence = replace(evidence, judgements=tuple(judgements))
         return Labelling(
-            labelled=self._evidence(solution, own, found),
+            labelled=evidence,
             method=self.name,
-            first_error=None,
-            confidence=confidence,
+            first_error=first_error,
+            confidence=sure,
             abstained=abstained,
             cost=cost,
         )
-
-    def _evidence(self, solution: Solution, own: Verdict, found: dict[int, Probe]) -> LabelledSolution:
-        values: dict[int, Probe | Verdict] = dict(sorted(found.items()))
-        if own.correct is not None:
-            values[len(solution.steps)] = own
-        return labelled(solution, values, self.name, None)
 
 
 def expected_costs(solution: Solution) -> Floats:

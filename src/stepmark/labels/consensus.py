@@ -22,8 +22,8 @@ In all of them:
 
 - A step that a source says nothing of is unjudged, and **never wrong**. Nor is a neutral step. A source whose ratings leave a step before
   its first wrong one open does not know the place of the first error.
-- A source is heard on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as trusted as
-  the source that did): the others took it for right, and went on from there.
+- A source counts on the steps after the first wrong one only if it called that step wrong too (with `priority`: or if it is as
+  trusted as the source that did): the others took it for right, and went on from there.
 - Two different ratings of one step by one source cancel out: that source is silent there.
 - Judgements of the kind `value` are no ratings. Where a source has nothing else (Math-Shepherd's files), `values` says from which
   share of successes on a step counts as right.
@@ -112,44 +112,20 @@ class View:
     def with_view(self) -> LabelledSolution:
         """All judgements as they stand, and beside them those of this view: judge "consensus:RULE"."""
         name = f"{VIEW}:{self.rule}"
-        added = tuple(
+        steps = []
+        for own, rating, confidence in zip(
+            self.labelled.judgements, self.ratings, self.confidences, strict=True
+        ):
             # Made anew, not twice: a view is no evidence.
-            (
-                *(judgement for judgement in step if judgement.judge != name),
-                *(
-                    ()
-                    if rating is None
-                    else (
-                        Judgement(
-                            kind="correctness",
-                            judge=name,
-                            rating=rating,
-                            confidence=confidence,
-                            note=self.reason,
-                        ),
+            judgements = [judgement for judgement in own if judgement.judge != name]
+            if rating is not None:
+                judgements.append(
+                    Judgement(
+                        kind="correctness", judge=name, rating=rating, confidence=confidence, note=self.reason
                     )
-                ),
-            )
-            for step, rating, confidence in zip(
-                self.labelled.judgements, self.ratings, self.confidences, strict=True
-            )
-        )
-        return replace(self.labelled, judgements=added)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
-    """Many views, counted."""
-
-    kept: int
-    dropped: Mapping[str, int]
-    """By `View.why`, the most frequent first."""
-
-    def __str__(self) -> str:
-        """In words."""
-        total = self.kept + sum(self.dropped.values())
-        parts = [f"{count} {why}" for why, count in self.dropped.items()]
-        return f"kept {self.kept} of {total}" + (f"; dropped: {', '.join(parts)}" if parts else "")
+                )
+            steps.append(tuple(judgements))
+        return replace(self.labelled, judgements=tuple(steps))
 
 
 @settings
@@ -181,16 +157,12 @@ class Consensus:
             silent = f"; nothing from {', '.join(missing)}" if missing else ""
             evidence = sorted(set(sources) - set(opinions) - set(missing))
             silent += f"; no conclusion by {', '.join(evidence)}" if evidence else ""
-            return self._dropped(
-                labelled,
-                places,
-                "too few sources",
-                f"{_count(len(opinions), 'source')}, {needed} needed{silent}",
-            )
+            reason = f"{_count(len(opinions), 'source')}, {needed} needed{silent}"
+            return self._view(labelled, places, "too few sources", reason)
         if self.rule == "first-error-agrees":
             dropped = _places_differ(places)
             if dropped is not None:
-                return self._dropped(labelled, places, *dropped)
+                return self._view(labelled, places, *dropped)
         if self.rule == "first-error-majority":
             place, count = Counter(places.values()).most_common(1)[0]
             votes = sum(known is not None for known in places.values())
@@ -198,31 +170,40 @@ class Consensus:
             if place is None or 2 * count <= total:
                 dropped = _places_differ({name: at for name, at in places.items() if at is not None})
                 why = dropped or ("place not known", f"only {votes} of {total} name a place")
-                return self._dropped(labelled, places, *why)
+                return self._view(labelled, places, *why)
             opinions = {name: opinions[name] for name, at in places.items() if at == place}
         ratings, confidences = self._merge(opinions)
         if not any_said(ratings):
-            return self._dropped(
-                labelled, places, "nothing agreed", f"no step that {self.rule} gives a rating"
-            )
+            reason = f"no step that {self.rule} gives a rating"
+            return self._view(labelled, places, "nothing agreed", reason)
+        # The place is agreed even where a step before it is right to one and neutral to another.
+        by_place = self.rule in ("first-error-agrees", "first-error-majority")
+        first_error = places[next(iter(opinions))] if by_place else first_wrong(ratings)
+        reason = f"{self.rule} of {', '.join(sorted(opinions))}"
+        return self._view(labelled, places, "agreed", reason, ratings, confidences, first_error)
+
+    def _view(
+        self,
+        labelled: LabelledSolution,
+        places: Mapping[str, int | None],
+        why: Why,
+        reason: str,
+        ratings: Sequence[Rating | None] | None = None,
+        confidences: Sequence[float | None] | None = None,
+        first_error: int | None = None,
+    ) -> View:
+        nothing = (None,) * len(labelled.judgements)
         return View(
             labelled=labelled,
             rule=self.rule,
-            kept=True,
-            why="agreed",
-            reason=f"{self.rule} of {', '.join(sorted(opinions))}",
-            ratings=tuple(ratings),
-            confidences=tuple(confidences),
-            # The place is agreed even where a step before it is right to one and neutral to another.
-            first_error=places[next(iter(opinions))]
-            if self.rule in ("first-error-agrees", "first-error-majority")
-            else first_wrong(ratings),
+            kept=why == "agreed",
+            why=why,
+            reason=reason,
+            ratings=nothing if ratings is None else tuple(ratings),
+            confidences=nothing if confidences is None else tuple(confidences),
+            first_error=first_error,
             places=places,
         )
-
-    def views(self, many: Iterable[LabelledSolution]) -> Iterator[View]:
-        """One view a solution, in order."""
-        return map(self.view, many)
 
     def _opinions(self, labelled: LabelledSolution) -> dict[str, list[Rating | None]]:
         """The ratings of each source, one entry a step."""
@@ -290,45 +271,16 @@ class Consensus:
             )
         return TRUST.index(kind)
 
-    def _dropped(
-        self, labelled: LabelledSolution, places: Mapping[str, int | None], why: Why, reason: str
-    ) -> View:
-        nothing = (None,) * len(labelled.judgements)
-        return View(
-            labelled=labelled,
-            rule=self.rule,
-            kept=False,
-            why=why,
-            reason=reason,
-            ratings=nothing,
-            confidences=nothing,
-            first_error=None,
-            places=places,
-        )
-
 
 def any_said(ratings: Iterable[Rating | None]) -> bool:
     """Whether there is a rating at all."""
     return any(rating is not None for rating in ratings)
 
 
-def tally(views: Iterable[View]) -> Tally:
-    """Count what is kept and why the others were dropped."""
-    counts = Counter(view.why for view in views)
-    agreed = counts.pop("agreed", 0)
-    return Tally(kept=agreed, dropped=dict(counts.most_common()))
-
-
 def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolution]:
-    """The judgements of several sources on the same solutions, joined: one labelled solution for each.
+    """The judgements of several sources on the same solutions, joined: one labelled solution for each, in the order of first meeting.
 
     Solutions are the same if problem and steps read the same. Judgements of a step stand in the order of the sources, equal ones once.
-
-    Args:
-        sources: labelled solutions, in any order; all are read before the first is given.
-
-    Yields:
-        Every solution once, in the order in which it was first met, as the first source has it.
 
     Raises:
         InputError: a solution whose judgements are not one entry a step.
@@ -343,19 +295,16 @@ def side_by_side(*sources: Iterable[LabelledSolution]) -> Iterator[LabelledSolut
                     where=solution.id,
                     field="judgements",
                 )
-            key = (solution.problem.text, *solution.texts)
-            have = joined.get(key)
-            joined[key] = (
-                labelled
-                if have is None
-                else replace(
-                    have,
-                    judgements=tuple(
-                        tuple(dict.fromkeys((*ours, *theirs)))
-                        for ours, theirs in zip(have.judgements, labelled.judgements, strict=True)
-                    ),
-                    root=tuple(dict.fromkeys((*have.root, *labelled.root))),
-                )
+            key = _key(labelled)
+            if key not in joined:
+                joined[key] = labelled
+                continue
+            have = joined[key]
+            both = zip(have.judgements, labelled.judgements, strict=True)
+            joined[key] = replace(
+                have,
+                judgements=tuple(tuple(dict.fromkeys((*ours, *theirs))) for ours, theirs in both),
+                root=tuple(dict.fromkeys((*have.root, *labelled.root))),
             )
     yield from joined.values()
 
@@ -429,8 +378,8 @@ def consensus(
     ]
     read = [list(read_labelled(source.source, columns=columns)) for source in given]
     outcomes = _outcomes(read)
-    views = list(labeller.views(side_by_side(*_sources(names, read, same_names))))
-    counts = tally(views)
+    views = [labeller.view(solution) for solution in side_by_side(*_sources(names, read, same_names))]
+    dropped_by = _dropped_by(views)
     judges = Counter(name for view in views for name in view.places)
     manifest = {
         "command": "label consensus",
@@ -438,7 +387,7 @@ def consensus(
         "method": asdict(labeller),
         "settings": {"same_names": same_names, "columns": columns},
     }
-    facts = {"sources": dict(judges), "kept": counts.kept, "dropped": dict(counts.dropped)}
+    facts = {"sources": dict(judges), "kept": len(views) - sum(dropped_by.values()), "dropped": dropped_by}
 
     def row(view: View, labelled: LabelledSolution, **meta: Any) -> LabelledRow:
         known = {"method": f"{VIEW}:{view.rule}", "places": dict(view.places), **meta}
@@ -478,21 +427,25 @@ def parse_source_kinds(text: str) -> dict[str, str]:
     return parse_columns(text, setting="source_kinds", example="mine=formal,ours=human")
 
 
+def _dropped_by(views: Sequence[View]) -> dict[str, int]:
+    """How many solutions were dropped, by `View.why`, the most frequent first."""
+    return dict(Counter(view.why for view in views if not view.kept).most_common())
+
+
 def _summary(views: Sequence[View], files: int, judges: Mapping[str, int], beside: str | None) -> list[str]:
-    counts = tally(views)
-    at_error = sum(view.kept and view.first_error not in (None, -1) for view in views)
-    clean = sum(view.kept and view.first_error == -1 for view in views)
-    still_open = counts.kept - at_error - clean
+    places = [view.first_error for view in views if view.kept]
+    dropped = _dropped_by(views)
+    clean, still_open = places.count(-1), places.count(None)
     names = ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items())) or "none"
     lines = [
         f"{len(views):,} solutions in {_count(files, 'file')}; sources: {names}",
-        f"kept {counts.kept:,} by {views[0].rule}: {at_error:,} with a first error, {clean:,} without"
+        f"kept {len(places):,} by {views[0].rule}: {len(places) - clean - still_open:,} with a first error, {clean:,} without"
         + (f", {still_open:,} where steps before it are open" if still_open else ""),
     ]
-    if counts.dropped:
+    if dropped:
         listed = f", each with its reason in {beside}" if beside else ""
-        lines.append(f"dropped {sum(counts.dropped.values()):,}{listed}:")
-        lines += [f"  {count:,} x {why}" for why, count in counts.dropped.items()]
+        lines.append(f"dropped {sum(dropped.values()):,}{listed}:")
+        lines += [f"  {count:,} x {why}" for why, count in dropped.items()]
     return lines
 
 

@@ -1,41 +1,38 @@
 """Exact labels: errors put on purpose into worked solutions whose calculations are marked.
 
 A line such as "She sold 48/2 = <<48/2=24>>24 clips" says what is computed, so an altered copy is wrong for a known reason. Nothing is executed:
-calculations are read by a parser for + - * / and computed in exact fractions. `exact_labels` makes branches that end at their first error;
-`with_errors` makes whole solutions, with the error carried through all that depends on it. The `note` of a wrong step's judgement names the kind.
-Eight kinds. In each the step judged wrong is false, not only odd: it states a number, or a unit, that is not so.
+calculations are read by a parser for + - * / and computed in exact fractions. `with_errors` makes whole solutions, with the error carried
+through all that depends on it. The `note` of a wrong step's judgement names the kind. In each of the eight the step judged wrong is false:
 
 =============  ==========================================================================================================
 `value`        a right calculation with a wrong result
 `operand`      a wrong number in a calculation, which is then carried out rightly
 `operation`    a wrong sign, likewise
 `unit`         the right number in a wrong unit: hours for minutes
-`dropped`      a step is left out and forgotten: where its result is due stands the number it started from. Wrong is the first step that uses it
+`dropped`      a step is left out, and its result replaced by the number it started from. Wrong is the first step that uses it
 `repeated`     a step is done twice, the second time on its own result. Wrong is the second
 `jump`         a wrong result is asserted without its calculation
 `early stop`   the solution ends too early, with the result of a step on the way as its answer. Wrong is the answer
 =============  ==========================================================================================================
 
-Carried: every later calculation that uses an altered result is computed again, and so is the answer. Where this is not sure (the same
-number stands for something else too, stands in words, or a later result would be negative, or a fraction where it was whole), that place is not
-used. Every line that comes out is checked once more by `check`: no second false calculation slips in.
-Labels: steps before the error are right, the step with the error is wrong, the steps after it are not judged: they go on faithfully from
-what is false.
-What cannot be told from a wrong solution's looks: numbers are written as the right ones were. A solution with a step more or less than the right
-one is wrong, though, so train on kinds together: `dropped` and `early stop` shorten, `repeated` lengthens. A jump has a right twin,
-the same line with the right result: an assertion is not wrong for want of its calculation.
+Every later calculation that uses an altered result is computed again, and so is the answer. Where this is not sure (the same number
+stands for something else too, stands in words, or a later result would be negative, or a fraction where it was whole), that place is not
+used, and every line is checked once more by `solutions.checks`. Steps before the error are judged right, the step with the error wrong, the
+steps after it not: they go on faithfully from what is false. Numbers are written as the right ones were, but `dropped` and `early stop`
+shorten a solution and `repeated` lengthens it: train on kinds together. A jump has a right twin, the same line with the right result.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, get_args
 
 from stepmark.errors import UsageError
@@ -100,23 +97,15 @@ class Carry:
         Raises:
             NotSureError: the number stands for something else too.
         """
-        if (
-            old in self.seen
-            or old in self.book.given
-            or old in self.kept
-            or self.changed.get(old, new) != new
-        ):
+        fixed = self.seen | self.book.given | self.kept
+        if old in fixed or self.changed.get(old, new) != new:
             raise NotSureError
         self.changed[old] = new
 
     def line(self, line: str, start: int = 0, before: str = "", first: Fraction | None = None) -> str:
-        """A line with all that depends on the error computed again.
+        """A line with all that depends on the error computed again, carried from `start` on.
 
-        Args:
-            line: with its marks.
-            start: offset from which it is carried; what is before stands already in `before`.
-            before: that part, rewritten.
-            first: the result that follows right at `start`, where there is one.
+        What is before `start` stands already in `before`; `first` is the result that follows right at `start`, where there is one.
         """
         text, at, due = before, start, first
         for formula in FORMULA.finditer(line, start):
@@ -240,16 +229,9 @@ _PLURALS = {"inch": "inches", "foot": "feet"}
 def with_errors(
     worked: Worked, rng: random.Random, *, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[LabelledSolution]:
-    """The worked solution, and one wrong solution of each kind, all gone through to the answer.
+    """The worked solution, every step judged right; then for each kind that it has a place for one wrong solution, gone through to the answer.
 
-    Args:
-        worked: a known-good solution whose calculations are marked, and whose problem has a numeric answer.
-        rng: chooses places and errors.
-        kinds: the kinds of errors, in the order in which they are wanted.
-
-    Yields:
-        First the right solution, every step judged right. Then, for each kind that this solution has a place for, one wrong solution; before
-        that of a jump, its right twin.
+    Before the wrong solution of a jump comes its right twin. Calculations must be marked and the answer be numeric.
 
     Raises:
         UsageError: a kind that is none.
@@ -259,18 +241,27 @@ def with_errors(
             raise UsageError(f"with_errors: expected kinds among {', '.join(KINDS)}, found {kind!r}")
     book = Book.of(worked)
     right = [plain(line) for line in worked.lines]
-    yield _right(worked, [*right, answer_line(worked.problem.answer or "")])
+    yield _labelled(worked, [*right, answer_line(worked.problem.answer or "")])
     if book is None:
         return
     for kind in kinds:
         places = list(range(len(worked.lines)))
         rng.shuffle(places)
-        made = next((one for place in places for one in _tries(_MAKERS[kind], book, place, rng)), None)
-        if made is None:
-            continue
-        if made.twin is not None:
-            yield _right(worked, made.twin)
-        yield _wrong(worked, made, kind)
+        made = _first_made(_MAKERS[kind], book, places, rng)
+        if made is not None and made.twin is not None:
+            yield _labelled(worked, made.twin)
+        if made is not None:
+            yield _labelled(worked, made.steps, made.error, made.note)
+
+
+def _first_made(maker: _Maker, book: Book, places: Sequence[int], rng: random.Random) -> _Made | None:
+    for place in places:
+        for _ in range(_TRIES):
+            with contextlib.suppress(NotSureError):
+                made = maker(book, place, rng)
+                if made is not None:
+                    return made
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +275,15 @@ class _Made:
     twin: list[str] | None = None
 
 
+def _alterable(book: Book, place: int) -> list[re.Match[str]]:
+    return [formula for formula in FORMULA.finditer(book.worked.lines[place]) if alterable(formula)]
+
+
 def _slips(kind: Kind, book: Book, place: int, rng: random.Random) -> _Made | None:
-    line = book.worked.lines[place]
-    found = [formula for formula in FORMULA.finditer(line) if alterable(formula)]
-    if not found:
+    formulas = _alterable(book, place)
+    if not formulas:
         return None
-    formula = rng.choice(found)
+    formula = rng.choice(formulas)
     made = slip(formula, kind, rng, book.style)
     value = compute(formula[1])
     assert value is not None
@@ -297,29 +291,24 @@ def _slips(kind: Kind, book: Book, place: int, rng: random.Random) -> _Made | No
         return None
     carry = carry_from(book, place, formula.start())
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
-    altered = _altered_line(carry, line, formula, made.before, value, made.value)
+    altered = _altered_line(carry, formula, made.before, value, made.value)
     return _done(book, place, [altered], carry, f"{kind}: {_brief(altered)}")
 
 
-def _altered_line(
-    carry: Carry, line: str, formula: re.Match[str], before: str, old: Fraction, new: Fraction
-) -> str:
+def _altered_line(carry: Carry, formula: re.Match[str], before: str, old: Fraction, new: Fraction) -> str:
     carry.alter(old, new)
     if old == carry.book.answer:
         carry.answer = new
-    return carry.line(line, formula.end(), before, old)
+    return carry.line(formula.string, formula.end(), before, old)
 
 
 def _jump(book: Book, place: int, rng: random.Random) -> _Made | None:
-    line = book.worked.lines[place]
-    found = list(FORMULA.finditer(line))
-    if len(found) != 1 or not alterable(found[0]):
+    start = _start_of(book, place)
+    if start is None:
         return None
-    (formula,) = found
-    before, after = plain(line[: formula.start()]), plain(line[formula.end() :])
+    value, _, formula = start
+    before, after = plain(formula.string[: formula.start()]), plain(formula.string[formula.end() :])
     shown = shown_at(formula[1], before)
-    value = compute(formula[1])
-    assert value is not None
     if shown is None or not re.fullmatch(r"\s*=\s*\$?", before[shown[1] :]):
         return None
     head = before[: shown[0]].rstrip(" $")
@@ -327,38 +316,26 @@ def _jump(book: Book, place: int, rng: random.Random) -> _Made | None:
         return None
     head += " $" if before.endswith("$") else " "
     carry = carry_from(book, place, formula.start())
-    new = another(value, rng)
-    altered = _altered_line(carry, line, formula, head, value, new)
+    altered = _altered_line(carry, formula, head, value, another(value, rng))
     made = _done(book, place, [altered], carry, f"jump: {_brief(altered)}")
-    twin = [
-        *book.right[:place],
-        head.rstrip(" $") + " " + ("$" if before.endswith("$") else "") + after.lstrip(" $"),
-    ]
-    rest = [*book.right[place + 1 :], answer_line(book.worked.problem.answer or "")]
-    return None if made is None else replace(made, twin=[*twin, *rest])
+    twin = [*book.right[:place], head + after.lstrip(" $"), *book.right[place + 1 :]]
+    answer = answer_line(book.worked.problem.answer or "")
+    return None if made is None else replace(made, twin=[*twin, answer])
 
 
 def _unit(book: Book, place: int, rng: random.Random) -> _Made | None:
-    text = book.right[place]
-    line = book.worked.lines[place]
-    found = [formula for formula in FORMULA.finditer(line) if alterable(formula)]
-    if not found:
+    formulas = _alterable(book, place)
+    if not formulas:
         return None
-    formula = rng.choice(found)
-    before, after = plain(line[: formula.start()]), plain(line[formula.end() :])
+    formula = rng.choice(formulas)
+    before, after = plain(formula.string[: formula.start()]), plain(formula.string[formula.end() :])
     unit = re.match(rf" ?(?:{NUMBER.pattern}) ([a-z]+)\b", after)
-    value = compute(formula[1])
     others = [] if unit is None else _other_units(unit[1])
-    if unit is None or not others or value in (0, None):
+    if unit is None or not others or compute(formula[1]) in (0, None):
         return None
     altered = before + after[: unit.start(1)] + rng.choice(others) + after[unit.end(1) :]
-    assert altered != text
-    steps = [
-        *book.right[:place],
-        altered,
-        *book.right[place + 1 :],
-        answer_line(book.worked.problem.answer or ""),
-    ]
+    answer = answer_line(book.worked.problem.answer or "")
+    steps = [*book.right[:place], altered, *book.right[place + 1 :], answer]
     return _Made(steps, place, f"unit: {_brief(altered)}")
 
 
@@ -411,7 +388,7 @@ def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
         return None
     carry = carry_from(book, place)
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
-    altered = _altered_line(carry, formula.string, formula, again, value, new)
+    altered = _altered_line(carry, formula, again, value, new)
     made = _done(book, place, [book.right[place], altered], carry, f"repeated: {_brief(altered)}")
     return None if made is None else replace(made, error=place + 1)
 
@@ -427,17 +404,15 @@ def _start_of(book: Book, place: int) -> tuple[Fraction, Fraction, re.Match[str]
 
 
 def _early_stop(book: Book, place: int, rng: random.Random) -> _Made | None:
-    found = [formula for formula in FORMULA.finditer(book.worked.lines[place]) if alterable(formula)]
-    if not found or place == len(book.worked.lines) - 1:
+    formulas = _alterable(book, place)
+    if not formulas or place == len(book.worked.lines) - 1:
         return None
-    value = compute(found[-1][1])
-    result = NUMBER.search(plain(found[-1].string[found[-1].end() :]))
-    if value is None or result is None or value == book.answer or not fits(value, book.answer):
+    value = compute(formulas[-1][1])
+    if value is None or value == book.answer or not fits(value, book.answer):
         return None
     written = replace_number("", book.worked.problem.answer or "", book.answer, value, book.style)
-    return _Made(
-        [*book.right[: place + 1], answer_line(written)], place + 1, f"early stop: after step {place + 1}"
-    )
+    steps = [*book.right[: place + 1], answer_line(written)]
+    return _Made(steps, place + 1, f"early stop: after step {place + 1}")
 
 
 def _done(book: Book, place: int, lines: list[str], carry: Carry, note: str) -> _Made | None:
@@ -457,17 +432,11 @@ def _checked(book: Book, made: _Made) -> _Made | None:
     return made
 
 
-_Maker = Callable[[Book, int, random.Random], "_Made | None"]
-
-
-def _slip_maker(kind: Kind) -> _Maker:
-    return lambda book, place, rng: _slips(kind, book, place, rng)
-
-
+_Maker = Callable[[Book, int, random.Random], _Made | None]
 _MAKERS: Mapping[Kind, _Maker] = {
-    "value": _slip_maker("value"),
-    "operand": _slip_maker("operand"),
-    "operation": _slip_maker("operation"),
+    "value": partial(_slips, "value"),
+    "operand": partial(_slips, "operand"),
+    "operation": partial(_slips, "operation"),
     "unit": _unit,
     "dropped": _dropped,
     "repeated": _repeated,
@@ -476,108 +445,22 @@ _MAKERS: Mapping[Kind, _Maker] = {
 }
 
 
-def _tries(maker: _Maker, book: Book, place: int, rng: random.Random) -> Iterator[_Made]:
-    for _ in range(_TRIES):
-        try:
-            made = maker(book, place, rng)
-        except NotSureError:
-            continue
-        if made is not None:
-            yield made
-
-
 def _brief(line: str) -> str:
     return line if len(line) <= 60 else line[:59] + "…"
 
 
-def _right(worked: Worked, steps: list[str]) -> LabelledSolution:
-    return _labelled(worked, steps, len(steps), None)
-
-
-def _wrong(worked: Worked, made: _Made, kind: Kind) -> LabelledSolution:
-    return _labelled(worked, made.steps, made.error, made.note)
-
-
-def _labelled(worked: Worked, steps: list[str], error: int, note: str | None) -> LabelledSolution:
+def _labelled(
+    worked: Worked, steps: list[str], error: int | None = None, note: str | None = None
+) -> LabelledSolution:
+    end = len(steps) if error is None else error
     right = (Judgement(kind="correctness", judge="exact", rating=1),)
     wrong = (Judgement(kind="correctness", judge="exact", rating=-1, note=note),)
     return LabelledSolution(
         solution=Solution(
-            problem=worked.problem, steps=tuple(Step(text=t) for t in steps), id=worked.problem.id
+            problem=worked.problem, steps=tuple(Step(text=text) for text in steps), id=worked.problem.id
         ),
-        judgements=tuple(right if i < error else wrong if i == error else () for i in range(len(steps))),
+        judgements=tuple(right if i < end else wrong if i == end else () for i in range(len(steps))),
     )
-
-
-def exact_labels(worked: Worked, rng: random.Random) -> Iterator[LabelledSolution]:
-    """The worked solution with every step right, and for each step one copy in which that step is wrong.
-
-    Args:
-        worked: the solution; a line whose marked calculation does not come out, or that has none, gets no
-            wrong copy.
-        rng: chooses the errors.
-
-    Yields:
-        For each step k, first the solution up to k with k judged right, then, where one can be made, with k
-        altered and judged wrong. The last step is the answer, "The answer is …".
-    """
-    right = [plain(line) for line in worked.lines]
-    style = "\n".join(right)
-    answer = worked.problem.answer
-    assert answer is not None
-    for k, line in enumerate(worked.lines):
-        yield _exact_labelled(worked, right[:k], right[k], None)
-        wrong = _exact_wrong(line, rng, style)
-        if wrong is not None:
-            yield _exact_labelled(worked, right[:k], *wrong)
-    yield _exact_labelled(worked, right, f"The answer is {answer}.", None)
-    value = compute(answer)
-    if value is not None and NUMBER.fullmatch(answer.removeprefix("-")):
-        altered = replace_number("", answer, value, another(value, rng), style)
-        yield _exact_labelled(worked, right, f"The answer is {altered}.", "value")
-
-
-def _exact_labelled(worked: Worked, before: list[str], last: str, error: str | None) -> LabelledSolution:
-    judgement = Judgement(kind="correctness", judge="exact", rating=1 if error is None else -1, note=error)
-    return LabelledSolution(
-        solution=Solution(
-            problem=worked.problem, steps=tuple(Step(text=t) for t in (*before, last)), id=worked.problem.id
-        ),
-        judgements=(*((),) * len(before), (judgement,)),
-    )
-
-
-def wrong_copy(line: str, rng: random.Random, *, style: str | None = None) -> str | None:
-    """A worked line made wrong in one of its calculations; None if none of them can be altered surely.
-
-    A calculation can be altered if its result follows it as the next number. The altered result is never the right one, and it
-    replaces every mention of the right one after the calculation in that line, as a solver's slip would. It is written as the right
-    one was, and a whole one stays whole: neither decimals nor commas tell the copy from the original.
-
-    Args:
-        line: with its calculations still marked.
-        rng: chooses the error.
-        style: text that shows whether commas part thousands and which sign stands for times; None for the line.
-    """
-    wrong = _exact_wrong(line, rng, plain(line) if style is None else style)
-    return None if wrong is None else wrong[0]
-
-
-def _exact_wrong(line: str, rng: random.Random, style: str) -> tuple[str, str] | None:
-    """The wrong copy and the kind of its error."""
-    found = [formula for formula in FORMULA.finditer(line) if alterable(formula)]
-    if not found:
-        return None
-    formula = rng.choice(found)
-    made = slip(formula, rng.choice(("value", "value", "operand", "operation")), rng, style)
-    if made is None:
-        return None
-    value = compute(formula[1])
-    assert value is not None
-    after = plain(line[formula.end() :])
-    if made.value != value:
-        after = replace_number(made.before, after, value, made.value, style)
-    return made.before + after, made.kind
 
 
 FORMULA = re.compile(r"<<([^<>=]+)=([^<>=]+)>>")
@@ -646,13 +529,10 @@ class Slip:
 
 
 def slip(formula: re.Match[str], kind: str, rng: random.Random, style: str) -> Slip | None:
-    """Alter one calculation of a line; None where it cannot be done surely.
+    """Alter one calculation (a `FORMULA` for which `alterable` holds); None where it cannot be done surely.
 
-    Args:
-        formula: its mark (`FORMULA`), for which `alterable` holds.
-        kind: "value", "operand" or "operation"; where no operand or sign can be altered it becomes "value".
-        rng: chooses the error.
-        style: text that shows whether commas part thousands and which sign stands for times.
+    `kind` is "value", "operand" or "operation"; where no operand or sign can be altered it becomes "value". `style` is text that shows
+    whether commas part thousands and which sign stands for times.
     """
     line = formula.string
     value = compute(formula[1])

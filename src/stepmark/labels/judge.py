@@ -14,23 +14,16 @@ first two is no decision: the judge abstains, and says so. A reply that names no
 or that was cut off before its end, is **no vote**: it is counted (`Cost.unparsed`), asked for again up to `retries` times, and never
 becomes a label. Fewer than `quorum` votes are no decision either.
 
-What stays: a judgement of the kind `correctness` for each step that the decision speaks of, right before the first wrong step, wrong at it, and
-none after it. Its `confidence` is the share of votes that say so of this step (of a right one: those that name a later step
-or none), its `note` has all votes. Where a tie or too little agreement left the decision open, each step that was named carries a
-judgement without a rating, with the votes in its note. `Labelling.critiques` has the replies that are votes, word for word: evidence, and what
-a generative PRM is trained on (`training/objectives/generative.py`).
+A step gets a judgement of the kind `correctness` as far as the decision speaks of it: right before the first wrong step, wrong at it. Its
+`confidence` is the share of votes that say so (of a right one: those that name a later step or none), its `note` has all votes. Where
+the decision is open, each step that was named carries a judgement without a rating. `Labelling.critiques` has the replies that are votes,
+word for word: evidence, and what a generative PRM is trained on (`training/objectives/generative.py`).
 
-Deviations from ProcessBench's critics:
-
-- The instruction is in our own words; tags, indices from 0, -1 and \boxed{} are theirs.
-- A tie is no decision; their majority goes to the place that happened to be named first.
-- A reply cut off by `max_tokens` is no vote even if a \boxed{} stands in it: critics quote the solution's own boxed answer. For the
-  same reason thoughts (`<think>` … `</think>`) are not searched.
-- An index outside the solution is no vote; theirs stays a prediction, which is then wrong.
-- A reply without an index is asked for again; theirs is dropped.
-- Text that would be read as structure, a paragraph tag inside a step, is refused.
-- What the world answered after a step (`Step.observation`) is shown between tags of its own; ProcessBench has none.
-- One instruction for mathematics and everything else.
+Deviations from ProcessBench's critics: the instruction is in our own words, for mathematics and everything else; tags, indices from 0, -1
+and \boxed{} are theirs. A tie is no decision; their majority goes to the place that was named first. A reply cut off by `max_tokens` is no
+vote even if a \boxed{} stands in it (critics quote the solution's own), and thoughts (`<think>` … `</think>`) are not searched. An index
+outside the solution is no vote; theirs stays a prediction. A reply without an index is asked for again; theirs is dropped. A paragraph
+tag inside a step is refused. What the world answered after a step (`Step.observation`) is shown between tags of its own.
 
     >>> place_named(r"Paragraph 2 divides by zero. \boxed{2}", steps=4)
     2
@@ -50,7 +43,7 @@ from pydantic import Field
 
 from stepmark.batching import Message, Method, Request, Write, Written
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.labelling import Cost, Critiques, Labelling
+from stepmark.labels.labelling import Cost, Critiques, Labelling, token_sum
 from stepmark.metrics.first_error import first_wrong
 from stepmark.models.critics import refuse_markers
 from stepmark.problems.extraction import find_answer
@@ -91,22 +84,6 @@ class Votes:
     def cast(self) -> int:
         """Votes in all."""
         return sum(self.counts.values())
-
-    def winner(self, *, quorum: int, agreement: float) -> tuple[int | None, str]:
-        """What won, and why it did or why nothing did.
-
-        Args:
-            quorum: least number of votes.
-            agreement: least share of votes, in [0, 1].
-        """
-        if self.cast < quorum:
-            return None, f"{self.cast} of the {quorum} votes that are needed"
-        ranked = sorted(self.counts.items(), key=lambda item: -item[1])
-        if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
-            return None, "a tie"
-        if ranked[0][1] < agreement * self.cast:
-            return None, f"less than {agreement:.0%} agree"
-        return ranked[0][0], "most votes"
 
 
 @final
@@ -163,8 +140,10 @@ class Judge:
 
     def _by_place(self, solution: Solution) -> Method[Labelling]:
         steps = len(solution.steps)
-        found = yield from self._poll(_place_prompt(solution), lambda text: place_named(text, steps=steps))
-        place, why = found.winner(quorum=self._quorum, agreement=self.agreement)
+        (found,) = yield from self._poll_all(
+            [_place_prompt(solution)], lambda text: place_named(text, steps=steps)
+        )
+        place, why = self._winner(found)
         note = _place_note(found, why if place is None else None)
         judgements: list[tuple[Judgement, ...]] = []
         for step in range(steps):
@@ -193,15 +172,14 @@ class Judge:
             polls = yield from self._poll_all([_step_prompt(solution, step) for step in steps], verdict_named)
         else:
             for step in steps:
-                found = yield from self._poll(_step_prompt(solution, step), verdict_named)
-                polls.append(found)
-                if found.winner(quorum=self._quorum, agreement=self.agreement)[0] != 1:
+                polls += yield from self._poll_all([_step_prompt(solution, step)], verdict_named)
+                if self._winner(polls[-1])[0] != 1:
                     break
         judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
         ratings: list[int | None] = []
         confidence = 1.0
         for step, found in enumerate(polls):
-            rating, why = found.winner(quorum=self._quorum, agreement=self.agreement)
+            rating, why = self._winner(found)
             note = _verdict_note(found, why if rating is None else None)
             share = None if rating is None else found.counts[rating] / found.cast
             if found.cast:
@@ -219,9 +197,17 @@ class Judge:
             (*(found.texts for found in polls), *((),) * (len(steps) - len(polls))),
         )
 
-    @property
-    def _quorum(self) -> int:
-        return self.votes // 2 + 1 if self.quorum is None else self.quorum
+    def _winner(self, votes: Votes) -> tuple[int | None, str]:
+        """What won, and why it did or why nothing did."""
+        quorum = self.votes // 2 + 1 if self.quorum is None else self.quorum
+        if votes.cast < quorum:
+            return None, f"{votes.cast} of the {quorum} votes that are needed"
+        ranked = sorted(votes.counts.items(), key=lambda item: -item[1])
+        if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
+            return None, "a tie"
+        if ranked[0][1] < self.agreement * votes.cast:
+            return None, f"less than {self.agreement:.0%} agree"
+        return ranked[0][0], "most votes"
 
     def _judgement(self, rating: int | None, share: float | None, note: str) -> Judgement:
         known: Literal[-1, 0, 1] | None = None if rating is None else (1 if rating == 1 else -1)
@@ -245,10 +231,6 @@ class Judge:
             cost=cost,
             critiques=Critiques(asked=self.ask, texts=texts),
         )
-
-    def _poll(self, prompt: tuple[Message, ...], read: Callable[[str], int | None]) -> Method[Votes]:
-        (found,) = yield from self._poll_all([prompt], read)
-        return found
 
     def _poll_all(
         self, prompts: list[tuple[Message, ...]], read: Callable[[str], int | None]
@@ -283,11 +265,8 @@ class Judge:
 def place_named(reply: str, *, steps: int) -> int | None:
     r"""The place that a reply names in its last \boxed{}: a 0-based step, -1 for none; None if it names none of the solution's.
 
-    `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place.
-
-    Args:
-        reply: what the judge wrote; thoughts before `</think>` are left out.
-        steps: how many steps the solution has.
+    `\boxed{3}`, `\boxed{paragraph_3}` and `\boxed{\text{Paragraph 3}}` are read; "3 or 4" names no one place. Thoughts before `</think>`
+    are left out.
     """
     found = _PLACE.fullmatch(_boxed(reply).replace("\N{MINUS SIGN}", "-"))
     if found is None or not -1 <= int(found[1]) < steps:
@@ -309,39 +288,33 @@ def _boxed(reply: str) -> str:
 
 
 def _counted(votes: list[tuple[int, str]], replies: list[Written]) -> Votes:
-    tokens = [one.tokens for one in replies]
+    unread = len(replies) - len(votes)
     return Votes(
         counts=dict(Counter(vote for vote, _ in votes)),
-        unread=len(replies) - len(votes),
+        unread=unread,
         cost=Cost(
             rollouts=len(replies),
-            tokens=None if None in tokens else sum(t for t in tokens if t is not None),
+            tokens=token_sum([one.tokens for one in replies]),
             probes=1,
-            unparsed=len(replies) - len(votes),
+            unparsed=unread,
         ),
         texts=tuple(text for _, text in votes),
     )
 
 
 def _place_note(found: Votes, open_because: str | None) -> str:
-    named = [
-        f"{count} for {'no error' if place == -1 else f'step {place + 1}'}"
-        for place, count in sorted(found.counts.items())
-    ]
-    return _note(named, found, open_because)
+    names = {place: "no error" if place == -1 else f"step {place + 1}" for place in sorted(found.counts)}
+    return _note(names, found, open_because)
 
 
 def _verdict_note(found: Votes, open_because: str | None) -> str:
-    named = [
-        f"{count} for {'right' if verdict == 1 else 'wrong'}"
-        for verdict, count in sorted(found.counts.items(), reverse=True)
-    ]
-    return _note(named, found, open_because)
+    return _note({1: "right", -1: "wrong"}, found, open_because)
 
 
-def _note(named: list[str], found: Votes, open_because: str | None) -> str:
-    unread = [f"{found.unread} unread"] if found.unread else []
-    return f"votes: {', '.join(named + unread)}" + (f"; no decision: {open_because}" if open_because else "")
+def _note(names: Mapping[int, str], found: Votes, open_because: str | None) -> str:
+    votes = [f"{found.counts[vote]} for {name}" for vote, name in names.items() if vote in found.counts]
+    votes += [f"{found.unread} unread"] if found.unread else []
+    return f"votes: {', '.join(votes)}" + (f"; no decision: {open_because}" if open_because else "")
 
 
 def _refuse_tags(solution: Solution) -> None:

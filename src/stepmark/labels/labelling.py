@@ -7,7 +7,7 @@ many solutions' requests together and records every reply before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -116,6 +116,12 @@ class Rollouts:
     """Written after the problem; "" for nothing."""
 
 
+def token_sum(counts: Sequence[int | None]) -> int | None:
+    """Tokens in all; None where one count is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
 CUT_OFF = "cut off by max_tokens before it named an answer of its own"
 """Note of the verdict on a rollout that has none: its prefix's answer is not its own, and half an answer is none."""
 
@@ -126,11 +132,11 @@ class Probe:
 
     steps: int
     """Length of the prefix in steps."""
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     """What was written, in the order of the samples."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Verdict, ...] = ()
     """One a text."""
-    tokens: tuple[int | None, ...]
+    tokens: tuple[int | None, ...] = ()
     """Tokens of each text; None where the policy does not say."""
 
     @property
@@ -146,10 +152,9 @@ class Probe:
     @property
     def cost(self) -> Cost:
         """Of all its rollouts; one prefix that was tried."""
-        known = [count for count in self.tokens if count is not None]
         return Cost(
             rollouts=len(self.texts),
-            tokens=sum(known) if len(known) == len(self.tokens) else None,
+            tokens=token_sum(self.tokens),
             probes=1,
             unparsed=len(self.verdicts) - self.trials,
         )
@@ -166,10 +171,10 @@ class Probe:
 
 def prefix_text(solution: Solution, steps: int) -> str:
     """The first `steps` steps as they stood in the text; ready-made steps are put on a line each."""
-    kept = solution.steps[:steps]
+    prefix = solution.steps[:steps]
     if any(step.start is not None or step.lead or step.tail for step in solution.steps):
-        return "".join(step.raw for step in kept)
-    return "".join(step.raw + "\n" for step in kept)
+        return "".join(step.raw for step in prefix)
+    return "".join(step.raw + "\n" for step in prefix)
 
 
 def prompt_of(solution: Solution, how: Rollouts) -> str | tuple[Message, ...]:
@@ -197,17 +202,10 @@ def gold_of(solution: Solution) -> str:
 def probe(
     solution: Solution, steps: int, count: int, how: Rollouts, *, first: int = 0
 ) -> Generator[Any, Any, Probe]:
-    """Continue a prefix `count` times and verify where each continuation ends.
+    """Continue the first `steps` steps of a solution `count` times and verify where each continuation ends.
 
-    Samples are asked for by number, so equal prefixes of different solutions share theirs, and a prefix that is probed again
-    with `first` set to what it has had continues.
-
-    Args:
-        solution: whose problem has a reference answer.
-        steps: length of the prefix, 0 for none of it.
-        count: how many continuations, at least 1.
-        how: how they are sampled.
-        first: number of the first sample.
+    Samples are asked for by number, from `first`, so equal prefixes of different solutions share theirs, and a prefix that is
+    probed again continues.
 
     Raises:
         InputError: no reference answer, or the policy cannot read this prefix.
@@ -236,16 +234,11 @@ def probe(
 
 
 def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
-    """The verdict on a rollout, which is none if the rollout was cut off before it had named an answer of its own.
+    """The verdict on a rollout, "unparsed" if it was cut off before it had named an answer of its own.
 
-    A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it. But one that was
-    cut off might have named another, so that it is neither a success nor a failure: "unparsed". So is one whose answer reaches
-    to the place of the cut ("The answer is 1" of 18), or for which the verifier does not say which answer it compared.
-
-    Args:
-        begun: the prefix.
-        written: what continues it.
-        verdict: on both together.
+    A prefix may name an answer already. A rollout that ends there, or goes on without naming another, stands by it; one that was
+    cut off might have named another. So is one unparsed whose answer reaches to the place of the cut ("The answer is 1" of
+    18), or for which the verifier does not say which answer it compared.
     """
     if written.finish != "length" or verdict.correct is None:
         return verdict
@@ -263,22 +256,15 @@ def own_verdict(begun: str, written: Written, verdict: Verdict) -> Verdict:
     return replace(verdict, outcome="unparsed", note=CUT_OFF)
 
 
-def value_judgement(found: Probe, judge: str) -> Judgement:
+def value_judgement(probed: Probe, judge: str) -> Judgement:
     """The evidence of a probe, for the step that its prefix ends with."""
-    return Judgement(kind="value", judge=judge, successes=found.successes, trials=found.trials)
+    return Judgement(kind="value", judge=judge, successes=probed.successes, trials=probed.trials)
 
 
 def judged_until(
     first_error: int, steps: int, judge: str, confidence: float | None = None
 ) -> list[tuple[Judgement, ...]]:
-    """Correctness of each step by the place of the first error: right before it, wrong at it, nothing after it.
-
-    Args:
-        first_error: 0-based; -1 for none.
-        steps: how many there are.
-        judge: who says so.
-        confidence: how sure it is.
-    """
+    """Correctness of each step by the place of the first error (-1 for none): right before it, wrong at it, nothing after it."""
     return [
         ()
         if first_error != -1 and step > first_error

@@ -68,14 +68,10 @@ class Precision:
 
 
 def locate_error(solution: Solution, references: Iterable[str]) -> Suspect | None:
-    """The first suspect step of a solution with a wrong final answer.
+    """The first suspect step of a solution whose final answer is known to be wrong.
 
-    Args:
-        solution: its final answer is known to be wrong.
-        references: worked solutions of the same problem, with calculations marked `<<48/2=24>>` or not.
-
-    Returns:
-        None where the worked solutions hold no number beside the problem's own: nothing can be compared with them.
+    `references` are worked solutions of the same problem, with calculations marked `<<48/2=24>>` or not. None where they hold no number beside
+    the problem's own.
     """
     given = frozenset(numbers(solution.problem.text))
     sound: set[Fraction] = set()
@@ -109,16 +105,9 @@ def locate_error(solution: Solution, references: Iterable[str]) -> Suspect | Non
 def label_by_reference(
     solution: Solution, references: Iterable[str], *, correct: bool, precision: Precision | None = None
 ) -> LabelledSolution | None:
-    """Label the steps of a solution by its final answer and worked solutions of its problem.
+    """Judgements up to the located step, each with its confidence and its reason; of all steps where the final answer is right (`correct`).
 
-    Args:
-        solution: its steps.
-        references: worked solutions of the same problem.
-        correct: whether the final answer of `solution` is right; every step is then labelled right.
-        precision: the confidence of the labels. Default: as measured.
-
-    Returns:
-        Judgements of the kind `correctness` up to the located step, each with its confidence and its reason; None where no step can be located.
+    `references` are worked solutions of the same problem. None where no step can be located.
     """
     precision = Precision() if precision is None else precision
     if correct:

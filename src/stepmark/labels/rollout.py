@@ -1,67 +1,31 @@
-"""Every step by rollouts: k continuations of each prefix of a solution, and the share that ends in the right answer.
+"""Labels by rollouts of prefixes: every step (Math-Shepherd), or the first error by binary search (OmegaPRM).
 
-The method of Math-Shepherd (Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations",
-section 3.3, "hard" and "soft estimation"). For a solution of M steps it writes k continuations of each of the prefixes of
-1 … M - 1 steps, k (M - 1) rollouts in all. A prefix's *hard* label is whether any of them was right, its *soft* label the
-share that was. Neither is stored: the evidence is, (successes, trials) of each prefix, and `hard_label` and `soft_label` are
-views of it. The first error by hard labels is the step that ends the first prefix without a success.
+`EveryStep` is the method of Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations",
+section 3.3: k rollouts from each of the prefixes of 1 … M - 1 steps. A prefix's *hard* label is whether any of them was right, its
+*soft* label the share that was. Neither is stored: the evidence is, (successes, trials), and `hard_label` and `soft_label` are views of
+it. A hard label calls a prefix with an error good with the probability 1 - (1 - p)^k, where p is the policy's chance to
+correct the error: more rollouts make that worse.
 
-What hard labels are worth depends on the policy that rolls out: it calls a prefix with an error good with the probability
-1 - (1 - p)^k, where p is the policy's chance to correct the error. More rollouts make that worse, not better.
-
-Deviations from the paper:
-
-* The whole solution is not rolled out. If it names an answer, the verdict on that answer is the last step's value, 1 of 1 or 0 of
-  1: there is nothing left to write. If it names none (it was cut off), its end is rolled out like any other prefix.
-* A rollout without a verdict counts neither as a success nor as a failure; the paper has no third outcome. A prefix
-  none of whose rollouts has a verdict is tried `retries` times more; if that does not help, nothing is known of it, and the
-  labeller abstains if the first error could be there.
-* A success after an unknown prefix settles it: what follows it led to the right answer, so it can be reached from there.
-* One policy writes continuations, named by the caller; the paper trains one for it (its "completer").
-
-Savings, each off unless asked for, with what it changes:
-
-=================  ================================  ====================================================================
-setting            saves                             changes
-=================  ================================  ====================================================================
-`stop_at_success`  rollouts after a prefix's first   hard labels and the first error: nothing. Soft labels: a prefix that
-                   success                           stopped has 1 success of n trials, a share that overrates it
-`stop_at_error`    prefixes after the first bad one  the first error: nothing. Steps after it have no evidence
-`only_wrong`       solutions with a right answer     those have no first error (None): a right answer does not show that
-                                                     the steps are right. Others: nothing
-=================  ================================  ====================================================================
-
-Equal prefixes of several solutions share their rollouts, since these are asked for by number (`labelling.probe`).
-
-The first error by binary search: k rollouts from the middle, then on in the half that must hold it.
-
-The divide-and-conquer search of OmegaPRM (Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by Automated
-Process Supervision", section 3.2). It assumes that a prefix is good until the first error and bad from there on (monotone):
-a success from the first t steps puts the error after them, no success of k among them. Two ends close in on it: `low`, the
-longest prefix known to be good, at first the problem itself, and `high`, the shortest known to be bad, at first the
-whole solution, whose answer is wrong. Each probe is at (low + high) // 2, and the search ends when high = low + 1: step `high` is
-the first error. That takes floor(log2 M) or ceil(log2 M) probes for M steps (log2 M where that is whole), k log2 M rollouts
-instead of k M.
+`BinarySearch` is the divide-and-conquer search of Luo et al. 2024, "Improve Mathematical Reasoning in Language Models by
+Automated Process Supervision", section 3.2: a prefix is taken to be good until the first error and bad from there on, and each probe halves
+the part that holds the border, so k log2 M rollouts do instead of k M. A wrong turn is never noticed.
 
     >>> probes_needed(8), probes_needed(9)
     ((3, 3), (3, 4))
 
-A wrong turn is never noticed: one bad prefix that the policy rescues, or one good prefix that it fails k times, moves the error.
+Deviations from the papers:
 
-Deviations from the paper:
+* The whole solution is not rolled out where it names an answer: the verdict on that is its value, 1 of 1 or 0 of 1. Where it
+  was cut off, its end is rolled out like any other prefix; if a rollout from there is right, the search has nothing to find.
+* A rollout without a verdict counts neither as a success nor as a failure; the papers have no third outcome. A prefix of which too little
+  is known gets k more rollouts, `retries` times at most; then the labeller abstains if the first error could be there.
+* Every step: a success after an unknown prefix settles it. One policy writes continuations; the paper trains one for it.
+* Binary search: a solution with a right answer is not searched, and its `first_error` is None and not -1: a right answer does not
+  show that the steps are right. The problem itself is taken to be solvable unless `check_start` rolls it out.
 
-* The whole solution's end is known from its own answer and is not probed. Where it names no answer (it was cut off), its end is
-  probed first; if a rollout from there is right, there is no known bad end and nothing to search.
-* A solution with a right answer is not searched, as in the paper; its `first_error` is None and not -1, for no prefix was tried,
-  and a right answer does not show that the steps are right (ProcessBench, Zheng et al. 2024, finds wrong steps in up to half of
-  such solutions of hard problems).
-* The problem itself is taken to be solvable, as in the paper, which filters problems beforehand. `check_start` rolls it out, and
-  abstains if no rollout solves it.
-* A rollout without a verdict counts neither as a success nor as a failure. A probe of which too little is known gets k more
-  rollouts, `retries` times at most; then the search abstains.
-
-Savings: `stop_at_success` ends a probe at its first success. Places, probes and labels are the same; the share at a probe
-that stopped (1 of n) overrates its prefix.
+Savings, each off unless asked for: `stop_at_success` leaves the first error as it is, but the share at a prefix that stopped
+overrates it; `stop_at_error` leaves steps after the first error without evidence; `only_wrong` leaves solutions with a right
+answer without a first error. Equal prefixes of several solutions share their rollouts, which are asked for by number.
 """
 
 from __future__ import annotations
@@ -108,6 +72,8 @@ def soft_label(evidence: Judgement) -> float | None:
 class RolloutLabeller:
     """What labellers that roll out with k fixed have in common; not one itself."""
 
+    name: str = ""
+    """Who judged, in the output."""
     k: Annotated[int, Field(ge=1)] = 8
     """Rollouts of each prefix that is tried."""
     how: Rollouts = field(default_factory=Rollouts)
@@ -121,39 +87,47 @@ class RolloutLabeller:
         if self.least > self.k:
             raise UsageError(f"`least` {self.least}: expected at most `k`, which is {self.k}")
 
-    def known(self, found: Probe) -> bool:
+    def known(self, probed: Probe) -> bool:
         """Whether a probe says anything: a success, or enough verdicts without one."""
-        return found.successes > 0 or found.trials >= self.least
+        return probed.successes > 0 or probed.trials >= self.least
 
     def try_prefix(
         self, solution: Solution, steps: int, *, stop_at_success: bool = False, at_once: int = 1
     ) -> Method[Probe]:
         """Roll a prefix out k times, and k times more, `retries` times at most, as long as they say nothing.
 
-        Args:
-            solution: whose prefix.
-            steps: its length.
-            stop_at_success: write `at_once` rollouts, look, and write no more after a success.
-            at_once: rollouts asked for between two looks.
-
-        Returns:
-            All rollouts of the prefix as one probe.
+        With `stop_at_success`, `at_once` rollouts are written between two looks, and no more after a success.
         """
-        found: Probe | None = None
-        written = 0
+        probed = Probe(steps=steps)
         for attempt in range(1 + self.retries):
             limit = self.k * (attempt + 1)
-            while written < limit:
+            while (written := len(probed.texts)) < limit:
                 count = min(at_once, limit - written) if stop_at_success else limit - written
-                more = yield from probe(solution, steps, count, self.how, first=written)
-                written += count
-                found = more if found is None else found.joined(more)
-                if stop_at_success and found.successes:
-                    return found
-            if found is not None and self.known(found):
+                probed = probed.joined((yield from probe(solution, steps, count, self.how, first=written)))
+                if stop_at_success and probed.successes:
+                    return probed
+            if self.known(probed):
                 break
-        assert found is not None
-        return found
+        return probed
+
+    def conclude(
+        self,
+        solution: Solution,
+        values: Mapping[int, Probe | Verdict],
+        first_bad: int | None,
+        *,
+        abstained: bool = False,
+    ) -> Labelling:
+        """The labelling: `values` as `labelled`; steps of the first bad prefix, 0 for none, None for no conclusion."""
+        first_error = None if first_bad is None else first_bad - 1
+        costs = [value.cost for value in values.values() if isinstance(value, Probe)]
+        return Labelling(
+            labelled=labelled(solution, values, self.name, first_error),
+            method=self.name,
+            first_error=first_error,
+            abstained=abstained,
+            cost=sum(costs, Cost()),
+        )
 
 
 @final
@@ -187,30 +161,24 @@ class EveryStep(RolloutLabeller):
         """
         length = count_steps(solution)
         own = yield own_answer(solution)
-        cost = Cost()
         values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
         if own.correct and self.only_wrong:
-            return self._conclude(solution, values, cost, first_bad=None)
+            return self.conclude(solution, values, None)
         if self.check_start:
-            start = yield from self._try(solution, 0)
-            values[0] = start
-            cost += start.cost
+            values[0] = start = yield from self._try(solution, 0)
             if not start.successes:
-                return self._conclude(solution, values, cost, first_bad=None, abstained=True)
+                return self.conclude(solution, values, None, abstained=True)
         prefixes = [steps for steps in range(1, length + 1) if steps not in values]
         if self.stop_at_error:
             for steps in prefixes:
-                found = yield from self._try(solution, steps)
-                values[steps] = found
-                cost += found.cost
-                if self.known(found) and not found.successes:
+                values[steps] = probed = yield from self._try(solution, steps)
+                if self.known(probed) and not probed.successes:
                     break
         else:
             probes = yield from together([self._try(solution, steps) for steps in prefixes])
             values.update(zip(prefixes, probes, strict=True))
-            cost = sum((found.cost for found in probes), cost)
         first_bad = self._first_bad(values, length)
-        return self._conclude(solution, values, cost, first_bad=first_bad, abstained=first_bad is None)
+        return self.conclude(solution, values, first_bad, abstained=first_bad is None)
 
     def _try(self, solution: Solution, steps: int) -> Method[Probe]:
         return self.try_prefix(solution, steps, stop_at_success=self.stop_at_success, at_once=self.at_once)
@@ -220,36 +188,13 @@ class EveryStep(RolloutLabeller):
         unknown = False
         for steps in range(1, length + 1):
             value = values[steps]
-            good = (
-                value.correct
-                if isinstance(value, Verdict)
-                else (value.successes > 0 if self.known(value) else None)
-            )
-            if good is None:
-                unknown = True
-            elif good:
-                unknown = False
-            else:
+            good: bool | None = value.correct if isinstance(value, Verdict) else value.successes > 0
+            if isinstance(value, Probe) and not self.known(value):
+                good = None
+            if good is False:
                 return None if unknown else steps
+            unknown = good is None
         return None if unknown else 0
-
-    def _conclude(
-        self,
-        solution: Solution,
-        values: Mapping[int, Probe | Verdict],
-        cost: Cost,
-        *,
-        first_bad: int | None,
-        abstained: bool = False,
-    ) -> Labelling:
-        first_error = None if first_bad is None else first_bad - 1
-        return Labelling(
-            labelled=labelled(solution, values, self.name, first_error),
-            method=self.name,
-            first_error=first_error,
-            abstained=abstained,
-            cost=cost,
-        )
 
 
 def labelled(
@@ -257,12 +202,8 @@ def labelled(
 ) -> LabelledSolution:
     """A solution with the evidence at each prefix and, where there is one, the conclusion.
 
-    Args:
-        solution: what is labelled.
-        values: by the number of steps: rollouts, or the verdict on the solution's own answer. Prefix 0 is the problem
-            alone, whose evidence is the solution's `root`; a probe without verdicts is no evidence.
-        judge: the labeller's name.
-        first_error: 0-based; -1 for none; None for no conclusion.
+    `values` are rollouts or the verdict on the solution's own answer, by the number of steps; those of prefix 0 stand under `root`. A
+    probe without verdicts is no evidence. `first_error` is 0-based; -1 for none; None for no conclusion.
     """
     length = len(solution.steps)
     concluded = [()] * length if first_error is None else judged_until(first_error, length, judge)
@@ -270,17 +211,17 @@ def labelled(
     root: tuple[Judgement, ...] = ()
     for steps, value in values.items():
         if isinstance(value, Verdict):
-            found = Judgement(
+            evidence = Judgement(
                 kind="value", judge=judge, successes=int(value.correct is True), trials=1, note=OWN_ANSWER
             )
         elif value.trials:
-            found = value_judgement(value, judge)
+            evidence = value_judgement(value, judge)
         else:
             continue
         if steps:
-            judgements[steps - 1].insert(0, found)
+            judgements[steps - 1].insert(0, evidence)
         else:
-            root = (found,)
+            root = (evidence,)
     return LabelledSolution(solution=solution, judgements=tuple(tuple(own) for own in judgements), root=root)
 
 
@@ -330,62 +271,41 @@ class BinarySearch(RolloutLabeller):
         """
         length = count_steps(solution)
         own = yield own_answer(solution)
-        values: dict[int, Probe | Verdict] = {}
+        values: dict[int, Probe | Verdict] = {} if own.correct is None else {length: own}
 
         def at(steps: int) -> Method[Probe]:
-            found = yield from self.try_prefix(
+            values[steps] = probed = yield from self.try_prefix(
                 solution, steps, stop_at_success=self.stop_at_success, at_once=self.at_once
             )
-            values[steps] = found
-            return found
+            return probed
 
-        def conclude(first_bad: int | None, *, abstained: bool = False) -> Labelling:
-            first_error = None if first_bad is None else first_bad - 1
-            costs = [value.cost for value in values.values() if isinstance(value, Probe)]
-            return Labelling(
-                labelled=labelled(solution, values, self.name, first_error),
-                method=self.name,
-                first_error=first_error,
-                abstained=abstained,
-                cost=sum(costs, Cost()),
-            )
-
-        if own.correct is not None:
-            values[length] = own
         if own.correct:
-            return conclude(None)
+            return self.conclude(solution, values, None)
         if self.check_start:
             start = yield from at(0)
             if not start.successes:
-                return conclude(None, abstained=True)
+                return self.conclude(solution, values, None, abstained=True)
         if own.correct is None:
             end = yield from at(length)
             if end.successes or not self.known(end):
-                return conclude(None, abstained=not end.successes)
+                return self.conclude(solution, values, None, abstained=not end.successes)
         first_bad = yield from first_bad_prefix(0, length, at, self.known)
-        return conclude(first_bad, abstained=first_bad is None)
+        return self.conclude(solution, values, first_bad, abstained=first_bad is None)
 
 
 def first_bad_prefix(
     low: int, high: int, at: Callable[[int], Method[Probe]], known: Callable[[Probe], bool]
 ) -> Method[int | None]:
-    """The length of the shortest bad prefix, by binary search.
+    """The length of the shortest bad prefix, in low + 1 … high, by binary search; None where a probe said nothing.
 
-    Args:
-        low: length of a prefix known to be good.
-        high: length of a longer one known to be bad.
-        at: probes a prefix.
-        known: whether a probe says anything.
-
-    Returns:
-        The length, in low + 1 … high; None where a probe said nothing.
+    `low` is the length of a prefix known to be good, `high` of a longer one known to be bad; `at` probes a prefix.
     """
     while high - low > 1:
         middle = (low + high) // 2
-        found = yield from at(middle)
-        if not known(found):
+        probed = yield from at(middle)
+        if not known(probed):
             return None
-        if found.successes:
+        if probed.successes:
             low = middle
         else:
             high = middle

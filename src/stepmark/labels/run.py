@@ -47,15 +47,7 @@ def label_groups(
     store: ReplyStore | None = None,
     in_flight: int = 64,
 ) -> Iterator[tuple[Result, ...]]:
-    """Label a stream of groups: one result a solution, a tuple a group, in order; see `label`.
-
-    Args:
-        groups: of a tree the solutions of one problem, which share it; of other labellers one solution each.
-        labeller: the method.
-        answerers: as there.
-        store: as there.
-        in_flight: groups that are worked on at once.
-    """
+    """As `label`, for groups: of a tree the solutions of one problem, which share it; of other labellers one solution each."""
     methods = (_labelled(labeller, group) for group in groups)
     for _, results in run(methods, answerers, store=store, in_flight=in_flight):
         yield results

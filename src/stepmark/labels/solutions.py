@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from pydantic import Field
 from stepmark.batching import Answerer, Reply, ReplyStore, Write, Written
 from stepmark.batching.cluster_settings import Cluster
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling
+from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import (
     asks_policy,
     asks_verifier,
@@ -29,7 +30,7 @@ from stepmark.models.policies import PolicyLike
 from stepmark.models.replies import open_replies
 from stepmark.problems.answers import VerifierLike
 from stepmark.problems.code_sandbox import Isolation
-from stepmark.records import Refusal, read_record
+from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.problems import Answering
 from stepmark.settings import checked
 from stepmark.show.progress import Progress
@@ -73,7 +74,7 @@ def label(
         settings: a field of the method, as name=value; once for each. Of a field that has fields: how.temperature=0.5.
         verifier: what compares final answers: math, number, choice, text, code (runs unit tests), or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
@@ -117,7 +118,7 @@ def label(
         "policy": asked.policy_name,
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
     }
-    tally = Tally(texts=None if asked.policy_name is None else texts_of(labeller))
+    tally = Tally(None if asked.policy_name is None else texts_of(labeller))
     with ExitStack() as stack:
         asked.open(stack, shown=progress)
         run: ResumableRun[Labelling] = stack.enter_context(ResumableRun("label", given, facts, out=out))
@@ -127,7 +128,7 @@ def label(
             tally.add(line)
         shown = Progress(
             given.rows,
-            done=tally.solutions + len(tally.refused),
+            done=tally.counts["solutions"] + len(tally.refused),
             tokens=asked.tokens_written,
             verb="labelled",
             facts=tally.facts,
@@ -148,19 +149,19 @@ def label(
                 tally.add(line)
                 shown.advance(len(unit))
                 spent = tally.spent(budget)
-        if tally.solutions == 0:
+        if tally.counts["solutions"] == 0:
             raise run.empty("nothing was labelled", tally.refused)
         left = 0
         if spent:  # only then: lines of the file are not rows, some may be blank
             every = read_solutions(given.source, columns=columns, how=split, keep_going=True)
-            left = sum(1 for _ in every) - tally.solutions - len(tally.refused)
+            left = sum(1 for _ in every) - tally.counts["solutions"] - len(tally.refused)
         run.finish(
             {**tally.manifest(), "not_labelled": left},
             {} if out is None else {out: lambda line: line["rows"]},
         )
     return run.results(
         read_labellings,
-        tally.solutions,
+        tally.counts["solutions"],
         refused=tally.refused,
         summary=tally.summary(left, budget, out),
     )
@@ -190,18 +191,17 @@ _Unit = Sequence[SolutionRow | Refusal]
 
 def _units(rows: Iterable[SolutionRow | Refusal], labeller: Labeller) -> Iterator[_Unit]:
     """Rows in their order, a piece each; for a tree those of one problem together, where the first of them stood."""
-    if not isinstance(labeller, RolloutTree):
-        yield from ([row] for row in rows)
-        return
     groups: dict[object, list[SolutionRow | Refusal]] = {}
     for number, row in enumerate(rows):
-        if isinstance(row, Refusal):
+        if not isinstance(labeller, RolloutTree):
+            yield [row]
+        elif isinstance(row, Refusal):
             groups[number] = [row]
-            continue
-        solution = row.solution
-        # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
-        way = labeller.split_rollouts or solution.split or "line"
-        groups.setdefault((solution.problem.text, solution.problem.answer, way), []).append(row)
+        else:
+            problem, cut = row.solution.problem, row.solution.split
+            # Rollouts are cut as the solutions were, so that a tree cannot hold solutions that were cut in several ways.
+            way = labeller.split_rollouts or cut or "line"
+            groups.setdefault((problem.text, problem.answer, way), []).append(row)
     yield from groups.values()
 
 
@@ -269,10 +269,9 @@ def read_labellings(path: str | Path) -> Iterator[Labelling]:
     Raises:
         InputError: a row that is none.
     """
-    waiting: list[
-        dict[str, Any]
-    ] = []  # given solutions of one tree, of which the first has its cost and its others
-    others: list[Any] = []
+    # Given solutions of one tree, of which the first has its cost and its others, which come last.
+    waiting: list[dict[str, Any]] = []
+    others: list[LabelledSolution] = []
 
     def whole() -> Iterator[Labelling]:
         for number, facts in enumerate(waiting):
@@ -288,20 +287,15 @@ def read_labellings(path: str | Path) -> Iterator[Labelling]:
             continue
         if "cost_at" not in meta:
             yield from whole()
-        written = {"asked": meta.get("asked"), "texts": meta.get("critiques")}
         try:
-            waiting.append(
-                {
-                    "labelled": labelled.labelled,
-                    **{name: meta[name] for name in ("method", "first_error", "confidence", "abstained")},
-                    "cost": Cost(**meta["cost"]),
-                    "critiques": None
-                    if meta.get("critiques") is None
-                    else read_record(Critiques, written, where=row.where),
-                }
-            )
+            facts = {name: meta[name] for name in ("method", "first_error", "confidence", "abstained")}
+            facts |= {"labelled": labelled.labelled, "cost": Cost(**meta["cost"])}
         except (KeyError, TypeError) as error:
             raise InputError(f"expected a row of stepmark label: {error!r}", where=row.where) from None
+        if meta.get("critiques") is not None:
+            written = {"asked": meta.get("asked"), "texts": meta["critiques"]}
+            facts["critiques"] = read_record(Critiques, written, where=row.where)
+        waiting.append(facts)
     yield from whole()
 
 
@@ -315,52 +309,51 @@ def _counting(tally: Tally, tick: Callable[[], None]) -> Callable[[Reply], None]
     return observe
 
 
-@dataclass(kw_only=True, slots=True)
-class Tally:
-    """What has been labelled, and at what cost."""
+_COUNTS = ("solutions", "others", "found", "clean", "abstained", "wrong_later", "unknown", "rollouts", "tokens", "unparsed")  # fmt: skip
+"""Of a run, in its manifest. `wrong_later`: a wrong step, where an earlier one that was not judged may be wrong too."""
 
-    texts: str | None
-    """What the policy's texts are called; None for a run without a policy."""
-    solutions: int = 0
-    others: int = 0
-    found: int = 0
-    clean: int = 0
-    abstained: int = 0
-    wrong_later: int = 0
-    """Solutions with a wrong step, where an earlier one that was not judged may be wrong too."""
-    unknown: int = 0
-    rollouts: int = 0
-    tokens: int | None = 0
-    unparsed: int = 0
-    refused: list[str] = field(default_factory=list)
-    written_now: int = 0
-    """Texts that were written in this run."""
-    tokens_now: int = 0
-    """Tokens of those."""
+
+class Tally:
+    """What has been labelled, and at what cost.
+
+    Args:
+        texts: what the policy's texts are called; None for a run without a policy.
+    """
+
+    def __init__(self, texts: str | None) -> None:
+        self.texts = texts
+        self.counts: Counter[str] = Counter()
+        self.tokens: int | None = 0
+        self.refused: list[str] = []
+        self.written_now = 0
+        """Texts that were written in this run."""
+        self.tokens_now = 0
+
+    @property
+    def labelled(self) -> int:
+        """Solutions, those that were labelled on the way among them."""
+        return self.counts["solutions"] + self.counts["others"]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count what `_line` made."""
         self.refused += line["refused"]
-        given = line["given"]
-        self.others += len(line["rows"]) - given
-        for row in line["rows"][:given]:
-            self._add(row)
-
-    def _add(self, row: Mapping[str, Any]) -> None:
-        facts = row["meta"]
-        self.solutions += 1
-        first = facts["first_error"]
-        self.abstained += facts["abstained"]
-        self.found += first is not None and first >= 0
-        self.clean += first == -1
-        if first is None and not facts["abstained"]:
+        given = line["rows"][: line["given"]]
+        self.counts.update(solutions=len(given), others=len(line["rows"]) - len(given))
+        for row in given:
+            facts = row["meta"]
+            first, cost = facts["first_error"], facts["cost"]
+            silent = first is None and not facts["abstained"]
             wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
-            self.wrong_later += wrong
-            self.unknown += not wrong
-        cost = facts["cost"]
-        self.rollouts += cost["rollouts"]
-        self.tokens = None if self.tokens is None or cost["tokens"] is None else self.tokens + cost["tokens"]
-        self.unparsed += cost["unparsed"]
+            self.counts.update(
+                found=first is not None and first >= 0,
+                clean=first == -1,
+                abstained=facts["abstained"],
+                wrong_later=silent and wrong,
+                unknown=silent and not wrong,
+                rollouts=cost["rollouts"],
+                unparsed=cost["unparsed"],
+            )
+            self.tokens = token_sum((self.tokens, cost["tokens"]))
 
     def spent(self, budget: int | None) -> bool:
         """Whether the rows so far have cost the budget: by what stands in the output, in its order, however often the run was killed.
@@ -378,19 +371,8 @@ class Tally:
 
     def manifest(self) -> dict[str, Any]:
         """The counts, as the manifest has them."""
-        names = [
-            "solutions",
-            "others",
-            "found",
-            "clean",
-            "abstained",
-            "wrong_later",
-            "unknown",
-            "rollouts",
-            "tokens",
-            "unparsed",
-        ]
-        return {**{name: getattr(self, name) for name in names}, "refused": len(self.refused)}
+        counts = {name: self.counts[name] for name in _COUNTS}
+        return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
 
     def facts(self) -> list[str]:
         """What progress reports: texts of this run, and what a label has cost so far, earlier runs included."""
@@ -399,43 +381,35 @@ class Tally:
         facts = [f"{self.written_now:,} {self.texts}"]
         if self.tokens_now:  # none where the policy does not count them
             facts.append(f"{self.tokens_now:,} tokens")
-        if labels := self.solutions + self.others:
-            facts.append(f"{self.rollouts / labels:,.1f} {self.texts} a label")
+        if self.labelled:
+            facts.append(f"{self.counts['rollouts'] / self.labelled:,.1f} {self.texts} a label")
             if self.tokens:
-                facts.append(f"{self.tokens / labels:,.0f} tokens a label")
+                facts.append(f"{self.tokens / self.labelled:,.0f} tokens a label")
         return facts
 
     def summary(self, left: int, budget: int | None, out: str | Path | None) -> str:
-        """What the run came to, for people.
-
-        Args:
-            left: rows that the budget did not reach.
-            budget: as given.
-            out: the file that was written.
-        """
+        """What the run came to, for people; `left` rows were not reached by the budget."""
+        n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
         later = (
-            f"{self.wrong_later:,} with a wrong step that may not be the first, " if self.wrong_later else ""
+            f"{n['wrong_later']} with a wrong step that may not be the first, "
+            if self.counts["wrong_later"]
+            else ""
         )
         lines = [
-            f"{self.solutions:,} solutions: {self.found:,} with a first error, {later}{self.clean:,} without, "
-            f"{self.abstained:,} abstained, {self.unknown:,} where the method says nothing"
+            f"{n['solutions']} solutions: {n['found']} with a first error, {later}{n['clean']} without, "
+            f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"
         ]
-        if self.others:
-            lines.append(f"{self.others:,} more solutions were labelled on the way")
+        if self.counts["others"]:
+            lines.append(f"{n['others']} more solutions were labelled on the way")
         if self.texts is not None:
-            tokens = "an unknown number of tokens" if self.tokens is None else f"{self.tokens:,} tokens"
-            each = (
-                f", {self.tokens / (self.solutions + self.others):,.0f} tokens a solution"
-                if self.tokens
-                else ""
-            )
-            lines.append(
-                f"{self.rollouts:,} {self.texts}, {tokens}{each}; {self.unparsed:,} without a verdict"
-            )
+            tokens = f"{n.get('tokens', 'an unknown number of')} tokens"
+            if self.tokens:
+                tokens += f", {self.tokens / self.labelled:,.0f} tokens a solution"
+            lines.append(f"{n['rollouts']} {self.texts}, {tokens}; {n['unparsed']} without a verdict")
         if left:
             lines.append(f"{left:,} solutions were not labelled: the budget of {budget:,} tokens was spent")
         if self.refused:
-            lines += [f"left out {len(self.refused):,} rows:", *(f"  {error}" for error in self.refused)]
+            lines += [f"left out {n['refused']} rows:", *(f"  {error}" for error in self.refused)]
         if out is not None:
             replies = f"; every reply is in {out}.replies.sqlite" if self.texts is not None else ""
             lines.append(f"wrote {out}{replies}")

@@ -10,7 +10,7 @@ searches that started there. Its pool holds the wrong rollouts of all states wit
        U(s)    = c_puct * sqrt(sum over all states i of N(i)) / (1 + N(s))
 
    so first the wrong ends of promising states, "supposed to be right, but wrong", and the short ones of them.
-2. *Search* the first error of s + r by binary search (`first_error.first_bad_prefix`): s is known to be good, the end to be bad, each
+2. *Search* the first error of s + r by binary search (`rollout.first_bad_prefix`): s is known to be good, the end to be bad, each
    prefix in between that is not yet a state is rolled out k times and becomes one.
 3. *Maintain*: N(s) grows by one, and the wrong rollouts of the new states join the pool.
 
@@ -19,22 +19,14 @@ It ends after `searches` of them, when `max_tokens_a_problem` are written, or wh
     >>> round(priority(mc=0.5, length=250, visits=1, total=4, settings=RolloutTree()), 4)
     0.7958
 
-What must not go wrong here, and how it is kept:
-
-* No rollout is searched twice: a pair leaves the pool when it is selected, and a rollout whose whole text is already in the tree, from
-  whichever state, does not enter it.
-* No priority is stale: the pool is weighed anew at each selection, since N changes all of them.
-* A prefix is rolled out once: states are found by their text, so branches with a common beginning share its state.
-* Labels are per step: rollouts are cut into steps (`solutions.segmentation.split`), probes are at ends of steps, and a
-  search ends between two neighbouring ones.
-* The first rollouts, of the problem itself, are the root's and in the pool; none is thrown away.
+No rollout is searched twice: one whose whole text is already in the tree does not enter the pool. The pool is weighed anew at each
+selection, since N changes all priorities. A prefix is rolled out once: states are found by their text.
 
 Deviations from the paper:
 
-* The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; the paper starts with the
-  root's own. Those of one problem share its tree, as in the paper, which has one tree a problem.
-* A state's edge to the next is the steps between them; labels are for single steps, not for edges. The steps between two probed
-  prefixes are labelled by the search's assumption (right before the first error), and have no evidence of their own.
+* The solutions to be labelled are searched first, in their order, as wrong rollouts of the root; those of one problem share its tree.
+* Rollouts are cut into steps (`solutions.segmentation.split`) and probed at ends of steps, so labels are for single steps and not for edges.
+  The steps between two probed prefixes are labelled by the search's assumption (right before the first error).
 * Problems are not filtered by 32 rollouts beforehand. Where no rollout of the root is right, nothing is searched and the labeller
   abstains.
 * A rollout without a verdict is in no count and never in the pool. A state of which too little is known gets k more rollouts,
@@ -100,7 +92,7 @@ class RolloutTree(RolloutLabeller):
 
         Returns:
             `first_error` of the solution itself; never -1, and None without `abstained` where nothing is to be searched
-            (see `first_error.BinarySearch`).
+            (see `rollout.BinarySearch`).
 
         Raises:
             InputError: no reference answer, or no steps.
@@ -110,14 +102,9 @@ class RolloutTree(RolloutLabeller):
         return self._labelling(grown.given[0], grown)
 
     def label_together(self, solutions: Sequence[Solution]) -> Method[tuple[Labelling | Refusal, ...]]:
-        """Grow the one tree of several solutions of one problem.
+        """Grow the one tree of several solutions of one problem; one result a solution, a `Refusal` for one that the policy cannot read.
 
-        Args:
-            solutions: at least one, all of one problem (the same text and the same reference answer).
-
-        Returns:
-            One a solution, in order; a `Refusal` for one that the policy cannot read. The first labelling has the whole tree's
-            cost and its `others`; the cost of the rest is nothing.
+        The first labelling has the whole tree's cost and its `others`; the cost of the rest is nothing.
 
         Raises:
             InputError: as `grow`; or the policy can read none of them.
@@ -127,15 +114,15 @@ class RolloutTree(RolloutLabeller):
         if len(refused) == len(solutions):
             raise refused[0]
         searched = iter(grown.given)
-        found: list[Labelling | Refusal] = []
-        left: Grown | None = grown
+        results: list[Labelling | Refusal] = []
+        tree: Grown | None = grown
         for number, solution in enumerate(solutions):
             if number in refused:
-                found.append(Refusal(solution=solution, error=refused[number]))
+                results.append(Refusal(solution=solution, error=refused[number]))
             else:
-                found.append(self._labelling(next(searched), left))
-                left = None
-        return tuple(found)
+                results.append(self._labelling(next(searched), tree))
+                tree = None
+        return tuple(results)
 
     def _labelling(self, own: Searched, grown: Grown | None) -> Labelling:
         return Labelling(
@@ -153,16 +140,9 @@ class RolloutTree(RolloutLabeller):
         given: Sequence[Solution] = (),
         refused: dict[int, InputError] | None = None,
     ) -> Method[Grown]:
-        """Grow the tree of one problem.
+        """Grow the tree of one problem, with the solutions of it that are searched first.
 
-        Several solutions of a problem are best given together: then they share one tree, no prefix is rolled out for two of
-        them, and no rollout is searched twice.
-
-        Args:
-            problem: with its reference answer.
-            given: solutions of it that are searched first; none is needed.
-            refused: takes the numbers of those that the policy cannot read, and why; they are then not in the tree. Without it the
-                first of them ends the growing.
+        `refused` takes the numbers of those that the policy cannot read, and why; without it the first of them ends the growing.
 
         Raises:
             InputError: no reference answer, a solution without steps or of another problem, or one that cannot be read.
@@ -226,12 +206,8 @@ class Grown:
 def priority(*, mc: float, length: float, visits: int, total: int, settings: RolloutTree) -> float:
     """Q(s, r) + U(s), by which rollouts are selected.
 
-    Args:
-        mc: share of the state's rollouts that were right.
-        length: of the rollout, in the unit of the settings.
-        visits: searches that started from the state.
-        total: searches that started from any state.
-        settings: its alpha, beta, L and c_puct.
+    `mc` is the share of the state's rollouts that were right, `length` the rollout's, `visits` the searches that started from the state, `total` those
+    from any state.
     """
     value: float = settings.omega_alpha ** (1 - mc) * settings.omega_beta ** (length / settings.length_scale)
     return value + settings.c_puct * sqrt(total) / (1 + visits)
@@ -442,18 +418,10 @@ def way_of(asked: str | None, given: Sequence[Solution]) -> str:
 
 
 def cut_branch(begun: tuple[Step, ...], text: str, way: str) -> tuple[tuple[Step, ...], str]:
-    """The steps of a prefix, kept as they are, followed by those of a text that continues it.
+    """The steps of a prefix, kept as they are, followed by those of a text that continues it; and the way that cut the text (never "auto").
 
     The whole is cut where that puts a border at the prefix's end: a numbered list, or a formula that the prefix opened, is then
-    seen whole. Else the text is cut by itself.
-
-    Args:
-        begun: the prefix's steps, possibly none.
-        text: what continues it; not blank.
-        way: one of `segmentation.WAYS`.
-
-    Returns:
-        The steps, whose offsets count from the beginning of the whole, and the way that cut the text (never "auto").
+    seen whole. Else the text, which is not blank, is cut by itself. Offsets count from the beginning of the whole.
     """
     before = prefixes(begun)[-1]
     whole = split(before + text, way)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +27,11 @@ from stepmark.problems.gsm8k import Worked, worked_row
 from stepmark.records import LabelledSolution, Refusal, Solution
 from stepmark.settings import checked, settings
 from stepmark.solutions.checks.equations import calculations
-from stepmark.solutions.formats import read_solutions
+from stepmark.solutions.formats import SolutionRow, read_solutions
 from stepmark.solutions.interchange import LabelledRow, read_labelled, to_row
 from stepmark.store import (
     Results,
+    Row,
     RunInput,
     Source,
     check_outputs,
@@ -163,39 +164,37 @@ def _worked(
             raise error
         return Refusal(solution=None, error=error)
 
-    def gsm8k() -> Iterator[tuple[str, Worked | Refusal]]:
-        for row in read_rows(given.source, columns=columns, keep_going=True):
+    def worked(
+        rows: Iterable[Row] | Iterable[SolutionRow | Refusal] | Iterable[Row | Refusal],
+    ) -> Iterator[tuple[str, Worked | Refusal]]:
+        for row in rows:
             if isinstance(row, Refusal):
                 yield row.error.where or given.name, refusal(row.error)
                 continue
             try:
-                yield row.where, worked_row(row)
-            except InputError as error:
-                yield row.where, refusal(error)
-
-    def written_out() -> Iterator[tuple[str, Worked | Refusal]]:
-        for row in read_solutions(given.source, columns=columns, how=split, keep_going=True):
-            if isinstance(row, Refusal):
-                yield row.error.where or given.name, refusal(row.error)
-                continue
-            try:
-                yield row.where, worked_of(row.solution)
+                yield row.where, worked_row(row) if isinstance(row, Row) else worked_of(row.solution)
             except InputError as error:
                 # A solution that is not right is no broken row: it is left out and counted.
-                yield row.where, Refusal(solution=row.solution, error=error)
+                broken = isinstance(row, Row)
+                yield row.where, refusal(error) if broken else Refusal(solution=None, error=error)
 
     first = next(read_rows(given.source, columns=columns, keep_going=True))
     is_gsm8k = (
-        not isinstance(first, Refusal)
+        isinstance(first, Row)
         and {"question", "answer"} <= set(first.data)
         and not content_of(first.data, first.named)
     )
-    for where, worked in gsm8k() if is_gsm8k else written_out():
+    rows = (
+        worked(read_rows(given.source, columns=columns, keep_going=True))
+        if is_gsm8k
+        else worked(read_solutions(given.source, columns=columns, how=split, keep_going=True))
+    )
+    for where, source in rows:
         name = Path(where).name  # without the folder: equal inputs give equal files wherever they lie
-        if isinstance(worked, Worked) and worked.problem.id in (None, where):
-            yield name, replace(worked, problem=replace(worked.problem, id=name))
+        if isinstance(source, Worked) and source.problem.id in (None, where):
+            yield name, replace(source, problem=replace(source.problem, id=name))
         else:
-            yield name, worked
+            yield name, source
 
 
 def _rows(variants: Variants, where: str) -> Iterator[LabelledRow]:
@@ -285,18 +284,23 @@ class ExactErrors:
             for kind in rng.sample(left, len(left)):
                 if len(wrong) == self.wrong:
                     break
-                made, twin = _one(worked, rng, kind)
-                if made is None:
+                (_, *twins_and_wrong) = with_errors(worked, rng, kinds=(kind,))
+                if not twins_and_wrong:
                     left.remove(kind)
                     without.add(kind)
-                elif made.solution.texts in wrong:
+                    continue
+                (*before, made) = twins_and_wrong
+                if made.solution.texts in wrong:
                     repeats[kind] += 1
                     if repeats[kind] == _REPEATS:
                         left.remove(kind)
                 else:
                     wrong[made.solution.texts] = made, kind
-                    if twin is not None and twin.solution.texts != right.solution.texts:
-                        twins[twin.solution.texts] = twin
+                    twins |= {
+                        twin.solution.texts: twin
+                        for twin in before
+                        if twin.solution.texts != right.solution.texts
+                    }
         if not wrong:
             raise InputError("no place for any of these kinds of errors")
         kinds = tuple(kind for _, kind in wrong.values())
@@ -307,16 +311,6 @@ class ExactErrors:
             twins=tuple(twins.values()),
             without=tuple(kind for kind in self.kinds if kind in without.difference(kinds)),
         )
-
-
-def _one(
-    worked: Worked, rng: random.Random, kind: Kind
-) -> tuple[LabelledSolution | None, LabelledSolution | None]:
-    """A wrong solution of one kind, and its right twin."""
-    (_, *made) = with_errors(worked, rng, kinds=(kind,))
-    if not made:
-        return None, None
-    return made[-1], made[0] if len(made) > 1 else None
 
 
 def _check_right(worked: Worked) -> None:
@@ -336,13 +330,9 @@ def _check_calculations(lines: Sequence[str]) -> None:
 
 
 def worked_of(solution: Solution) -> Worked:
-    """A right solution with its calculations marked, as `with_errors` reads it.
+    """A right solution with its calculations marked, as `with_errors` reads it; a last step that only says the answer is left out.
 
-    Its last step is left out where it only says the answer: `with_errors` writes that step, "The answer is …". A solution with a
-    calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
-
-    Args:
-        solution: whose problem has the reference answer, or which names its answer itself.
+    A solution with a calculation that cannot be marked is refused, for what depends on an error could not all be computed again.
 
     Raises:
         InputError: it names another answer than the reference, or none and there is no reference; a calculation that is false or

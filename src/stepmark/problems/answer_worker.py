@@ -1,26 +1,24 @@
 """The program that runs math-verify for `math_answers`, in a process of its own.
 
-It reads one JSON object a line from standard input and writes one a line to standard output; see `answer_process` for
+It reads one JSON object a line from standard input and writes one a line to standard output; `math_answers.AnswerProcess` is
 the other end. Only this process ever parses what a model wrote as mathematics: sympy's parsers can evaluate text.
 
-What is done to contain it, before the first line is read: limits on memory, CPU time, size of written files (none), new
-processes (none, unless it runs as root) and core files; an audit hook that refuses to write or delete files, to
-start programs, to open sockets, and to load code outside the interpreter's folders. That stops accidents and simple attacks.
-It is no security boundary: code that runs in this process could forge its replies or read files that its user can read.
+Before the first answer is read: limits on memory, CPU time, size of written files (none), new processes (none, unless it runs
+as root) and core files; an audit hook that refuses to write or delete files, to start programs, to open sockets, and to load code
+outside the interpreter's folders. That stops accidents and simple attacks. It is no security boundary.
 
 This file is started by its path, with an empty environment; it imports only the standard library and math-verify.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
+import logging
 import os
+import resource
 import sys
-from collections.abc import Callable
 from typing import Any
-
-Replies = Callable[[dict[str, Any]], None]
 
 _REFUSED = (
     "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.", "socket.", "ctypes.",
@@ -30,32 +28,17 @@ _REFUSED = (
 )  # fmt: skip
 
 
-def limit(settings: dict[str, Any]) -> None:
-    """Set the limits that the system offers; a system without `resource` has none."""
-    try:
-        import resource
-    except ImportError:
-        return
-    for name, soft, hard in (
-        ("RLIMIT_AS", settings["memory"], settings["memory"]),
-        ("RLIMIT_FSIZE", 0, 0),
-        ("RLIMIT_NPROC", 0, 0),
-        ("RLIMIT_CORE", 0, 0),
-    ):
-        kind: int | None = getattr(resource, name, None)
-        if kind is not None:
-            try:
-                resource.setrlimit(kind, (soft, hard))
-            except (ValueError, OSError):  # macOS has no RLIMIT_AS; a lower hard limit stands already
-                continue
+def limit(memory: int) -> None:
+    """Set the limits that the system offers."""
+    for name, most in (("AS", memory), ("FSIZE", 0), ("NPROC", 0), ("CORE", 0)):
+        with contextlib.suppress(
+            ValueError, OSError
+        ):  # macOS has no RLIMIT_AS; a lower hard limit stands already
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def allow_cpu(seconds: float) -> None:
     """Let the process use this much more CPU time; past it the system ends it."""
-    try:
-        import resource
-    except ImportError:
-        return
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = int(used.ru_utime + used.ru_stime + seconds) + 1
@@ -100,12 +83,14 @@ def _rational(expression: Any) -> Any:
     return expression.subs(exact) if isinstance(expression, MatrixBase) else expression.xreplace(exact)
 
 
+def _unparsed(note: str) -> dict[str, str]:
+    return {"outcome": "unparsed", "note": note}
+
+
 class Checker:
     """math-verify with its extraction, time-outs and unit stripping off: the caller has done these."""
 
     def __init__(self) -> None:
-        import logging
-
         from latex2sympy2_extended import NormalizationConfig
         from math_verify import LatexExtractionConfig, parse, verify
 
@@ -141,19 +126,16 @@ class Checker:
             self._parsed[text] = found[0] if found else None
         return self._parsed[text]
 
-    def check(self, gold: str, answer: str) -> dict[str, Any]:
+    def check(self, gold: str, answer: str) -> dict[str, str]:
         """Compare two answers written in LaTeX; `outcome` and `note` of the reply."""
         read = []
         for what, text in (("reference", gold), ("answer", answer)):
             try:
                 expression = self._read(text)
             except (Exception, RecursionError) as error:
-                return {
-                    "outcome": "unparsed",
-                    "note": f"math-verify failed to read the {what}: {type(error).__name__}",
-                }
+                return _unparsed(f"math-verify failed to read the {what}: {type(error).__name__}")
             if expression is None:
-                return {"outcome": "unparsed", "note": f"math-verify does not understand the {what}"}
+                return _unparsed(f"math-verify does not understand the {what}")
             read.append(expression)
         try:
             if not self._same(*read):
@@ -164,7 +146,7 @@ class Checker:
             if exact != read and not self._same(*exact):
                 return {"outcome": "mismatch", "note": "decimals are exact: equal only after rounding"}
         except (Exception, RecursionError) as error:
-            return {"outcome": "unparsed", "note": f"math-verify failed to compare: {type(error).__name__}"}
+            return _unparsed(f"math-verify failed to compare: {type(error).__name__}")
         return {"outcome": "match", "note": "math-verify"}
 
     def _simplifies(self, gold: Any, answer: Any) -> bool:
@@ -184,12 +166,14 @@ class Checker:
         )
 
 
-def serve(requests: io.BufferedReader, reply: Replies, settings: dict[str, Any]) -> None:
-    """Answer requests until there are no more."""
-    limit(settings)
+def main() -> None:
+    """Take over standard output, so that no library can print into the protocol, and answer requests until there are no more."""
+    settings = json.loads(sys.argv[1])
+    sys.path[:] = settings["path"]
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    limit(settings["memory"])
     allow_cpu(60)
-    from importlib.metadata import version
-
     checker = Checker()
     # Whatever is imported at first use is imported now, before the guard closes.
     for gold, answer in (
@@ -200,40 +184,21 @@ def serve(requests: io.BufferedReader, reply: Replies, settings: dict[str, Any])
         ("x<2", r"(-\infty,2)"),
     ):
         checker.check(gold, answer)
-    guard = Guard(
-        tuple(os.path.realpath(p) + os.sep for p in sys.path if p) + tuple(p + os.sep for p in sys.path if p)
-    )
+    folders = [name for path in sys.path if path for name in (path, os.path.realpath(path))]
+    guard = Guard(tuple(folder + os.sep for folder in folders))
     sys.addaudithook(guard)
-    reply({"ready": version("math-verify")})
-    for line in requests:
+    for line in sys.stdin.buffer:
         request = json.loads(line)
-        allow_cpu(settings["cpu_seconds"])
-        guard.refused = None
-        guard.closed = True
-        result = checker.check(request["gold"], request["answer"])
-        guard.closed = False
-        if guard.refused is not None:
-            result = {
-                "outcome": "unparsed",
-                "note": f"the worker refused what the answer tried: {guard.refused}",
-            }
-        reply({"id": request["id"], **result})
-
-
-def main() -> None:
-    """Take over standard output, so that no library can print into the protocol, and serve."""
-    settings = json.loads(sys.argv[1])
-    sys.path[:] = settings["path"]
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-
-    def reply(data: dict[str, Any]) -> None:
-        out.write(json.dumps(data).encode() + b"\n")
-
-    requests = sys.stdin.buffer
-    assert isinstance(requests, io.BufferedReader)
-    serve(requests, reply, settings)
+        result = {"ready": "yes"}
+        if request:
+            allow_cpu(settings["cpu_seconds"])
+            guard.refused, guard.closed = None, True
+            result = checker.check(request["gold"], request["answer"])
+            guard.closed = False
+            if guard.refused is not None:
+                note = f"the worker refused what the answer tried: {guard.refused}"
+                result = {"outcome": "unparsed", "note": note}
+        out.write(json.dumps(result).encode() + b"\n")
 
 
 if __name__ == "__main__":

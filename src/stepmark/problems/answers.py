@@ -79,8 +79,13 @@ class Verifier(Protocol):
     ) -> None: ...
 
 
+Percent: TypeAlias = Literal["distinct", "sign"]
+VerifierLike: TypeAlias = Verifier | str
+"""A verifier, or the name that `load_verifier` takes."""
+
+
 def load_verifier(
-    name: str, *, percent: Literal["distinct", "sign"] = "distinct", isolation: Isolation | None = None
+    name: str, *, percent: Percent = "distinct", isolation: Isolation | None = None
 ) -> Verifier:
     """The verifier of a name in `VERIFIERS`, or of "package.module:Class".
 
@@ -107,51 +112,50 @@ def load_verifier(
     return verifier
 
 
-_KEPT_APART = {
-    "bubblewrap": "no network, no files of this machine, no sight of its processes",
-    "process": "limits of time, memory, processes and files only. This is no security boundary: programs can read and change what your "
-    "user may",
-}
-
-
-def isolation_note(isolation: Isolation) -> str:
-    """What a run reports of the isolation of its programs."""
-    return f"programs run in isolation {isolation!r}: {_KEPT_APART[isolation]}"
-
-
-VerifierLike: TypeAlias = Verifier | str
-"""A verifier, or the name that `load_verifier` takes."""
-
-
 @contextmanager
 def open_verifier(
     verifier: VerifierLike,
     *,
-    percent: Literal["distinct", "sign"] = "distinct",
+    percent: Percent = "distinct",
     isolation: Isolation | None = None,
     shown: bool = False,
 ) -> Iterator[Verifier]:
-    """A verifier for a run; one that is loaded here is closed afterwards.
+    """A verifier for a run, as `load_verifier`; one that is loaded here is closed afterwards.
 
     Args:
-        verifier: it, or its name.
-        percent: as for `load_verifier`.
-        isolation: as for `load_verifier`.
         shown: report on standard error what keeps programs apart from this machine.
-
-    Raises:
-        StepmarkError: whatever `load_verifier` raises.
     """
     if not isinstance(verifier, str):
         yield verifier
         return
-    loaded = load_verifier(verifier, percent=percent, isolation=isolation)
-    if shown:
-        report_isolation(verifier, isolation)
-    try:
+    with load_verifier(verifier, percent=percent, isolation=isolation) as loaded:
+        if shown:
+            report_isolation(verifier, isolation)
         yield loaded
-    finally:
-        loaded.close()
+
+
+def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Isolation | None:
+    """What keeps the programs that the verifier `code` runs apart from this machine; None for other verifiers.
+
+    Raises:
+        UsageError: an isolation for another verifier.
+    """
+    if verifier == "code":
+        return isolation or "bubblewrap"
+    if isolation is not None:
+        raise UsageError(
+            f"`isolation` {isolation}: only the verifier 'code' runs programs, found {verifier!r}; leave it out"
+        )
+    return None
+
+
+def isolation_note(isolation: Isolation) -> str:
+    """What a run reports of the isolation of its programs."""
+    apart = {
+        "bubblewrap": "no network, no files of this machine, no sight of its processes",
+        "unsafe": "no sandbox: programs can use the network, and read and change what your user may",
+    }
+    return f"programs run in isolation {isolation!r}: {apart[isolation]}"
 
 
 def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None) -> None:
@@ -164,12 +168,7 @@ def report_isolation(verifier: VerifierLike | None, isolation: Isolation | None)
 def verifier_facts(
     verifier: VerifierLike | None, percent: str, isolation: Isolation | None
 ) -> dict[str, str | None]:
-    """What a run's manifest says of its verifier.
-
-    Args:
-        verifier: it, or its name; None for none.
-        percent: as for `load_verifier`.
-        isolation: as for `load_verifier`.
+    """The fields of a verifier in a run's manifest.
 
     Raises:
         UsageError: an isolation for a verifier that runs no programs.
@@ -179,25 +178,6 @@ def verifier_facts(
         "percent": percent,
         "isolation": isolation_of(verifier, isolation) if isinstance(verifier, str | None) else None,
     }
-
-
-def isolation_of(verifier: str | None, isolation: Isolation | None = None) -> Isolation | None:
-    """What keeps the programs that the verifier `code` runs apart from this machine; None for other verifiers.
-
-    Args:
-        verifier: its name; None for none.
-        isolation: as it was asked for; None: bubblewrap.
-
-    Raises:
-        UsageError: an isolation for another verifier.
-    """
-    if verifier == "code":
-        return isolation or "bubblewrap"
-    if isolation is not None:
-        raise UsageError(
-            f"`isolation` {isolation}: only the verifier 'code' runs programs, found {verifier!r}; leave it out"
-        )
-    return None
 
 
 _LONG = 200
@@ -392,15 +372,11 @@ def same_words(left: str, right: str) -> bool:
 
 
 def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int | None]:
-    """Sort the answers of one problem into groups of equal ones, for votes.
+    """Sort the answers of one problem into groups of equal ones, for votes: for each its group, numbered by first appearance from 0.
 
     An answer joins the first group whose first member it matches, that member as the reference; an answer without a verdict
-    makes a group of its own, for nothing says that two answers that nobody understood are equal. Answers that differ only in
+    makes a group of its own. None for None, for blank ones, and for solutions that name no answer. Answers that differ only in
     markup are compared once.
-
-    Returns:
-        For each answer the number of its group, groups numbered by first appearance from 0; None for None, for blank ones,
-        and for solutions that name no answer.
     """
     groups: list[int | None] = []
     known: dict[str, int] = {}

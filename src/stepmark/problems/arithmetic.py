@@ -1,13 +1,9 @@
 """The arithmetic world: problems of many steps made from a seed, of which everything is known.
 
 A problem is a chain: a start, then stages that add to the running quantity, subtract from it, multiply or divide it; some
-add or subtract a product, which is a step of its own. It is written as bare operations or as a story, with numbers among it
-that nothing depends on. `arithmetic_problems` makes them, `read_arithmetic` reads one back from any text that holds it.
-
-The sentences of the arithmetic world: how its problems and steps are written, and how they are read back.
-
-Every sentence comes from a template here, and every template is read back by the pattern made from it, so what a text says
-needs no other source than the text.
+add or subtract a product, which is a step of its own. It is written as bare operations or as a story, among it numbers
+that nothing depends on. Every sentence comes from a template, and the pattern made from the template reads it back, so a
+problem needs no other source than its text.
 """
 
 from __future__ import annotations
@@ -29,16 +25,23 @@ from stepmark.records import Problem, Solution, Step, record_row
 from stepmark.settings import checked
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream
 
+Number = int | Fraction
+"""An exact number; whole ones are `int`."""
+Sign = Literal["+", "-", "*", "/"]
+Surface = Literal["formula", "story", "both"]
+
 ORDINALS = (
     "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
     "twelfth", "thirteenth", "fourteenth", "fifteenth",
 )  # fmt: skip
 """The stages of a story; a problem has at most as many."""
+LARGEST = 999
+"""No quantity of these problems is larger."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """What one kind of story is about, as templates. `{n}` is the start, `{k}` and `{g}` the numbers of an event."""
+    """The templates of one kind of story. `{n}` is the start, `{k}` and `{g}` the numbers of an event."""
 
     name: str
     at: str
@@ -67,23 +70,6 @@ class Domain:
     """An end that turns the quantity into dollars, `{k}` each; None for domains without one."""
     sale_question: str | None = None
 
-    def name_of(self, ordinal: str) -> str:
-        """The running quantity after a stage."""
-        return f"{self.noun} after the {ordinal} {self.stage}"
-
-    def group_of(self, ordinal: str) -> str:
-        """The number in the groups of a stage."""
-        return f"{self.group} of the {ordinal} {self.stage}"
-
-    def sentence(self, kind: str, ordinal: str, **numbers: int) -> str:
-        """An event as the problem tells it."""
-        clause = getattr(self, kind).format(**numbers)
-        return f"{self.at} {ordinal} {self.stage} {clause}."
-
-
-SALE = "Money from the sale"
-"""The name of the last quantity where the story ends in a sale."""
-DOLLARS = "dollars"
 
 FORMULA = Domain(
     name="formula", at="In the", stage="step", noun="Result", unit="", opening="Start with {n}.", add="add {k}",
@@ -146,114 +132,35 @@ STORIES = (
 """The stories."""
 
 DOMAINS = {domain.name: domain for domain in (FORMULA, *STORIES)}
-"""All of them, by name."""
-
-EVENTS = ("add", "subtract", "multiply", "divide", "gain", "lose")
-"""The fields of a `Domain` that tell an event."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
-    """One sentence of a problem, read."""
-
-    kind: str
-    """An event of `EVENTS`, or "distractor", "sale", "question", "sale_question"."""
-    numbers: dict[str, int]
-    ordinal: str = ""
+_EVENT_SIGNS: dict[str, Sign] = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "gain": "+", "lose": "-",
+}  # fmt: skip
 
 
-@cache
-def _patterns(domain: Domain) -> tuple[re.Pattern[str], tuple[tuple[str, re.Pattern[str]], ...]]:
-    sentences = [
-        (
-            kind,
-            f"{domain.at} (?P<ordinal>{'|'.join(ORDINALS)}) {domain.stage} {_blank(getattr(domain, kind))}\\.",
-        )
-        for kind in EVENTS
-    ]
-    sentences += [("distractor", _blank(text)) for text in domain.distractors]
-    for kind in ("sale", "sale_question", "question"):
-        text = getattr(domain, kind)
-        if text is not None:
-            sentences.append((kind, _blank(text)))
-    return re.compile(_blank(domain.opening)), tuple(
-        (kind, re.compile(r"\s*" + text)) for kind, text in sentences
-    )
+# -- numbers and lines
+
+_SIGNS = {"+": "+", "-": "-", "*": "*", "/": "/", "x": "*", "×": "*", "÷": "/", "−": "-"}
+_NUMBER = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,40})(?:\.[0-9]{1,40}|/[1-9][0-9]{0,39})?"
+_NAMED = re.compile(r"(?:^|[.,:!?] +)([A-Z][a-z]+(?: [a-z]+)*): *(.+?)\s*$", re.S)
+_CALCULATION = re.compile(rf"({_NUMBER}) *([{re.escape(''.join(_SIGNS))}]) *({_NUMBER}) *=")
+_RESULT = re.compile(rf"({_NUMBER})(?![0-9,]*[0-9/])(?: +([A-Za-z]+))?[. ]*$")
+_ANSWER = re.compile(rf"[Tt]he answer is:? *({_NUMBER})(?: +[A-Za-z]+)?\.? *$")
 
 
-def _blank(template: str) -> str:
-    return re.sub(r"\\\{([a-z])\\\}", r"(?P<\1>[0-9]{1,6})", re.escape(template))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Story:
-    """The sentences of a problem found in a text."""
-
-    domain: Domain
-    start: int
-    sentences: tuple[Sentence, ...]
-    span: tuple[int, int]
-    """Where the problem stands in the text."""
-
-
-def find_story(text: str) -> Story | None:
-    """The last problem of this world in a text, from its opening to its question; None if there is none."""
-    openings = [
-        (match.start(), match.end(), int(match["n"]), domain)
-        for domain in DOMAINS.values()
-        for match in _patterns(domain)[0].finditer(text)
-    ]
-    for begin, end, start, domain in sorted(openings, key=lambda found: -found[0]):
-        sentences: list[Sentence] = []
-        place = end
-        while not (sentences and sentences[-1].kind.endswith("question")):
-            read = _sentence(text, place, domain)
-            if read is None:
-                break
-            sentences.append(read[0])
-            place = read[1]
-        else:
-            return Story(domain=domain, start=start, sentences=tuple(sentences), span=(begin, place))
-    return None
-
-
-def _sentence(text: str, place: int, domain: Domain) -> tuple[Sentence, int] | None:
-    for kind, pattern in _patterns(domain)[1]:
-        match = pattern.match(text, place)
-        if match is not None:
-            found = match.groupdict()
-            ordinal = found.pop("ordinal", "")
-            numbers = {name: int(value) for name, value in found.items()}
-            return Sentence(kind=kind, numbers=numbers, ordinal=ordinal), match.end()
-    return None
-
-
-Number = int | Fraction
-"""An exact number; whole ones are `int`."""
-
-SIGNS = {"+": "+", "-": "-", "*": "*", "/": "/", "x": "*", "×": "*", "÷": "/", "−": "-"}
-"""Signs as people write them, and as this world does."""
-
-
-def reckon(left: Number, sign: str, right: Number) -> Number | None:
+def calculate(left: Number, sign: str, right: Number) -> Number | None:
     """`left sign right`, exactly; None for a division by zero."""
-    if sign == "+":
-        return whole(left + right)
-    if sign == "-":
-        return whole(left - right)
-    if sign == "*":
-        return whole(left * right)
-    return whole(Fraction(left) / right) if right else None
+    if sign == "/":
+        return _whole(Fraction(left) / right) if right else None
+    return _whole(left + right if sign == "+" else left - right if sign == "-" else left * right)
 
 
-def whole(number: Number) -> Number:
-    """The same number, as `int` where it is whole."""
-    return number.numerator if not isinstance(number, int) and number.denominator == 1 else number
+def _whole(number: Number) -> Number:
+    return number.numerator if number.denominator == 1 else number
 
 
 def write_number(number: Number) -> str:
     """A number in digits: whole, as a decimal where it ends, else as a fraction."""
-    if isinstance(number, int):
+    if number.denominator == 1:
         return str(number)
     for places in range(1, 40):
         if 10**places % number.denominator == 0:
@@ -262,12 +169,9 @@ def write_number(number: Number) -> str:
     return f"{number.numerator}/{number.denominator}"
 
 
-_NUMBER = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,40})(?:\.[0-9]{1,40}|/[1-9][0-9]{0,39})?"
-
-
 def read_number(text: str) -> Number:
     """What `write_number` wrote; thousands commas may stand in it."""
-    return whole(Fraction(text.replace(",", "")))
+    return _whole(Fraction(text.replace(",", "")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,12 +189,6 @@ class Line:
     """False where something stands before the result that is not one calculation of two numbers."""
 
 
-_NAMED = re.compile(r"(?:^|[.,:!?] +)([A-Z][a-z]+(?: [a-z]+)*): *(.+?)\s*$", re.S)
-_CALCULATION = re.compile(rf"({_NUMBER}) *([{re.escape(''.join(SIGNS))}]) *({_NUMBER}) *=")
-_RESULT = re.compile(rf"({_NUMBER})(?![0-9,]*[0-9/])(?: +([A-Za-z]+))?[. ]*$")
-_ANSWER = re.compile(rf"[Tt]he answer is:? *({_NUMBER})(?: +[A-Za-z]+)?\.? *$")
-
-
 def read_line(text: str) -> Line | None:
     """A step of this world; None for a text that states neither a named quantity nor the answer."""
     text = text.strip()
@@ -302,37 +200,23 @@ def read_line(text: str) -> Line | None:
     if named is None or result is None:
         return None
     before = named[2][: result.start()].strip()
-    found = _CALCULATION.fullmatch(before)
+    match = _CALCULATION.fullmatch(before)
+    calculation = None if match is None else (read_number(match[1]), _SIGNS[match[2]], read_number(match[3]))
     return Line(
         name=named[1],
         result=read_number(result[1]),
-        calculation=None
-        if found is None
-        else (read_number(found[1]), SIGNS[found[2]], read_number(found[3])),
+        calculation=calculation,
         unit=result[2] or "",
-        readable=found is not None or not before,
+        readable=match is not None or not before,
     )
 
 
-Sign = Literal["+", "-", "*", "/"]
-_SIGN_OF: dict[str, Sign] = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "gain": "+",
-    "lose": "-",
-    "sale": "*",
-}
-LARGEST = 999
-"""No quantity of these problems is larger."""
-SOURCE = "arithmetic"
-"""`Problem.source` of these problems."""
+# -- problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One calculation of a problem, by which it names a quantity."""
+    """One calculation of a problem."""
 
     name: str
     """The quantity that it gives, at the head of its line; no two of a problem are alike."""
@@ -347,7 +231,7 @@ class Operation:
 
     @property
     def is_product(self) -> bool:
-        """Whether it works out the number in groups, on the side of the running quantity."""
+        """Whether it computes the number in groups, beside the running quantity."""
         return self.left is not None
 
     @property
@@ -355,29 +239,58 @@ class Operation:
         """Whether it brings the product before it into the running quantity."""
         return self.right is None
 
+    def line(self, left: Number, sign: str, right: Number, result: Number) -> str:
+        """A calculation as the world writes it: "Loaves after the third day: 36 - 12 = 24 loaves"."""
+        numbers = f"{write_number(left)} {sign} {write_number(right)} = {write_number(result)}"
+        return f"{self.name}: {numbers} {self.unit}".rstrip()
+
+
+def answer_line(answer: Number) -> str:
+    """The last line of a solution."""
+    return f"The answer is {write_number(answer)}."
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticProblem:
-    """A problem of the arithmetic world, with its truth."""
+    """A problem of the arithmetic world, with its truth.
+
+    Raises:
+        InputError: its operations are not whole, change nothing or share a name.
+    """
 
     text: str
     domain: str
-    """A name in `arithmetic_text.DOMAINS`; "formula" for bare operations."""
+    """A name in `DOMAINS`; "formula" for bare operations."""
     start: int
     operations: tuple[Operation, ...]
     distractors: tuple[int, ...] = ()
     """Numbers in the text that nothing depends on."""
     id: str | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        if not self.operations or len(self.places) < len(self.operations):
+            raise InputError(f"expected stages, each told once, found {self.text[:80]!r}", where=self.id)
+        for place, operation in enumerate(self.operations):
+            left, sign, right = self.calculation(place)
+            # What changes nothing could be left out and the answer still be right.
+            least = 2 if sign in "*/" else 1
+            if self.values[place] < 1 or any(
+                x < least for x in (operation.left, operation.right) if x is not None
+            ):
+                raise InputError(
+                    f"{operation.name}: expected a result of at least 1 and a calculation that changes the quantity, "
+                    f"found {left} {sign} {right}",
+                    where=self.id,
+                )
+
     @cached_property
-    def values(self) -> tuple[int, ...]:
-        """The true result of each operation, in order; whole and at least 2."""
-        values: list[int] = []
-        running: Number = self.start
+    def _truth(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        running, before, values = self.start, list[int](), list[int]()
         for operation in self.operations:
+            before.append(running)
             left = running if operation.left is None else operation.left
             right = values[-1] if operation.right is None else operation.right
-            result = reckon(left, operation.sign, right)
+            result = calculate(left, operation.sign, right)
             if not isinstance(result, int):
                 raise InputError(
                     f"{operation.name}: expected a whole result, found {left} {operation.sign} {right}",
@@ -385,16 +298,17 @@ class ArithmeticProblem:
                 )
             values.append(result)
             running = running if operation.is_product else result
-        return tuple(values)
+        return tuple(values), (*before, running)
 
-    @cached_property
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The true result of each operation, in order; whole and positive."""
+        return self._truth[0]
+
+    @property
     def before(self) -> tuple[int, ...]:
-        """The running quantity, truly, before each operation and before the answer: one entry more than operations."""
-        running, before = self.start, []
-        for operation, value in zip(self.operations, self.values, strict=True):
-            before.append(running)
-            running = running if operation.is_product else value
-        return (*before, running)
+        """The true running quantity before each operation and before the answer: one entry more than operations."""
+        return self._truth[1]
 
     @property
     def answer(self) -> int:
@@ -417,7 +331,7 @@ class ArithmeticProblem:
     def steps(self) -> tuple[str, ...]:
         """The true solution: a line a calculation, then the answer."""
         lines = [
-            step_line(operation, *self.calculation(place), self.values[place])
+            operation.line(*self.calculation(place), self.values[place])
             for place, operation in enumerate(self.operations)
         ]
         return (*lines, answer_line(self.answer))
@@ -430,23 +344,15 @@ class ArithmeticProblem:
     @property
     def problem(self) -> Problem:
         """The record, with the answer."""
-        return Problem(text=self.text, id=self.id, answer=str(self.answer), source=SOURCE)
+        return Problem(text=self.text, id=self.id, answer=str(self.answer), source="arithmetic")
 
     def solution(self, steps: Sequence[str] | None = None, *, id: str | None = None) -> Solution:
         """Steps as a solution of this problem, each on a line of its own; the true ones when none are given."""
-        lines = self.steps if steps is None else steps
-        places = [0]
-        for line in lines:
-            places.append(places[-1] + len(line) + 1)
-        return Solution(
-            problem=self.problem,
-            steps=tuple(
-                Step(text=line, tail="\n", start=start)
-                for line, start in zip(lines, places[:-1], strict=True)
-            ),
-            id=id,
-            split="line",
-        )
+        made, start = list[Step](), 0
+        for line in self.steps if steps is None else steps:
+            made.append(Step(text=line, tail="\n", start=start))
+            start += len(line) + 1
+        return Solution(problem=self.problem, steps=tuple(made), id=id, split="line")
 
     @property
     def worked(self) -> Worked:
@@ -459,17 +365,91 @@ class ArithmeticProblem:
         return Worked(problem=self.problem, lines=tuple(lines))
 
 
-def step_line(operation: Operation, left: Number, sign: str, right: Number, result: Number) -> str:
-    """A calculation as the world writes it: "Loaves after the third day: 36 - 12 = 24 loaves"."""
-    unit = f" {operation.unit}" if operation.unit else ""
-    return (
-        f"{operation.name}: {write_number(left)} {sign} {write_number(right)} = {write_number(result)}{unit}"
+# -- reading a problem
+
+
+@cache
+def _patterns(domain: Domain) -> tuple[re.Pattern[str], tuple[tuple[str, re.Pattern[str]], ...]]:
+    def pattern(template: str) -> str:
+        return re.sub(r"\\\{([a-z])\\\}", r"(?P<\1>[0-9]{1,6})", re.escape(template))
+
+    stage = f"{domain.at} (?P<ordinal>{'|'.join(ORDINALS)}) {domain.stage} "
+    sentences = [(kind, f"{stage}{pattern(getattr(domain, kind))}\\.") for kind in _EVENT_SIGNS]
+    sentences += [("distractor", pattern(text)) for text in domain.distractors]
+    for kind, text in (
+        ("sale", domain.sale),
+        ("question", domain.sale_question),
+        ("question", domain.question),
+    ):
+        if text is not None:
+            sentences.append((kind, pattern(text)))
+    return re.compile(pattern(domain.opening)), tuple(
+        (kind, re.compile(r"\s*" + text)) for kind, text in sentences
     )
 
 
-def answer_line(answer: Number) -> str:
-    """The last line of a solution."""
-    return f"The answer is {write_number(answer)}."
+def find_problem(text: str, *, id: str | None = None) -> tuple[ArithmeticProblem, str]:
+    """The last problem of this world in a text, from its opening to its question, and the text after it.
+
+    Raises:
+        InputError: there is none.
+    """
+    openings = [
+        (match, domain) for domain in DOMAINS.values() for match in _patterns(domain)[0].finditer(text)
+    ]
+    for opening, domain in sorted(openings, key=lambda item: -item[0].start()):
+        operations, distractors = list[Operation](), list[int]()
+        place, kind = opening.end(), ""
+        while kind != "question":
+            matches = ((kind, pattern.match(text, place)) for kind, pattern in _patterns(domain)[1])
+            kind, match = next(((kind, match) for kind, match in matches if match is not None), ("", None))
+            if match is None:
+                break
+            place = match.end()
+            if kind == "distractor":
+                distractors.append(int(match["x"]))
+            elif kind != "question":
+                operations += _operations(domain, kind, match.groupdict())
+        else:
+            problem = ArithmeticProblem(
+                text=text[opening.start() : place],
+                domain=domain.name,
+                start=int(opening["n"]),
+                operations=tuple(operations),
+                distractors=tuple(distractors),
+                id=id,
+            )
+            return problem, text[place:]
+    raise InputError(
+        f"expected a problem of the arithmetic world from its opening to its question, found {text[:80]!r}"
+        f"{'…' if len(text) > 80 else ''}; make such problems with arithmetic_problems",
+        where=id,
+    )
+
+
+def _operations(domain: Domain, kind: str, match: dict[str, str]) -> list[Operation]:
+    right = int(match["k"])
+    if kind == "sale":
+        return [Operation(name="Money from the sale", sign="*", right=right, unit="dollars", stage="sale")]
+    sign, stage = _EVENT_SIGNS[kind], f"{match['ordinal']} {domain.stage}"
+    name, unit = f"{domain.noun} after the {stage}", domain.unit
+    if "g" not in match:
+        return [Operation(name=name, sign=sign, right=right, unit=unit, stage=stage)]
+    group, left = f"{domain.group} of the {stage}", int(match["g"])
+    product = Operation(name=group, sign="*", left=left, right=right, unit=unit, stage=stage)
+    return [product, Operation(name=name, sign=sign, unit=unit, stage=stage)]
+
+
+def read_arithmetic(text: str, *, id: str | None = None) -> ArithmeticProblem:
+    """The last problem of this world in a text, whatever stands around it.
+
+    Raises:
+        InputError: there is none from its opening to its question.
+    """
+    return find_problem(text, id=id)[0]
+
+
+# -- making problems
 
 
 @checked
@@ -479,7 +459,7 @@ def make_problems(
     out: str | Path | None = None,
     solutions: str | Path | None = None,
     steps: tuple[int, int] = (4, 16),
-    surface: Literal["formula", "story", "both"] = "both",
+    surface: Surface = "both",
     distractors: Annotated[int, Field(ge=0)] = 2,
     largest: Annotated[int, Field(ge=99, le=999)] = LARGEST,
     seed: int = 0,
@@ -511,13 +491,8 @@ def make_problems(
     if solutions is not None:
         with atomic_rows(solutions) as write:
             for problem in made:
-                row = {
-                    "problem": problem.text,
-                    "steps": list(problem.steps),
-                    "answer": problem.problem.answer,
-                    "id": problem.id,
-                }
-                write(row)
+                row = {"problem": problem.text, "steps": list(problem.steps), "answer": str(problem.answer)}
+                write({**row, "id": problem.id})
     if out is not None:
         with atomic_rows(out) as write:
             for problem in made:
@@ -536,61 +511,55 @@ def arithmetic_problems(
     *,
     seed: int = 0,
     steps: tuple[int, int] = (4, 16),
-    surface: Literal["formula", "story", "both"] = "both",
+    surface: Surface = "both",
     distractors: int = 2,
     largest: int = LARGEST,
 ) -> Iterator[ArithmeticProblem]:
-    """Make problems; number i depends on the settings and on i alone, so more of them begin with the same.
-
-    Args:
-        count: how many.
-        seed: another seed, other problems.
-        steps: least and most steps of the true solution, the answer line among them; each number is as likely. From 2
-            to 16.
-        surface: bare operations, stories, or either with equal chances.
-        distractors: most numbers in a text that nothing depends on; each number of them from 0 up is as likely.
-        largest: no quantity is larger; from 99 to 999.
+    """Make problems as `make_problems`; number i depends on the settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range.
     """
-    if not 99 <= largest <= LARGEST:
-        raise UsageError(f"largest: expected a number from 99 to {LARGEST}, found {largest}")
-    if not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1:
+    if (
+        count < 0
+        or distractors < 0
+        or surface not in {"formula", "story", "both"}
+        or not 99 <= largest <= LARGEST
+        or not 2 <= steps[0] <= steps[1] <= len(ORDINALS) + 1
+    ):
         raise UsageError(
-            f"steps: expected least and most within 2 to {len(ORDINALS) + 1}, found {steps[0]} and {steps[1]}"
+            "arithmetic problems: expected count and distractors of 0 or more, surface 'formula', 'story' or 'both', "
+            f"largest from 99 to {LARGEST}, least and most steps within 2 to {len(ORDINALS) + 1}; found "
+            f"{count=}, {distractors=}, {surface=}, {largest=}, {steps=}"
         )
-    if count < 0 or distractors < 0:
-        raise UsageError(
-            f"count and distractors must be 0 or more, found count {count}, distractors {distractors}"
-        )
-    if surface not in {"formula", "story", "both"}:
-        raise UsageError(f"surface: expected 'formula', 'story' or 'both', found {surface!r}")
     for number in range(count):
         dice = random.Random(f"arithmetic world 1/{seed}/{number}")
         formula = surface == "formula" or (surface == "both" and dice.random() < 0.5)
         domain = FORMULA if formula else dice.choice(STORIES)
-        text = _tell(dice, domain, dice.randint(*steps) - 1, dice.randint(0, distractors), largest)
-        yield read_arithmetic(text, id=f"{SOURCE}-{seed}-{number}")
+        text = _problem_text(dice, domain, dice.randint(*steps) - 1, dice.randint(0, distractors), largest)
+        yield read_arithmetic(text, id=f"arithmetic-{seed}-{number}")
 
 
-def _tell(dice: random.Random, domain: Domain, operations: int, distractors: int, largest: int) -> str:
-    """A problem's text with as many operations."""
+def _problem_text(dice: random.Random, domain: Domain, left: int, distractors: int, largest: int) -> str:
+    """A problem with `left` operations."""
     start = running = dice.randint(5, 60)
     sentences: list[str] = []
-    left, stage = operations, 0
+    question: str | None = domain.question
+    stage = 0
     while left:
         if left == 1 and domain.sale is not None and dice.random() < 0.5:
             prices = [price for price in range(2, 10) if running * price <= largest]
             if prices:
-                sentences += [domain.sale.format(k=dice.choice(prices)), str(domain.sale_question)]
+                sentences.append(domain.sale.format(k=dice.choice(prices)))
+                question = domain.sale_question
                 break
         kind, numbers, running = _event(dice, running, left, largest)
-        sentences.append(domain.sentence(kind, ORDINALS[stage], **numbers))
+        sentences.append(
+            f"{domain.at} {ORDINALS[stage]} {domain.stage} {getattr(domain, kind).format(**numbers)}."
+        )
         left -= 1 if "g" not in numbers else 2
         stage += 1
-    if not sentences[-1].endswith("?"):
-        sentences.append(domain.question)
+    sentences.append(str(question))
     for text in dice.sample(domain.distractors, min(distractors, len(domain.distractors))):
         sentences.insert(dice.randrange(len(sentences)), text.format(x=dice.randint(2, 90)))
     return " ".join((domain.opening.format(n=start), *sentences))
@@ -621,70 +590,3 @@ def _event(dice: random.Random, running: int, left: int, largest: int) -> tuple[
         if running - g * k >= 2:
             options.append(("lose", {"g": g, "k": k}, running - g * k))
     return dice.choice(options)
-
-
-def read_arithmetic(text: str, *, id: str | None = None) -> ArithmeticProblem:
-    """The last problem of this world in a text, whatever stands around it.
-
-    Raises:
-        InputError: there is none from its opening to its question.
-    """
-    story = find_story(text)
-    if story is None:
-        raise InputError(
-            f"expected a problem of the arithmetic world from its opening to its question, found {text[:80]!r}"
-            f"{'…' if len(text) > 80 else ''}; make such problems with arithmetic_problems",
-            where=id,
-        )
-    return problem_of(story, text[slice(*story.span)], id=id)
-
-
-def problem_of(story: Story, text: str, *, id: str | None = None) -> ArithmeticProblem:
-    """The problem that the sentences tell."""
-    domain = DOMAINS[story.domain.name]
-    operations: list[Operation] = []
-    extras: list[int] = []
-    for sentence in story.sentences:
-        if sentence.kind == "distractor":
-            extras.append(sentence.numbers["x"])
-        elif sentence.kind in _SIGN_OF:
-            operations += _operations(domain, sentence.kind, sentence.ordinal, sentence.numbers)
-    problem = ArithmeticProblem(
-        text=text,
-        domain=domain.name,
-        start=story.start,
-        operations=tuple(operations),
-        distractors=tuple(extras),
-        id=id,
-    )
-    if not operations or len(problem.places) < len(operations):
-        raise InputError(f"expected stages, each told once, found {text[:80]!r}", where=id)
-    for operation, value in zip(operations, problem.values, strict=True):
-        # What changes nothing, or nothing any more, could be left out and the answer still be right.
-        least = 2 if operation.sign in "*/" else 1
-        if value < 1 or any(x is not None and x < least for x in (operation.left, operation.right)):
-            raise InputError(
-                f"{operation.name}: expected results of at least 1 and a calculation that changes the quantity, "
-                f"found {problem.calculation(problem.places[operation.name])} = {value}",
-                where=id,
-            )
-    return problem
-
-
-def _operations(domain: Domain, kind: str, ordinal: str, numbers: dict[str, int]) -> list[Operation]:
-    sign, right = _SIGN_OF[kind], numbers["k"]
-    stage = f"{ordinal} {domain.stage}"
-    if kind == "sale":
-        return [Operation(name=SALE, sign=sign, right=right, unit=DOLLARS, stage="sale")]
-    name = domain.name_of(ordinal)
-    if "g" not in numbers:
-        return [Operation(name=name, sign=sign, right=right, unit=domain.unit, stage=stage)]
-    product = Operation(
-        name=domain.group_of(ordinal),
-        sign="*",
-        left=numbers["g"],
-        right=right,
-        unit=domain.unit,
-        stage=stage,
-    )
-    return [product, Operation(name=name, sign=sign, unit=domain.unit, stage=stage)]

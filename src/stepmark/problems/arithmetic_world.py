@@ -1,33 +1,30 @@
 """The arithmetic world as one object: problems with known truth, a policy with known error rates, a PRM that is never wrong.
 
-The solver of the arithmetic world as a policy: labellers and searches run on it, and V is known.
-
-It needs no model and no GPU and writes thousands of rollouts a second. What its samples are is a function of the request and
-the sample's number alone (`batching.sample_seed`).
+The policy is the solver of `arithmetic_solver`: it needs no model and no GPU and writes thousands of rollouts a second. Its
+samples depend on the request and the sample's number alone (`batching.sample_seed`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Literal, final
+from typing import final
 
-from stepmark.batching import Choose, Finish, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
+from stepmark.batching import Choose, Prompt, Ready, Write, Written, cut_at_stop, sample_seed
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import (
     LARGEST,
     ArithmeticProblem,
+    Surface,
     arithmetic_problems,
-    find_story,
+    find_problem,
     make_problems,
-    problem_of,
     read_arithmetic,
 )
 from stepmark.problems.arithmetic_solver import (
@@ -41,13 +38,13 @@ from stepmark.problems.arithmetic_solver import (
     true_value,
     true_values,
 )
-from stepmark.problems.arithmetic_solver import SolverSettings as _SolverSettings
-from stepmark.records import Problem as _Record
+from stepmark.records import Problem as Record
 from stepmark.records import Solution
 
 _WORLD = 1
 """Changes whenever equal requests get other texts, for replies are recorded under it."""
 _TOKEN = re.compile(r"[0-9]|[A-Za-z]+|\n|[^\sA-Za-z0-9]")
+_problem_in = lru_cache(maxsize=4096)(find_problem)
 
 
 def count_tokens(text: str) -> int:
@@ -88,16 +85,10 @@ class ArithmeticPolicy:
         for index, request in enumerate(requests):
             reply: list[Written] | InputError
             try:
-                solver, state, lead = self._begin(request.prompt, request.prefill)
+                reply = self._samples(request)
             except InputError as error:
                 reply = error
             else:
-                first = request.first or 0
-                told = count_tokens(_text(request.prompt)) + count_tokens(request.prefill)
-                reply = [
-                    replace(_write(solver, state, lead, request, number), prompt_tokens=told)
-                    for number in range(first, first + request.n)
-                ]
                 self.tokens_written += sum(written.tokens or 0 for written in reply)
             replies.append(reply)
             if ready is not None:
@@ -107,60 +98,41 @@ class ArithmeticPolicy:
     def choose(
         self, requests: Sequence[Choose], ready: Ready | None = None
     ) -> list[list[float] | InputError]:
-        """The exact log-probability that what it writes begins with each option; minus infinity for what it never writes.
-
-        Where it writes none of the options the reply is an `InputError`: it answers no questions.
-        """
+        """An `InputError` for each request: this policy writes solutions and answers no questions."""
         replies: list[list[float] | InputError] = []
-        for index, request in enumerate(requests):
-            reply: list[float] | InputError
-            try:
-                solver, state, lead = self._begin(request.prompt, request.prefill)
-                shares = [_begins(solver, state, lead, option) for option in request.options]
-                if not any(shares):
-                    raise InputError(
-                        f"{self.name}: expected options that a solution may go on with, found {request.options!r}"
-                    )
-                reply = [math.log(share) if share else -math.inf for share in shares]
-            except InputError as error:
-                reply = error
-            replies.append(reply)
+        for index, _ in enumerate(requests):
+            replies.append(InputError(f"{self.name}: expected a problem to solve, found a choice of options"))
             if ready is not None:
-                ready(index, reply)
+                ready(index, replies[-1])
         return replies
 
-    def _begin(self, prompt: Prompt, prefill: str) -> tuple[Solver, State, str]:
-        """The solver, where the text has come to, and what must be written before the next line."""
-        chat = not isinstance(prompt, str)
-        problem, rest = _problem_in(_text(prompt))
-        solver = solver_of(problem, self.settings)
-        begun = prefill if chat else rest + prefill
-        steps = f"{rest}\n{prefill}" if chat else begun
+    def _samples(self, request: Write) -> list[Written]:
+        prompt, prefill = _text(request.prompt), request.prefill
+        problem, rest = _problem_in(prompt)
+        begun = prefill if not isinstance(request.prompt, str) else rest + prefill
         lead = "\n" if begun and not begun.endswith("\n") else ""
-        if not chat and not begun:
+        if isinstance(request.prompt, str) and not begun:
             lead = "\n"  # the text would go on right after the question
-        return solver, solver.after(steps.split("\n")), lead
+        solver = solver_of(problem, self.settings)
+        state = solver.after(f"{rest}\n{prefill}".split("\n") if begun == prefill else begun.split("\n"))
+        prompt_tokens = count_tokens(prompt) + count_tokens(prefill)
+        first = request.first or 0
+        return [
+            _write(solver, state, lead, request, number, prompt_tokens)
+            for number in range(first, first + request.n)
+        ]
 
 
 def _text(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else "\n\n".join(turn.content for turn in prompt)
 
 
-@lru_cache(maxsize=4096)
-def _problem_in(text: str) -> tuple[ArithmeticProblem, str]:
-    """The last problem in a text, and what follows it."""
-    story = find_story(text)
-    if story is None:
-        read_arithmetic(text)  # raises, and says what was expected
-        raise AssertionError("a text in which no problem was found has one")
-    return problem_of(story, text[slice(*story.span)]), text[story.span[1] :]
-
-
-def _write(solver: Solver, state: State, lead: str, request: Write, number: int) -> Written:
+def _write(
+    solver: Solver, state: State, lead: str, request: Write, number: int, prompt_tokens: int
+) -> Written:
     """Sample `number` of a request."""
     dice = random.Random(sample_seed(request, number)) if request.temperature else None
-    text, logprob = lead, 0.0
-    tokens = count_tokens(lead)
+    text, logprob, tokens = lead, 0.0, count_tokens(lead)
     stopped = False
     while state.answer is None and not stopped and tokens < request.max_tokens:
         line, state, chance = solver.likeliest(state) if dice is None else solver.draw(state, dice)
@@ -173,24 +145,16 @@ def _write(solver: Solver, state: State, lead: str, request: Write, number: int)
     # One more token ends the text.
     if tokens >= request.max_tokens:
         cut = list(_TOKEN.finditer(text))[request.max_tokens - 1].end()
-        return Written(text=text[:cut], finish="length", tokens=request.max_tokens)
-    finish: Finish = "stop" if stopped else "end"
-    return Written(text=text, finish=finish, tokens=tokens + 1, logprob=None if stopped else logprob)
-
-
-def _begins(solver: Solver, state: State, text: str, option: str) -> float:
-    """The probability that what is written begins with an option, `text` being what is fixed of it."""
-    if text.startswith(option):
-        return 1.0
-    if not option.startswith(text):
-        return 0.0
-    rest = option[len(text) :]
-    total = 0.0
-    for step in solver.next_steps(state):
-        line = step.text + ("\n" if step.state.answer is None else "")
-        if line.startswith(rest) or rest.startswith(line):
-            total += step.probability * _begins(solver, step.state, line, rest)
-    return total
+        return Written(
+            text=text[:cut], finish="length", tokens=request.max_tokens, prompt_tokens=prompt_tokens
+        )
+    return Written(
+        text=text,
+        finish="stop" if stopped else "end",
+        tokens=tokens + 1,
+        logprob=None if stopped else logprob,
+        prompt_tokens=prompt_tokens,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,14 +164,13 @@ class KnownSolution:
     problem: ArithmeticProblem
     solution: Solution
     labels: tuple[bool, ...]
-    """Whether each step is right in itself; see `arithmetic_steps.true_labels`."""
+    """Whether each step is right in itself; see `true_labels`."""
     first_error: int
     """0-based; -1 for none."""
     values: tuple[float, ...]
-    """V before the first step and after each, one more than steps; see `arithmetic_value.true_values`."""
+    """V before the first step and after each, one more than steps; see `true_values`."""
     repaired: bool
-    """Whether a correction set right what its first error made wrong: then V has risen again, and the answer is wrong by a
-    later error."""
+    """Whether a correction undid its first error: then V has risen again, and the answer is wrong by a later error."""
 
 
 def wrong_solutions(
@@ -219,22 +182,16 @@ def wrong_solutions(
 ) -> Iterator[KnownSolution]:
     """Solutions with a wrong answer, as the solver writes them: one of each problem that it fails.
 
-    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order, once each; long and hard ones are
-    therefore more common than among all problems. Solution i depends on the settings and on i alone.
-
-    Args:
-        count: how many.
-        seed: of the problems and of the solutions.
-        steps: least and most steps, of the true solution and of the solution that was written, the answer line among them.
-        settings: of the solver.
+    Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Long and hard
+    ones are more common than among all problems. Solution i depends on the settings and on i alone.
 
     Raises:
         UsageError: a setting out of its range, or the solver hardly ever fails.
     """
-    found = 0
+    made = 0
     tries = 100 * count + 1000
     for number, problem in enumerate(arithmetic_problems(tries, seed=seed, steps=steps)):
-        if found == count:
+        if made == count:
             return
         solver = solver_of(problem, settings)
         dice = random.Random(f"wrong solutions {_WORLD}/{seed}/{number}")
@@ -244,21 +201,20 @@ def wrong_solutions(
             lines.append(line)
         if state.answer == problem.answer or not steps[0] <= len(lines) <= steps[1]:
             continue
-        found += 1
+        made += 1
         labels, first_error = true_labels(problem, lines)
+        ends = range(first_error + 1, len(lines))
         yield KnownSolution(
             problem=problem,
             solution=problem.solution(lines, id=f"{problem.id}-wrong"),
             labels=labels,
             first_error=first_error,
             values=true_values(problem, lines, settings),
-            repaired=any(
-                not solver.wrong(solver.after(lines[:end])) for end in range(first_error + 1, len(lines))
-            ),
+            repaired=any(not solver.wrong(solver.after(lines[:end])) for end in ends),
         )
-    if found < count:
+    if made < count:
         raise UsageError(
-            f"wrong_solutions: found {found} of {count} in {tries} problems; raise error_rate or widen steps"
+            f"wrong_solutions: found {made} of {count} in {tries} problems; raise error_rate or widen steps"
         )
 
 
@@ -276,7 +232,7 @@ class ArithmeticWorld:
 
     Problem = ArithmeticProblem
     Policy = ArithmeticPolicy
-    SolverSettings = _SolverSettings
+    SolverSettings = SolverSettings
     make_problems = staticmethod(make_problems)
     read = staticmethod(read_arithmetic)
     true_labels = staticmethod(true_labels)
@@ -285,11 +241,7 @@ class ArithmeticWorld:
     wrong_solutions = staticmethod(wrong_solutions)
 
     def __post_init__(self) -> None:
-        _ = self._solver
-
-    @property
-    def _solver(self) -> _SolverSettings:
-        return _SolverSettings(error_rate=self.error_rate)
+        self.policy()
 
     def problems(
         self,
@@ -297,31 +249,28 @@ class ArithmeticWorld:
         *,
         seed: int = 0,
         steps: tuple[int, int] = (4, 16),
-        surface: Literal["formula", "story", "both"] = "both",
+        surface: Surface = "both",
         largest: int = LARGEST,
-    ) -> list[_Record]:
-        """Problems with their answers; number i depends on the settings and on i alone.
-
-        Args:
-            count: how many.
-            seed: another seed gives other problems.
-            steps: least and most steps of the true solution, from 2 to 16.
-            surface: bare operations, stories, or either with equal chances.
-            largest: no quantity is larger; from 99 to 999.
+    ) -> list[Record]:
+        """Problems with their answers; the settings are those of `make_problems`.
 
         Raises:
             UsageError: a setting out of its range.
         """
         made = arithmetic_problems(count, seed=seed, steps=steps, surface=surface, largest=largest)
-        return [_Record(text=problem.text, id=problem.id, answer=str(problem.answer)) for problem in made]
+        return [Record(text=problem.text, id=problem.id, answer=str(problem.answer)) for problem in made]
 
     def policy(self) -> ArithmeticPolicy:
         """A policy that solves the problems step by step, and errs at the world's rate; it needs no model."""
-        return ArithmeticPolicy(self._solver)
+        return ArithmeticPolicy(_settings(self.error_rate))
 
     def prm(self) -> ScriptedPRM:
         """A PRM that is never wrong: the score of a step is the exact probability that the policy gets from there to the right answer."""
         return ScriptedPRM(self._value, name="truth", default_aggregate="last")
 
     def _value(self, problem: str, steps: Sequence[str]) -> float:
-        return true_value(read_arithmetic(problem), steps, self._solver)
+        return true_value(read_arithmetic(problem), steps, _settings(self.error_rate))
+
+
+def _settings(error_rate: float) -> SolverSettings:
+    return SolverSettings(error_rate=error_rate)

@@ -4,10 +4,11 @@ Tests of HumanEval (Chen et al. 2021, section 2) and of MBPP (Austin et al. 2021
 passes all its tests is a match; one that fails any, raises, does not parse, ends, or runs into a limit is a mismatch; where the
 program cannot be blamed (no code, a test that cannot run, a sandbox that failed, a machine too busy) the verdict is `unparsed`.
 
-Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process of their
-own and call the program over a socket with plain data, so results are compared where the program cannot reach; an object that is no
-plain data fails the test that hands it back; the time limit is the program's own time, not the clock's; helper functions that
-HumanEval's prompt defines are the prompt's own when a test calls them.
+Deviations from the papers' own harness, which runs the tests inside the program's process: the tests run in a process and a
+sandbox of their own and call the program with plain data, so results are compared where the program cannot reach; an object that
+is no plain data fails the test that hands it back; tests that hand over functions or objects, or use classes of the reference,
+have no verdict; the time limit leaves out the time in which the machine had no processor free; helper functions that HumanEval's
+prompt defines are the prompt's own when a test calls them.
 
     >>> verifier = CodeVerifier()
     >>> tests = CodeTests(tests=("assert double(4) == 8",), entry_point="double")
@@ -164,23 +165,16 @@ def extract_code(text: str | None, entry_point: str | None = None) -> str | None
     return blocks[-1] if blocks[-1].strip() else None
 
 
-def _owned(tests: CodeTests) -> tuple[list[str], list[str]]:
+def _defined(tests: CodeTests) -> tuple[list[str], set[str]]:
     """The names that the reference defines, and those of its classes that the tests use."""
-    if tests.reference is None:
-        return [], []
     try:
-        body = ast.parse(tests.reference).body
-        used = {
-            node.id
-            for source in (tests.setup, *tests.tests)
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.Name)
-        }
+        body = ast.parse(tests.reference or "").body
+        nodes = [node for text in (tests.setup, *tests.tests) for node in ast.walk(ast.parse(text))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [], []
+        return [], set()
     names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    # The task decides which classes the tests may use objects of; never the program under test.
-    return names, sorted({node.name for node in body if isinstance(node, ast.ClassDef)} & used)
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    return names, classes & {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 class CodeVerifier:
@@ -190,7 +184,7 @@ class CodeVerifier:
 
     Args:
         limits: what a program may use.
-        isolation: "bubblewrap", a sandbox; or "process", which is none: programs can read and change what this user may.
+        isolation: "bubblewrap", a sandbox; or "unsafe", which is none: programs can read and change what this user may.
         workers: how many programs run at once in `verify_many`; None: one for each processor, at most 8.
 
     Raises:
@@ -233,7 +227,17 @@ class CodeVerifier:
         code = extract_code(answer, tests.entry_point)
         if code is None:
             return Verdict(outcome="unparsed", verifier=self.name, note="no code in the text")
-        result = _run(self._sandbox, code, tests)
+        owned, classes = _defined(tests)
+        if classes:
+            note = f"the tests use objects of the class {min(classes)}, and only plain data is handed over"
+            return Verdict(outcome="unparsed", verifier=self.name, answer=code, note=note)
+        try:
+            code.encode()
+            result = self._sandbox.run(_task(code, tests, owned))
+        except UnicodeError:
+            result = SandboxResult(outcome="mismatch", note="the program is no text that Python can read")
+        except OSError as error:
+            result = SandboxResult(outcome="unparsed", note=f"the sandbox did not start: {error}")
         return Verdict(outcome=result.outcome, verifier=self.name, answer=code, note=result.note)
 
     def verify_many(self, pairs: Iterable[tuple[str | None, str | CodeTests]]) -> list[Verdict]:
@@ -268,43 +272,25 @@ def _tried(isolation: Isolation, limits: CodeLimits) -> Sandbox:
     """The sandbox, in which a right program has passed."""
     try:
         sandbox = Sandbox(isolation, limits)
-        result = sandbox.run(
-            _task("def twice(x):\n    return 2 * x\n", CodeTests(tests=("assert twice(4) == 8",)))
-        )
+        tests = CodeTests(tests=("assert twice(4) == 8",))
+        result = sandbox.run(_task("def twice(x):\n    return 2 * x\n", tests, []))
         if result.outcome == "match":
             return sandbox
         why = result.note
     except (BackendError, OSError) as error:
         why = str(error)
-    if isolation == "process":
+    if isolation == "unsafe":
         raise UsageError(f"the code verifier does not work on this machine: {why}")
     raise UsageError(
         f"programs need a sandbox, and bubblewrap does not work here: {why}.\n"
         f"  To install it: {install_line()}\n"
         "  In a container it needs user namespaces: see the page on checking programs.\n"
-        "  To run programs without a sandbox, with the files of this user open to them: `isolation` process"
+        "  Where the container (docker, podman) or virtual machine itself is the sandbox: `isolation` unsafe, which gives programs\n"
+        "  the network and the files of this user"
     )
 
 
-def _run(sandbox: Sandbox, code: str, tests: CodeTests) -> SandboxResult:
-    try:
-        task = _task(code, tests)
-        json.dumps(task).encode()
-        code.encode()
-    except (UnicodeError, ValueError):
-        return SandboxResult(
-            outcome="mismatch", note="the program is no text that Python can read", ran=False
-        )
-    try:
-        result = sandbox.run(task)
-        # Once more where the sandbox itself failed: a machine may be out of processes for a moment.
-        return result if result.ran else sandbox.run(task)
-    except OSError as error:
-        return SandboxResult(outcome="unparsed", note=f"the sandbox did not start: {error}", ran=False)
-
-
-def _task(code: str, tests: CodeTests) -> dict[str, Any]:
-    owned, classes = _owned(tests)
+def _task(code: str, tests: CodeTests, owned: list[str]) -> dict[str, Any]:
     return {
         "program": code,
         "prompt": tests.prompt,
@@ -312,7 +298,6 @@ def _task(code: str, tests: CodeTests) -> dict[str, Any]:
         "setup": tests.setup,
         "tests": list(tests.tests),
         "owned": owned,
-        "classes": classes,
     }
 
 

@@ -3,8 +3,8 @@ r"""Where a solution says its final answer.
 Five ways are tried in this order, and the first that finds something wins: `\boxed{x}` (the convention of the MATH data
 set, Hendrycks et al. 2021), `#### x` (GSM8K, Cobbe et al. 2021), a heading `# Answer` with x under it (PRM800K,
 Lightman et al. 2023), "The answer is: x" (Math-Shepherd, Wang et al. 2024, and most prompts), and a letter for
-multiple-choice questions. Within a way the last place counts, for a solution may correct itself. A sixth way, the
-last number of the text, is a guess and is off unless asked for.
+multiple-choice questions. Within a way the last place counts, for a solution may correct itself. The last number of a text
+is not taken: that would be a guess.
 
 Every way reads the text once: the time grows linearly with its length, whatever it holds.
 
@@ -12,8 +12,6 @@ Every way reads the text once: the time grows linearly with its length, whatever
     '\\frac{1}{2}'
     >>> find_answer("There were 7, and 5 left.") is None
     True
-    >>> find_answer("There were 7, and 5 left.", last_number=True).text
-    '5'
 """
 
 from __future__ import annotations
@@ -23,9 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Way = Literal["boxed", "hashes", "heading", "phrase", "letter", "last number"]
-r"""How an answer was found: `\boxed{}` or `\fbox{}`; `####`; a heading "Answer"; "the answer is"; a letter; the last
-number of the text."""
+Way = Literal["boxed", "hashes", "heading", "phrase", "letter"]
+r"""How an answer was found: `\boxed{}` or `\fbox{}`; `####`; a heading "Answer"; "the answer is"; a letter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,19 +37,9 @@ class FoundAnswer:
     """Character offset of `text` in the solution: `solution[start : start + len(text)] == text`."""
 
 
-def find_answer(text: str, *, last_number: bool = False) -> FoundAnswer | None:
-    """The final answer of a solution, or None when it names none.
-
-    Args:
-        text: the whole solution.
-        last_number: when nothing marks an answer, take the last number. A guess: the last number of a solution that
-            was cut off, or that ends in a remark, is not its answer.
-    """
-    for find in _WAYS:
-        found = find(text)
-        if found is not None:
-            return found
-    return _last_number(text) if last_number else None
+def find_answer(text: str) -> FoundAnswer | None:
+    """The final answer of a whole solution, or None when it names none."""
+    return next((found for find in _WAYS if (found := find(text)) is not None), None)
 
 
 def _found(text: str, start: int, end: int, way: Way) -> FoundAnswer | None:
@@ -203,18 +190,6 @@ def _letter(text: str) -> FoundAnswer | None:
         if match.group(1).isupper():
             found = _found(text, *match.span(1), "letter")
     return found
-
-
-_NUMBER = re.compile(
-    r"(?<![\w.])-?[$€£]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/\d+)?(?:\s?\\?%)?|[$€£]?\d+(?:,\d{3})*(?:\.\d+)?%?"
-)
-
-
-def _last_number(text: str) -> FoundAnswer | None:
-    found = None
-    for match in _NUMBER.finditer(text):
-        found = match
-    return None if found is None else _found(text, *found.span(), "last number")
 
 
 _WAYS: tuple[Callable[[str], FoundAnswer | None], ...] = (_boxed, _hashes, _heading, _phrase, _letter)

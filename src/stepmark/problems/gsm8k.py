@@ -35,10 +35,6 @@ class _Row:
 def read_gsm8k(source: Source, *, columns: Columns | None = None) -> Iterator[Worked]:
     """The worked problems of a GSM8K file.
 
-    Args:
-        source: as `store.read_rows`.
-        columns: as there.
-
     Raises:
         InputError: a row that is not of this form, with file, line and field.
     """

@@ -12,12 +12,6 @@ The rules mend what math-verify 0.9.0 gets wrong by design, each named in `Verdi
 - words are compared as words, not as products of variables.
 
 Numbers against numbers and equal texts never reach the worker.
-
-The other end of `answer_worker`: starts it, asks it, ends it.
-
-Requests and replies are lines of JSON over pipes; nothing is unpickled and nothing that comes back is more than a word and
-a note. No threads and no signals in this process, so it works from any thread. A worker that is late or dies is replaced
-for the next request.
 """
 
 from __future__ import annotations
@@ -35,7 +29,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,27 +39,25 @@ from stepmark.problems.answers import VerifierBase, number_within, same_words
 from stepmark.problems.quantities import clean, key, plain, read_quantity, same_quantity
 from stepmark.solutions.units import unit_of
 
+Outcome = tuple[Literal["match", "mismatch", "unparsed"], str]
+"""An outcome and its note."""
+
 _START_SECONDS = 120.0
-_OUTCOMES = ("match", "mismatch", "unparsed")
 _PROGRAM = Path(__file__).with_name("answer_worker.py")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """What the worker said of one pair, or what became of it."""
-
-    outcome: Literal["match", "mismatch", "unparsed"]
-    note: str
+class _WorkerError(Exception):
+    """A worker that gave no answer, and why; it has been ended."""
 
 
 class AnswerProcess:
-    """One worker process, started when first asked.
+    """One process of `answer_worker`, started when first asked; one that is late or dies is replaced for the next request.
 
-    Not safe for two threads at once: the caller holds a lock.
+    Requests and replies are lines of JSON over pipes; nothing that comes back is more than a word and a note. Not safe for
+    two threads at once: the caller holds a lock.
 
     Args:
-        cpu_seconds: CPU time for one pair; the system ends a worker that needs more. Counted in CPU time so that a busy machine
-            does not change a verdict.
+        cpu_seconds: CPU time for one pair, so that a busy machine does not change a verdict.
         wall_seconds: the same by the clock, for a worker that hangs without computing.
         memory_mb: address space of the worker, in MiB.
 
@@ -79,113 +70,101 @@ class AnswerProcess:
     ) -> None:
         if find_spec("math_verify") is None:
             raise MissingExtraError("the verifier `math` needs math-verify: pip install 'stepmark[evaluate]'")
-        self._settings = {"cpu_seconds": cpu_seconds, "memory": memory_mb << 20}
-        self._cpu_seconds = cpu_seconds
-        self._wall_seconds = wall_seconds
-        self._process: subprocess.Popen[bytes] | None = None
+        self.cpu_seconds = cpu_seconds
+        self.wall_seconds = wall_seconds
+        self._memory = memory_mb << 20
+        self.process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., AnswerProcess] | None = None
         self._unread = b""
-        self._number = 0
         self.started = 0
         """How many workers have been started so far."""
 
-    def ask(self, gold: str, answer: str) -> Reply:
+    def ask(self, gold: str, answer: str) -> Outcome:
         """Compare two answers in a worker.
 
         Raises:
             BackendError: the worker does not even start.
         """
-        if self._process is None or self._process.poll() is not None:
-            self.close()
+        if self.process is None or self.process.poll() is not None:
             self._start()
-        self._number += 1
-        reply = self._exchange({"id": self._number, "gold": gold, "answer": answer}, self._wall_seconds)
-        if isinstance(reply, str):
-            ended = self._ended(reply)
-            self.close()
-            return Reply(outcome="unparsed", note=ended)
-        outcome, note = reply.get("outcome"), reply.get("note")
-        if reply.get("id") != self._number or outcome not in _OUTCOMES or not isinstance(note, str):
-            self.close()
-            return Reply(outcome="unparsed", note="the worker answered nonsense and was ended")
-        return Reply(outcome=outcome, note=note[:200])
-
-    def _ended(self, how: str) -> str:
-        if how == "late":
-            return f"stopped: no verdict in {self._wall_seconds:g} s; the worker was ended"
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(5)
-            if code == -signal.SIGXCPU:
-                return f"stopped: no verdict in {self._cpu_seconds:g} s of CPU time; the worker was ended"
-            return (
-                f"the worker died (signal {-code})" if code < 0 else f"the worker died (exit status {code})"
-            )
-        return "the worker closed its output"
+        try:
+            reply = self._exchange({"gold": gold, "answer": answer}, self.wall_seconds)
+            outcome, note = reply.get("outcome"), reply.get("note")
+            if outcome not in ("match", "mismatch", "unparsed") or not isinstance(note, str):
+                self.close()
+                raise _WorkerError("the worker answered nonsense and was ended")
+        except _WorkerError as error:
+            return "unparsed", str(error)
+        return outcome, note[:200]
 
     def _start(self) -> None:
+        self.close()
         folder = tempfile.mkdtemp(prefix="stepmark-answers-")
         # A loader path may be what the interpreter itself needs to start; the rest of the environment stays out.
         # A fixed hash seed: the order of sympy's sets, and so its way through a comparison, must not vary.
         environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        environment |= {"PYTHONHASHSEED": "0"}
-        settings = json.dumps({**self._settings, "path": [str(Path(p).resolve()) for p in sys.path]})
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-s", "-B", "-X", "utf8", str(_PROGRAM), settings],
+        path = [str(Path(entry).resolve()) for entry in sys.path]
+        settings = {"cpu_seconds": self.cpu_seconds, "memory": self._memory, "path": path}
+        self.process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-s", "-B", "-X", "utf8", str(_PROGRAM), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=folder,
-            env=environment,
+            env=environment | {"PYTHONHASHSEED": "0"},
             start_new_session=True,
             bufsize=0,
         )
-        self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
+        self._end = weakref.finalize(self, _end, self.process, folder, os.getpid())
         self._unread = b""
         self.started += 1
-        hello = self._read(_START_SECONDS)
-        if isinstance(hello, str) or not isinstance(hello.get("ready"), str):
-            how = self._ended(hello) if isinstance(hello, str) else "it answered nonsense"
-            self.close()
+        try:
+            self._exchange({}, _START_SECONDS)
+        except _WorkerError as error:
             raise BackendError(
-                f"the worker for math-verify does not start: {how}. Try: python -c 'import math_verify'"
-            )
+                f"the worker for math-verify does not start: {error}. Try: python -c 'import math_verify'"
+            ) from None
 
-    def _exchange(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | str:
-        assert self._process is not None and self._process.stdin is not None
+    def _exchange(self, request: dict[str, str], seconds: float) -> dict[str, Any]:
+        """The reply to a request; a worker that gives none is ended."""
+        process, until = self.process, time.monotonic() + seconds
+        assert process is not None and process.stdin is not None and process.stdout is not None
         try:
             # Requests are short (answers have a bound) and the pipe is empty: this write does not block.
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        except BrokenPipeError:
-            return "dead"
-        return self._read(seconds)
-
-    def _read(self, seconds: float) -> dict[str, Any] | str:
-        """One reply; "late" or "dead" where none came."""
-        assert self._process is not None and self._process.stdout is not None
-        until = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                left = until - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    return "late"
-                got = os.read(self._process.stdout.fileno(), 65536)
-                self._unread += got
-                if not got or len(self._unread) > 65536:
-                    return "dead"
-        line, _, self._unread = self._unread.partition(b"\n")
-        try:
-            data = json.loads(line)
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                while b"\n" not in self._unread:
+                    if not selector.select(max(0, until - time.monotonic())):
+                        raise _WorkerError(f"stopped: no verdict in {seconds:g} s; the worker was ended")
+                    piece = os.read(process.stdout.fileno(), 65536)
+                    self._unread += piece
+                    if not piece or len(self._unread) > 65536:
+                        raise BrokenPipeError
+            line, _, self._unread = self._unread.partition(b"\n")
+            reply = json.loads(line)
+            return reply if isinstance(reply, dict) else {}
         except ValueError:
             return {}
-        return data if isinstance(data, dict) else {}
+        except BrokenPipeError:
+            raise _WorkerError(self._ended(process)) from None
+        finally:
+            if sys.exc_info()[0] is not None:
+                self.close()
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(5)
+            if code == -signal.SIGXCPU:
+                return f"stopped: no verdict in {self.cpu_seconds:g} s of CPU time; the worker was ended"
+            return f"the worker died ({f'signal {-code}' if code < 0 else f'exit status {code}'})"
+        return "the worker closed its output"
 
     def close(self) -> None:
         """End the worker. The next request starts a new one."""
         if self._end is not None:
             self._end()
-        self._process, self._end = None, None
+        self.process, self._end = None, None
 
 
 def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
@@ -200,8 +179,6 @@ def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
             pipe.close()
     shutil.rmtree(folder, ignore_errors=True)
 
-
-Outcome = tuple[Literal["match", "mismatch", "unparsed"], str]
 
 _REMEMBERED = 50_000
 _DEEPEST = 3
@@ -233,7 +210,7 @@ class MathVerifier(VerifierBase):
         self.percent: Literal["distinct", "sign"] = percent
         self._worker = AnswerProcess(cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Outcome] = OrderedDict()
+        self._verdicts: dict[tuple[str, str], Outcome] = {}
 
     def compare(self, gold: str, answer: str) -> Outcome:
         """See `Verifier.verify`; both are bare."""
@@ -288,46 +265,36 @@ class MathVerifier(VerifierBase):
     def _entry_by_entry(self, gold: _Entries, answer: _Entries, depth: int) -> Outcome:
         if len(gold.parts) != len(answer.parts):
             return "mismatch", f"{len(gold.parts)} entries against {len(answer.parts)}"
-        unclear: str | None = None
-        if gold.ordered or answer.ordered:
-            for ours, theirs in zip(gold.parts, answer.parts, strict=True):
+        ordered = gold.ordered or answer.ordered
+        left = list(answer.parts)
+        unclear = ""
+        for ours in gold.parts:
+            for place, theirs in enumerate(left[:1] if ordered else left):
                 outcome, note = self._compare(ours, theirs, depth + 1)
-                if outcome == "mismatch":
-                    return outcome, f"entry by entry: {note}"
                 unclear = note if outcome == "unparsed" else unclear
-        else:
-            left = list(answer.parts)
-            for ours in gold.parts:
-                for place, theirs in enumerate(left):
-                    outcome, note = self._compare(ours, theirs, depth + 1)
-                    if outcome == "match":
-                        del left[place]
-                        break
-                    unclear = note if outcome == "unparsed" else unclear
-                else:
-                    return (
-                        ("unparsed", f"entry by entry: {unclear}")
-                        if unclear
-                        else ("mismatch", "entry by entry, in any order")
-                    )
-            unclear = None
-        if unclear is not None:
+                if outcome == "match" or (outcome == "unparsed" and ordered):
+                    del left[place]
+                    break
+            else:
+                if ordered:
+                    return "mismatch", f"entry by entry: {note}"
+                return (
+                    ("unparsed", f"entry by entry: {unclear}")
+                    if unclear
+                    else ("mismatch", "entry by entry, in any order")
+                )
+        if unclear and ordered:
             return "unparsed", f"entry by entry: {unclear}"
-        return "match", "entry by entry" + ("" if gold.ordered or answer.ordered else ", in any order")
+        return "match", "entry by entry" + ("" if ordered else ", in any order")
 
     def _ask(self, gold: str, answer: str) -> Outcome:
         pair = (_for_worker(gold), _for_worker(answer))
         with self._lock:
-            known = self._known.get(pair)
-            if known is None:
-                reply = self._worker.ask(*pair)
-                known = (reply.outcome, reply.note)
-                self._known[pair] = known
-                if len(self._known) > _REMEMBERED:
-                    self._known.popitem(last=False)
-            else:
-                self._known.move_to_end(pair)
-        return known
+            if pair not in self._verdicts:
+                if len(self._verdicts) >= _REMEMBERED:
+                    self._verdicts.clear()
+                self._verdicts[pair] = self._worker.ask(*pair)
+            return self._verdicts[pair]
 
 
 _NAMED = re.compile(

@@ -289,11 +289,8 @@ def same_quantity(
 ) -> Comparison:
     """Compare two quantities exactly.
 
-    Args:
-        gold: the reference.
-        answer: what is checked.
-        percent: "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10, for data whose references leave the percent
-            sign out ("what percent …?" with the reference 10).
+    `percent` "distinct": 10% is 1/10 and not 10. "sign": 10% is also 10, for data whose references leave the percent
+    sign out ("what percent …?" with the reference 10).
     """
     if answer.unit and gold.unit and answer.unit.kind != gold.unit.kind:
         kinds = sorted((answer.unit.kind, gold.unit.kind), key=len)

@@ -107,15 +107,10 @@ def read_problems(
     """Problems as a stream: rows with `problem`, `answer` and `id`, or their common names (`store.columns`).
 
     An answer that ends in "#### x", as GSM8K's worked ones do, is x. A row without an id is named by its place. Any other column is
-    left alone: sets of problems carry many.
-
-    Args:
-        source: as `store.read_rows`.
-        columns: as there.
-        need_answer: refuse a row without a reference answer.
+    left alone.
 
     Raises:
-        InputError: with the place: no question, a blank one, no reference answer, one that is neither text nor number.
+        InputError: with the place: no question, a blank one, no reference answer (with `need_answer`), one that is neither text nor number.
     """
     for row in problem_rows(source, columns=columns, need_answer=need_answer):
         if isinstance(row, InputError):

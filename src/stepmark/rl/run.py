@@ -117,7 +117,7 @@ def rl(
         stop_on_hack: stop at the monitor's alarm.
         verifier: what says whether an answer is right: math, number, choice, text, code, or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
         watch: how the run is watched.

@@ -67,16 +67,8 @@ def sample(
     Samples are asked for by number (0 … n - 1), so equal settings give equal samples, more of them on asking for more, and
     a run over the same store repeats none.
 
-    Args:
-        problems: read as needed.
-        policy: writes.
-        settings: how.
-        store: keeps every reply before it is used.
-        in_flight: problems that are asked about at once.
-
     Raises:
         BackendError: the policy failed; what it had written is kept in the store.
-        UsageError: settings out of range.
     """
     methods = (sample_and_judge(problem, settings, False) for problem in problems)
     for _, result in run(methods, answerers(policy), store=store, in_flight=in_flight):
@@ -84,13 +76,7 @@ def sample(
 
 
 def sample_and_judge(problem: Problem, settings: Sampling, judged: bool) -> Method[Sampled]:
-    """Sample solutions of one problem and have each final answer compared with the reference.
-
-    Args:
-        problem: with a reference answer, if it is to be judged.
-        settings: how.
-        judged: whether verdicts are asked for.
-    """
+    """Sample solutions of one problem and, if `judged`, have each final answer compared with the reference."""
     asked = [_samples(problem, settings)]
     if settings.greedy:
         asked.append(Write(prompt=asked[0].prompt, max_tokens=settings.max_tokens, first=0))

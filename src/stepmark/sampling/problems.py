@@ -42,19 +42,9 @@ def build(
     percent: Literal["distinct", "sign"] = "distinct",
     isolation: Isolation | None = None,
 ) -> dict[type, Answerer]:
-    """The answerers of a policy and of a verifier, on a worker.
+    """The answerers of a policy and of a verifier, on a worker; see `load_policy` and `load_verifier`, whose errors it raises.
 
-    Args:
-        policy: an address, see `models.policies.load_policy`; None for no policy.
-        verifier: a name, see `problems.answers.load_verifier`; None for no verifier. It is never closed: what it
-            holds ends with this process.
-        dtype: of a local policy.
-        device: of a local policy.
-        percent: see `problems.answers.load_verifier`.
-        isolation: see `problems.answers.load_verifier`.
-
-    Raises:
-        StepmarkError: whatever those two raise.
+    The verifier is never closed: what it holds ends with this process.
     """
     built: dict[type, Answerer] = {}
     if verifier is not None:
@@ -193,7 +183,7 @@ def sample(
         instruction: what is written after the problem; "" for nothing.
         verifier: what compares final answers: math, number, choice, text, code, or "package.module:Class"; none for no verdicts.
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         seed: another seed gives other samples.
         limit: take only so many problems, evenly spaced over the data.

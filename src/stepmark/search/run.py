@@ -99,7 +99,7 @@ def search(
         prm_parameters: weights of the PRM, to count operations. Default: counted, of a model in this process.
         verifier: what says whether answers are equal, for votes and `verify`: math, number, choice, text, code, or "package.module:Class".
         percent: whether 10% is 1/10 only, or 10 too (GSM8K's references leave the sign out).
-        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none: they can use the
+        isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
         keep_going: leave out problems that cannot be searched, and list them at the end.

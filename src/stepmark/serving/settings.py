@@ -117,7 +117,7 @@ class ChatModel:
     verifier: str = "math"
     """With a policy, what says which answers are equal: math, number, choice, text, code, or "package.module:Class"."""
     isolation: Isolation | None = None
-    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or process, which is none. Default: bubblewrap."""
+    """With the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none. Default: bubblewrap."""
     chat_name: str | None = None
     """With a policy, the chat model's name for clients. Default: such as best-of-8."""
     chat_timeout: Seconds = 300.0
