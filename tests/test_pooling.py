@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import socket
@@ -290,8 +289,8 @@ ROW = [0.5, -0.5]
         (answered([None]), "rows of numbers expected"),
         (answered(["QUJD"]), "rows of numbers expected"),
         (answered([[[None, 1.0]] * 2]), "rows of numbers expected"),
-        (answered([[[math.nan, 1.0]] * 2]), "NaN or an infinity"),
-        (answered([[[1e999, 1.0]] * 2]), "NaN or an infinity"),
+        (answered([[[math.nan, 1.0]] * 2]), "no number in JSON"),
+        (answered([[[1e999, 1.0]] * 2]), "no number in JSON"),
         (answered([[[10**400, 1]] * 2]), "rows of numbers expected"),
         (answered([[[0.1, 0.2, 0.3]] * 2]), "2 classes, the checkpoint's has 3"),
         (answered([]), "1 solutions sent, 0 answered"),
@@ -410,15 +409,5 @@ def test_connections_are_closed(built):
     with Server(as_vllm(built, every_token=False)) as server:
         with client(server, built) as prm:
             prm.score("p", ["s"])
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(UsageError, match="closed"):
             prm.score("p", ["s"])
-
-
-def test_connections_are_closed_with_the_last_reference(built):
-    with Server(as_vllm(built, every_token=False)) as server:
-        prm = client(server, built)
-        connections = prm._server._client
-        assert not connections.is_closed
-        del prm
-        gc.collect()
-        assert connections.is_closed

@@ -14,7 +14,7 @@ from score_servers import OnPort
 from stepmark import Client, load_prm
 from stepmark.cli import main
 from stepmark.errors import BackendError, UnreachableError, UsageError
-from stepmark.models.policies.transport import Patience
+from stepmark.models.http import Patience
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems

@@ -15,9 +15,9 @@ from search_worlds import PROBLEM, World, full_tree
 from stepmark.batching import Release, Score
 from stepmark.errors import BackendError
 from stepmark.models import scorer
+from stepmark.models.http import Patience
 from stepmark.models.policies import answerers as policy_answerers
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.policies.transport import Patience
 from stepmark.models.replies import MemoryReplies
 from stepmark.problems import answers
 from stepmark.search.base import Budget, ModelSize, Sizes, Steps

@@ -12,8 +12,8 @@ import pytest
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.batching import Message, Written
 from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.models.http import Patience
 from stepmark.models.policies.scripted import ScriptedPolicy
-from stepmark.models.policies.transport import Patience
 from stepmark.models.remote.wire import ModelsAnswer
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import serve_in_process
@@ -484,7 +484,7 @@ TOOL_CALL = {"choices": [{"message": {"content": "x"}, "finish_reason": "tool_ca
             "input",
             "refuses the request: temperature",
         ),
-        ([httpx.Response(200, text="<html>")], 502, "policy", "expected JSON"),
+        ([httpx.Response(200, text="<html>")] * 3, 503, "policy_away", "expected JSON"),
         ([httpx.Response(200, json=NO_CHOICES)], 502, "policy", "expected a list of choices"),
         ([httpx.Response(200, json=TOOL_CALL)], 502, "policy", "found 'tool_calls'"),
     ],

@@ -23,7 +23,7 @@ import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
 from score_servers import OnPort
 from stepmark import Client
-from stepmark.models.policies.transport import Patience
+from stepmark.models.http import Patience
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.settings import ServerSettings
 

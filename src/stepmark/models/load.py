@@ -313,8 +313,8 @@ def _critic(given: _Settings) -> _Found:
             family = replace(spec.settings, seed=given.seed)
     settings = critic_settings(family, samples=given.samples, seed=given.seed)
     if is_server(given.name):
+        from stepmark.models.http import key_variable
         from stepmark.models.policies.openai import OpenAIPolicy
-        from stepmark.models.policies.transport import key_variable
 
         key = key_variable()
         served = OpenAIPolicy(given.name, given.model, tokenizer=given.tokenizer, api_key_env=key)
@@ -335,7 +335,7 @@ def _critic(given: _Settings) -> _Found:
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     """The PRM of a stepmark server."""
     from stepmark.errors import BackendError, UnreachableError
-    from stepmark.models.policies.transport import Patience
+    from stepmark.models.http import Patience
     from stepmark.models.remote.client import Client
     from stepmark.models.remote.prm import RemotePRM
 
@@ -365,7 +365,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
 def _served(given: _Settings, tokenizer: str) -> PRM:
     """A PRM behind a server that takes token ids."""
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
-    from stepmark.models.policies.transport import key_variable
+    from stepmark.models.http import key_variable
     from stepmark.models.pooling import PoolingPRM
 
     folder = find_checkpoint(tokenizer)

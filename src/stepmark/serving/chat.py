@@ -31,13 +31,20 @@ from stepmark.errors import (
     UnreachableError,
     UsageError,
 )
+from stepmark.models.http import (
+    AsyncConnection,
+    DeclinedError,
+    GarbageError,
+    Patience,
+    Server,
+    UnansweredError,
+    Verb,
+    key_variable,
+)
 from stepmark.models.lazy import Lazy, is_server
 from stepmark.models.policies import Policy, PolicyLike, lazy_policy
 from stepmark.models.policies import openai as wire
-from stepmark.models.policies.transport import GarbageError, Patience
 from stepmark.models.prm import PRM
-from stepmark.models.remote.client import AsyncClient
-from stepmark.models.remote.exchange import DeclinedError, Rules, UnansweredError, Verb
 from stepmark.models.remote.wire import PROBLEM, Answer, ErrorBody, ModelEntry, Timeout, examples
 from stepmark.models.remote.wire import Request as WireRequest
 from stepmark.problems.answers import Verifier, load_verifier
@@ -384,9 +391,8 @@ class ServedWriter:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         url, _, self.name = address.partition("#")
-        self._client = AsyncClient(url, patience=patience, transport=transport)
-        self._rules = Rules(url, patience=patience)
-        self._prefix = "/v1" if url.rstrip("/").endswith("/v1") else ""
+        self._server = Server(url, patience=patience)
+        self._connection = AsyncConnection(key_variable(), transport=transport)
 
     async def draw(self, asked: Draw) -> Drawn:
         """Write `asked.n` completions.
@@ -412,7 +418,7 @@ class ServedWriter:
 
     async def close(self) -> None:
         """Close what it holds."""
-        await self._client.close()
+        await self._connection.close()
 
     def _body(self, asked: Draw, have: int) -> dict[str, Any]:
         optional = {
@@ -433,7 +439,7 @@ class ServedWriter:
 
     async def _ask(self, verb: Verb, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         try:
-            return await self._client.run(self._rules.ask(verb, self._prefix + path, body, lambda data: data))
+            return await self._connection.run(self._server.ask(verb, path, body, lambda data: data))
         except UnicodeEncodeError as error:
             raise InputError(f"the conversation is not valid Unicode: {error}") from None
         except DeclinedError as declined:
@@ -460,7 +466,7 @@ class ServedWriter:
             [item.get("id") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
         )
         if len(names) != 1 or not isinstance(names[0], str):
-            place = f"{self._rules.address}{self._prefix}#NAME"
+            place = f"{self._server.address}#NAME"
             raise PolicyError(
                 f"the policy's server has {len(names)} models; name one at its address, as in {place}"
             )
