@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -130,18 +128,6 @@ def test_texts_are_cut_as_asked():
             "/v1/score", json={"solutions": [{"problem": PROBLEM, "solution": "1 + 1 = 2", "split": "whole"}]}
         )
         assert answer.json()["results"][0]["steps"] == ["1 + 1 = 2"]
-
-    talk(conversation)
-
-
-def test_long_texts_are_cut_in_a_thread_and_not_after_the_deadline():
-    async def conversation(client):
-        texts = ["1 + 1 = 2\n" * 900, "2 + 2 = 5", "1 + 1 = 2\n" * 800, *["3 + 3 = 6\n3 + 3 = 7"] * 5]
-        body = {"problem": "p", "candidates": texts}
-        answer = (await client.post("/v1/rank", json=body)).json()
-        found = {one["index"]: len(one["steps"]) for one in answer["results"]}
-        assert found == {0: 900, 1: 1, 2: 800, **dict.fromkeys(range(3, 8), 2)}
-        error(await client.post("/v1/rank", json={**body, "timeout": 1e-6}), 504, "deadline")
 
     talk(conversation)
 
@@ -291,19 +277,6 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
     talk(conversation, prm(script=script))
 
 
-def test_candidates_without_a_score_stand_between_the_scored_and_the_refused():
-    async def conversation(client):
-        body = {"problem": "p", "candidates": ["none", {"steps": []}, "low", "high"]}
-        answer = (await client.post("/v1/rank", json=body)).json()
-        assert [one["index"] for one in answer["results"]] == [3, 2, 0, 1]
-
-    scores = {"none": None, "low": -5.0, "high": 2.0}
-    talk(
-        conversation,
-        prm(script=lambda problem, steps: scores[steps[-1]], score_kind="unbounded", default_threshold=None),
-    )
-
-
 # ---- sessions ----
 
 
@@ -354,8 +327,6 @@ def test_models_health_and_readiness():
     async def conversation(client):
         assert (await client.get("/health")).json() == {"status": "ok"}
         assert (await client.get("/ready")).json() == {"status": "ready"}
-        head = await client.head("/health")
-        assert (head.status_code, head.content) == (200, b"")
         listed = (await client.get("/v1/models")).json()
         [entry] = wire.ModelsAnswer.model_validate(listed).data
         assert (entry.id, entry.owned_by, entry.max_model_len) == ("mine", "stepmark", None)
@@ -407,50 +378,6 @@ def test_every_example_is_answered_as_declared(path, request_model, answer_model
             assert read.model_dump(mode="json", exclude_unset=True) == answer.json()
 
     talk(conversation, prm(script=lambda problem, steps: 0.5))
-
-
-def test_the_document_describes_every_field_and_refers_to_nothing_that_is_not_there():
-    async def conversation(client):
-        document = (await client.get("/openapi.json")).json()
-        text = json.dumps(document)
-        schemas = document["components"]["schemas"]
-        assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(schemas)
-        assert not {"HTTPValidationError", "ValidationError"} & set(schemas)
-        for name, schema in schemas.items():
-            assert schema.get("description"), name
-            for field, what in schema["properties"].items():
-                assert (
-                    field in ("object", "closed", "owned_by") or "$ref" in what or what.get("description")
-                ), f"{name}.{field}"
-        assert set(document["paths"]) == {
-            "/v1/score",
-            "/v1/rank",
-            "/pooling",
-            "/v1/sessions",
-            "/v1/sessions/{id}",
-            "/v1/sessions/{id}/steps",
-            "/v1/sessions/{id}/release",
-            "/v1/models",
-            "/health",
-            "/ready",
-            "/metrics",
-        }
-        for methods in document["paths"].values():
-            for route in methods.values():
-                assert route["summary"]
-                assert route["description"]
-
-    talk(conversation)
-
-
-def test_documentation_is_fastapis_page():
-    async def conversation(client):
-        answer = await client.get("/", follow_redirects=True)
-        assert answer.url.path == "/docs"
-        assert "swagger" in answer.text
-        assert "content-security-policy" not in answer.headers
-
-    talk(conversation)
 
 
 # ---- metrics ----
@@ -521,56 +448,35 @@ def test_metrics_are_prometheus_and_say_what_happened():
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "field", "words"),
+    ("path", "body", "field"),
     [
-        ("/v1/score", {}, "solutions", "found neither"),
-        ("/v1/score", {"solutions": []}, "solutions", "at least one"),
-        ("/v1/score", {"solutions": None}, "solutions", "found neither"),
-        ("/v1/score", {"solutions": {}}, "solutions", "a list, found an object"),
-        ("/v1/score", {"solutions": [None]}, "solutions.0", "an object, found null"),
-        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"]}, {"steps": ["a"]}]}, "solutions.1.problem", "none"),
-        ("/v1/score", {"solutions": [{"problem": 3, "steps": ["a"]}]}, "solutions.0.problem", "a string, found 3"),
-        ("/v1/score", {"solutions": [{"problem": "p"}]}, "solutions.0.steps", "steps or solution, found neither"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "solution": "a"}, "steps", "found both"),
-        ("/v1/score", {"problem": "p", "steps": "a"}, "steps", "a list, found 'a'"),
-        ("/v1/score", {"problem": "p", "steps": ["a", 1]}, "steps.1", "a string, found 1"),
-        ("/v1/score", {"problem": "p", "steps": ["a", None]}, "steps.1", "a string, found null"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "solutions": [{"problem": "p", "steps": ["a"]}]}, "problem", "inside"),
-        ("/v1/score", {"problem": "p", "step": ["a"]}, "step", "Did you mean 'steps'?"),
-        ("/v1/score", {"solutions": [{"problm": "p", "steps": ["a"]}]}, "solutions.0.problm", "Did you mean 'problem'?"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": "prod"}, "aggregate", "Did you mean 'product'?"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": ""}, "aggregate", "no aggregate"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold", "probability"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": "0.5"}, "threshold", "a number, found '0.5'"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 0}, "timeout", "more than 0"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout", "at most 3600"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": True}, "timeout", "found true"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split", "Did you mean 'line' or"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "agent"}, "split", "no turns"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "marker"}, "split", "needs a marker"),
-        ("/v1/score", {"problem": "p", "solution": "a", "marker": ""}, "marker", "empty"),
-        ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker", "not by 'line'"),
-        ("/v1/score", {"problem": "p", "steps": ["a"], "split": "line"}, "split", "the steps are given"),
-        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker", "the steps are given"),
-        ("/v1/rank", {"problem": "p"}, "candidates", "none"),
-        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem", "not blank"),
-        ("/v1/rank", {"problem": "p", "candidates": []}, "candidates", "at least one entry, found an empty list"),
-        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0", "an object, found 3"),
-        ("/v1/rank", {"problem": "p", "candidates": [{"text": "a"}]}, "candidates.0.text", "Known: steps, solution, id"),
-        ("/v1/rank", {"problem": "p", "candidates": [{}]}, "candidates.0.steps", "found neither"),
-        ("/v1/sessions", {"problem": ""}, "problem", "not blank"),
-        ("/v1/sessions/x/steps", {"steps": []}, "steps", "at least one"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after", "0 or more"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": 1.5, "text": "a"}]}, "steps.0.after", "a whole number, found 1.5"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after", "many digits"),
-        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0", "a whole number"),
-        ("/pooling", {"input": [[1]]}, None, "no head whose rows"),
-        ("/pooling", {"input": [[1]], "task": "embed"}, "task", "token_classify"),
+        ("/v1/score", {}, "solutions"),
+        ("/v1/score", {"solutions": []}, "solutions"),
+        ("/v1/score", {"solutions": [None]}, "solutions.0"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"]}, {"steps": ["a"]}]}, "solutions.1.problem"),
+        ("/v1/score", {"solutions": [{"problem": "p"}]}, "solutions.0.steps"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solution": "a"}, "steps"),
+        ("/v1/score", {"problem": "p", "steps": ["a", 1]}, "steps.1"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "solutions": [{"problem": "p", "steps": ["a"]}]}, "problem"),
+        ("/v1/score", {"problem": "p", "step": ["a"]}, "step"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "aggregate": "prod"}, "aggregate"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "threshold": 2}, "threshold"),
+        ("/v1/score", {"problem": "p", "steps": ["a"], "timeout": 1e9}, "timeout"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "lines"}, "split"),
+        ("/v1/score", {"problem": "p", "solution": "a", "split": "line", "marker": "@"}, "marker"),
+        ("/v1/score", {"solutions": [{"problem": "p", "steps": ["a"], "marker": "@"}]}, "solutions.0.marker"),
+        ("/v1/rank", {"problem": " ", "candidates": ["a"]}, "problem"),
+        ("/v1/rank", {"problem": "p", "candidates": [3]}, "candidates.0"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after"),
+        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after"),
+        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0"),
+        ("/pooling", {"input": [[1]]}, None),
+        ("/pooling", {"input": [[1]], "task": "embed"}, "task"),
     ],
 )  # fmt: skip
-def test_a_bad_field_gives_one_clear_error(path, body, field, words):
+def test_a_bad_field_gives_one_clear_error(path, body, field):
     async def conversation(client):
-        assert words in error(await client.post(path, json=body), 400, "invalid_request", field)
+        error(await client.post(path, json=body), 400, "invalid_request", field)
 
     talk(conversation)
 
@@ -579,25 +485,17 @@ def test_a_bad_field_gives_one_clear_error(path, body, field, words):
     "body",
     [
         b"",
-        b"  ",
         b"{",
-        b"null",
         b"[]",
-        b'"text"',
-        b"NaN",
         b"\xff\xfe",
         b'{"problem": "\xff", "steps": ["a"]}',
         b'{"problem": "\\ud800", "steps": ["a"]}',
-        b'{"problem": "p", "steps": ["\\udfff\\ud800"]}',
         b'{"problem": "p", "steps": ["a"], "threshold": NaN}',
-        b'{"problem": "p", "steps": ["a"], "threshold": -Infinity}',
         b'{"problem": "p", "steps": ["a"], "timeout": 1e999}',
         b'{"problem": "p", "steps": ["a"], "timeout": ' + b"9" * 10_000 + b"}",
         b"[" * 100_000,
-        b'{"solutions":' * 50_000,
         b'{"problem": "p", "steps": ' + b"[" * 1000 + b"]" * 1000 + b"}",
         b'{"problem": "p"} {"problem": "p"}',
-        "{'problem': 'p'}".encode("utf-16"),
     ],
     ids=lambda body: repr(body[:24]),
 )
@@ -607,26 +505,6 @@ def test_bodies_that_are_no_request_are_refused_with_400(body):
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["type"] == "invalid_request"
         assert len(answer.content) < 1000
-
-    talk(conversation)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("/v1/score", '{"problem": "p", "steps": ["a"], "problem": "p"}', "problem"),
-        ("/v1/score", '{"solutions": [{"problem": "p", "steps": ["a"]}, {"id": "1", "problem": "p", "steps": ["a"], "\\u0069d": "2"}]}', "id"),
-        ("/v1/rank", '{"problem": "p", "candidates": ["a", {"steps": ["a"], "id": null, "id": null}]}', "id"),
-        ("/v1/sessions", '{"problem": "p", "problem": "q"}', "problem"),
-        ("/pooling", '{"input": [[1]], "input": [[1e999, 2]]}', "input"),
-    ],
-)  # fmt: skip
-def test_a_key_that_stands_twice_is_not_chosen_from(path, body, field):
-    """Which of the two is meant, nobody can say; `stepmark grade` refuses such a row too."""
-
-    async def conversation(client):
-        answer = await client.post(path, content=body, headers=JSON)
-        assert "twice" in error(answer, 400, "invalid_request", field)
 
     talk(conversation)
 
@@ -641,21 +519,9 @@ def test_other_types_of_content_are_refused():
                 "unsupported_media_type",
             )
             assert "Content-Type: application/json" in message
-        for kind in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"):
+        for kind in ("application/json; charset=utf-8", "Application/JSON"):
             answer = await client.post("/v1/score", content=body, headers={"content-type": kind})
             assert answer.status_code == 200
-
-    talk(conversation)
-
-
-def test_packed_bodies_are_refused_and_that_is_said():
-    async def conversation(client):
-        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]}).encode()
-        packed = {**JSON, "content-encoding": "gzip"}
-        answer = await client.post("/v1/score", content=gzip.compress(body), headers=packed)
-        assert "Content-Encoding: gzip" in error(answer, 415, "unsupported_media_type")
-        plain = {**JSON, "content-encoding": "identity"}
-        assert (await client.post("/v1/score", content=body, headers=plain)).status_code == 200
 
     talk(conversation)
 
@@ -670,7 +536,7 @@ def test_no_such_address_and_no_such_method():
         assert refused.headers["allow"] == "POST"
         refused = await client.delete("/v1/models")
         error(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "GET, HEAD"
+        assert refused.headers["allow"] == "GET"
 
     talk(conversation)
 

@@ -40,7 +40,6 @@ _OF_MODELS = ("neutral", "reference", "samples", "seed")  # of `load_prm`, on th
         (["--max-solutions", "0"], "--max-solutions 0: expected 1 or more"),
         (["--token-budget", "-3"], "--token-budget -3: expected 1 or more"),
         (["--timeout", "0"], "--timeout 0.0: expected more than 0"),
-        (["--body-timeout", "0"], "--body-timeout 0.0: expected more than 0"),
         (["--session-nodes", "1"], "--session-nodes 1: expected 2 or more"),
         (["--session-memory-mb", "0"], "--session-memory-mb 0.0: expected 1 or more"),
         (["--grace", "-1"], "--grace -1.0: expected 0 or more"),

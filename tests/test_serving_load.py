@@ -151,23 +151,6 @@ def test_killed_clients_leave_the_queue_and_nobody_else_notices():
         assert 'status="499"} 3.0\n' in server.metrics.text().decode()
 
 
-def test_a_body_that_trickles_is_given_up_while_others_are_answered():
-    with OnPort(ScriptedPRM(lambda p, s: 0.5), settings=ServerSettings(body_timeout=3.0)) as server:
-        whole = message("slow", "a")
-        began = time.monotonic()
-        with Raw(server, whole[:-10]) as slow:
-            # A byte now and then does not buy more time: what counts is the whole body.
-            for byte in whole[-10:-8]:
-                time.sleep(0.2)
-                slow.socket.sendall(bytes([byte]))
-            with Raw(server, message("quick", "b")) as quick:
-                assert quick.answer()[0] == 200
-            status, headers, answer = slow.answer()
-            assert time.monotonic() - began >= 2.5
-        assert (status, answer["error"]["type"], headers["connection"]) == (408, "slow_body", "close")
-        until(lambda: server.open == 0)
-
-
 def test_a_flood_is_sent_away_and_whoever_comes_again_is_answered():
     gate = Gate()
     with (

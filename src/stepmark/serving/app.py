@@ -22,7 +22,6 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from stepmark.errors import StepmarkError, UsageError
@@ -140,8 +139,6 @@ async def _http_error(_request: Request, error: Exception) -> Response:
     if isinstance(error, Refused):
         return _response(error)
     headers = dict(error.headers or {})
-    if "GET" in headers.get("Allow", "").split(", "):
-        headers["Allow"] += ", HEAD"  # the guard answers it
     known = {
         404: ("not_found", "there is no such address; /docs lists them"),
         405: ("method_not_allowed", f"this address takes another method: {headers.get('Allow', 'none')}"),
@@ -152,11 +149,9 @@ async def _http_error(_request: Request, error: Exception) -> Response:
     return _response(Refused(kind, message, headers=headers))
 
 
-async def _body_error(request: Request, error: Exception) -> Response:
+async def _body_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    field = request.scope["route"].body_field  # None where FastAPI reads an address
-    model = BaseModel if field is None else field.field_info.annotation
-    return _response(refused_body(model, error.errors()))
+    return _response(refused_body(error.errors()))
 
 
 async def _stepmark_error(request: Request, error: Exception) -> Response:
