@@ -14,10 +14,9 @@ from huggingface_hub import errors as hub
 
 from stepmark import load_prm
 from stepmark.cli import main
-from stepmark.errors import CheckpointError, StepmarkError, UsageError
-from stepmark.models.files import fetch, local_folder, read_object
+from stepmark.errors import CheckpointError, StepmarkError
+from stepmark.models.files import read_object
 from stepmark.models.places import find_checkpoint
-from stepmark.models.policies.local import LocalPolicy
 from stepmark.models.policies.openai import OpenAIPolicy
 
 torch.set_num_threads(1)
@@ -80,22 +79,6 @@ def test_a_json_file_that_cannot_be_read(prm, name, damage):
         load_prm(str(prm), device="cpu")
 
 
-@pytest.mark.parametrize("damage", ["a link to itself", "lists in lists", "empty", "no text", "a list"])
-@pytest.mark.parametrize("name", ["tokenizer.json", "special_tokens_map.json", "added_tokens.json"])
-def test_a_tokenizer_that_cannot_be_read(prm, name, damage):
-    (NOT_A_FILE | NOT_JSON)[damage](prm / name)
-    with pytest.raises(CheckpointError, match=str(prm / name)):
-        load_prm(str(prm), device="cpu")
-
-
-@pytest.mark.parametrize("damage", NOT_A_FILE)
-def test_a_chat_template_that_is_no_file(prm, damage):
-    """transformers passes over it, and the text would be put together otherwise."""
-    NOT_A_FILE[damage](prm / "chat_template.jinja")
-    with pytest.raises(CheckpointError, match="chat_template"):
-        load_prm(str(prm), device="cpu")
-
-
 @pytest.mark.parametrize("damage", [*NOT_A_FILE, *NO_TENSORS])
 def test_weights_that_cannot_be_read(prm, damage):
     (NOT_A_FILE | NO_TENSORS)[damage](prm / "model.safetensors")
@@ -103,48 +86,10 @@ def test_weights_that_cannot_be_read(prm, damage):
         load_prm(str(prm), device="cpu")
 
 
-@pytest.mark.parametrize("damage", [*NOT_A_FILE, "lists in lists", "cut"])
-def test_an_adapters_config_that_cannot_be_read(zoo, tmp_path, damage):
-    folder = shutil.copytree(zoo["versaprm-adapter"].folder, tmp_path / "adapter")
-    (NOT_A_FILE | NOT_JSON)[damage](folder / "adapter_config.json")
-    with pytest.raises(CheckpointError, match=str(folder / "adapter_config.json")):
-        load_prm(str(folder), family="versaprm", device="cpu")
-
-
-@pytest.mark.parametrize("damage", [*NOT_A_FILE, "lists in lists", "empty", "a list"])
-def test_an_index_that_cannot_be_read(zoo, tmp_path, damage):
-    folder = shutil.copytree(zoo["qwen-prm-sharded"].folder, tmp_path / "sharded")
-    (NOT_A_FILE | NOT_JSON)[damage](folder / "model.safetensors.index.json")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json"):
-        load_prm(str(folder), device="cpu")
-
-
-@pytest.mark.parametrize("damage", ["a link to itself", "lists in lists", "not a number"])
-def test_a_policys_config_that_cannot_be_read(zoo, tmp_path, damage):
-    folder = shutil.copytree(zoo["three-class"].folder, tmp_path / "policy")
-    (NOT_A_FILE | NOT_JSON)[damage](folder / "config.json")
-    with pytest.raises(CheckpointError, match=str(folder / "config.json")):
-        LocalPolicy.load(folder, device="cpu")
-
-
 def test_an_infinite_setting_of_published_configs_is_read(tmp_path):
     file = tmp_path / "config.json"
     file.write_text('{"time_step_limit": [0.0, Infinity], "rope_theta": 1e6}', encoding="utf-8")
     assert read_object(file)["rope_theta"] == 1e6
-
-
-def test_a_folder_that_is_a_link_to_itself(tmp_path, monkeypatch):
-    link_to_itself(tmp_path / "loop")
-    with pytest.raises(CheckpointError, match="that is a file, or a link that leads nowhere"):
-        find_checkpoint(str(tmp_path / "loop"))
-    assert local_folder("~no-such-user/model") is None
-    (tmp_path / "owner").mkdir()
-    link_to_nothing(tmp_path / "owner" / "name")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="'owner/name': that is a file, or a link that leads nowhere"):
-        find_checkpoint("owner/name")  # and the hub is not asked for it
-    with pytest.raises(CheckpointError, match="there is no folder '~no-such-user/model'"):
-        find_checkpoint("~no-such-user/model")
 
 
 @pytest.mark.parametrize("damage", ["a link to itself", "lists in lists", "not a number"])
@@ -246,33 +191,6 @@ def test_each_failure_of_the_hub_says_what_to_do(failing, failure):
     assert "\n" not in told
     assert not [word for word in JARGON if word in told]
     assert isinstance(caught.value.__cause__ or caught.value.__context__, Exception)
-
-
-def test_the_three_that_people_meet_are_three_errors(failing):
-    told = set()
-    for failure in ("a wrong name", "no network", "terms not accepted"):
-        failing(FAILURES[failure][0])
-        with pytest.raises(CheckpointError) as caught:
-            find_checkpoint("owner/name")
-        told.add(str(caught.value))
-    assert len(told) == 3
-
-
-def test_policies_tokenizers_and_data_sets_meet_the_same_errors(failing):
-    failing(FAILURES["no network"][0])
-    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
-        LocalPolicy.load("owner/name")
-    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
-        OpenAIPolicy("http://127.0.0.1:1/v1", "m", tokenizer="owner/name")
-    failing(FAILURES["terms not accepted"][0])
-    with pytest.raises(UsageError, match=r"https://huggingface\.co/datasets/owner/name"):
-        fetch("owner/name", ["*"], kind="dataset")
-
-
-def test_an_interrupt_is_no_failure_of_the_hub(failing):
-    failing(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        find_checkpoint("owner/name")
 
 
 def test_a_download_asks_for_files_of_a_checkpoint_alone(monkeypatch, tmp_path):

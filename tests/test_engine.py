@@ -171,23 +171,6 @@ def test_the_opening_is_computed_once_in_a_run(budget):
     assert computed(first, 1, 1) == 10 + 1 + 1
 
 
-def test_a_read_inside_the_shared_opening_is_answered_every_time():
-    """What is kept are keys and values, not hidden states: a token that is read is computed again."""
-    runs = engine(budget=100)
-    sequences = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6)]
-    for _ in range(2):
-        found = hidden(runs, sequences, [[2, 4], [2, 4]])
-        assert_equals_alone(found, tiny(), sequences)
-    assert runs.ledger.tokens_computed == 6 + 4
-
-
-def test_nothing_wanted_is_nothing_computed():
-    runs = engine(budget=100)
-    assert hidden(runs, [(1, 2), (1, 3)], [[], []]) == {}
-    assert runs.backbone.sizes == []
-    assert runs.ledger == Ledger()
-
-
 @pytest.mark.parametrize(
     "device",
     [
@@ -327,27 +310,6 @@ def test_score_many_equals_plain_forward_passes(budget):
     assert max(prm.engine.backbone.sizes) <= budget
 
 
-def test_one_at_a_time_equals_all_at_once():
-    solutions = some_solutions()
-    together = [r.scores for r in grader().score_many(solutions)]
-    one_by_one = grader()
-    for solution, scores in zip(solutions, together, strict=True):
-        assert one_by_one.score(solution.problem.text, solution.texts) == pytest.approx(scores, abs=1e-5)
-
-
-def test_equal_input_gives_equal_output():
-    """Bit for bit, where the engine starts from the same state; to rounding, where its cache is warmer."""
-    solutions = some_solutions()
-    first, second = grader(), grader()
-    results = list(first.score_many(solutions))
-    assert results == list(second.score_many(solutions))
-    for again, result in zip(first.score_many(solutions), results, strict=True):
-        assert again.scores == pytest.approx(result.scores, abs=1e-5)
-    twins = [some_solutions()[3]] * 2
-    one, other = grader().score_many(twins)
-    assert one == other
-
-
 def endless(same_problem, pulled):
     for i in itertools.count():
         pulled.append(i)
@@ -404,11 +366,6 @@ def test_keep_going_yields_a_refusal_in_its_place():
 def test_without_keep_going_it_raises(bad, kind, message):
     with pytest.raises(kind, match=message):
         list(grader(max_tokens=80).score_many([*some_solutions(1, 1), bad]))
-
-
-def test_a_window_of_refusals_only():
-    results = list(grader().score_many([Solution.of("p", [" "])] * 3, keep_going=True))
-    assert [type(r) for r in results] == [Refusal] * 3
 
 
 def test_truncated_steps_have_no_score_and_the_others_their_own():

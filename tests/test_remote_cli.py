@@ -72,15 +72,6 @@ def test_an_address_is_a_prm(served):
     prm.close()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"family": "pure"}, {"neutral": "negative"}, {"truncate": True}, {"outcome": True}, {"samples": 2}],
-)
-def test_what_the_server_decides_cannot_be_asked_here(served, settings):
-    with pytest.raises(UsageError, match=f"decides how its PRM is read: give {next(iter(settings))}"):
-        load_prm(served.url, **settings)
-
-
 def test_another_server_needs_a_tokenizer_and_says_what_was_found():
     with Server(lambda body: (500, b"")) as server:
         with pytest.raises(UsageError, match=r"it serves 'tiny-prm', and no PRM of stepmark's.*`tokenizer`"):

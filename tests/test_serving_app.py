@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving_site import PROBLEM, prm, site, sums, talk
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
-from stepmark.models.grading import Grader
 from stepmark.models.remote import wire
-from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import StepScores
 from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ServerSettings
 
@@ -84,40 +79,6 @@ def test_scores_of_several_solutions():
     talk(conversation)
 
 
-def test_white_space_reaches_the_prm_as_it_was_sent():
-    """Of steps, of a text's lines, and of a session's steps: what is done with it is the PRM's affair."""
-    seen = []
-
-    def script(problem, steps):
-        seen.append((problem, steps))
-        return 0.5
-
-    async def conversation(client):
-        body = {"problem": " What? ", "steps": ["  a\n", "\tb "]}
-        assert (await client.post("/v1/score", json=body)).status_code == 200
-        text = {"problem": "p", "solution": "\n  a \n\tb\n", "split": "line"}
-        assert (await client.post("/v1/score", json=text)).status_code == 200
-        session = (await client.post("/v1/sessions", json={"problem": "q"})).json()["id"]
-        step = {"steps": [{"text": "  a "}]}
-        assert (await client.post(f"/v1/sessions/{session}/steps", json=step)).status_code == 200
-
-    talk(conversation, prm(script=script))
-    assert (" What? ", ("  a\n", "\tb ")) in seen
-    assert ("p", ("  a ", "\tb")) in seen
-    assert ("q", ("  a ",)) in seen
-
-
-def test_the_servers_own_aggregate_and_threshold_hold_where_nothing_is_said():
-    async def conversation(client):
-        answer = (await client.post("/v1/score", json={"problem": PROBLEM, "steps": WRONG})).json()
-        assert answer["results"][0]["score"] == pytest.approx((0.9 + 0.2) / 2)
-        assert answer["results"][0]["first_error"] == 0
-        facts = (await client.get("/v1/models")).json()["data"][0]["stepmark"]
-        assert (facts["default_aggregate"], facts["default_threshold"]) == ("mean", 0.95)
-
-    talk(conversation, settings=ServerSettings(aggregate="mean", threshold=0.95))
-
-
 def test_texts_are_cut_as_asked():
     async def conversation(client):
         text = "@".join(RIGHT)
@@ -182,66 +143,6 @@ def test_what_the_prm_cannot_read_has_an_error_in_its_place():
         error(await client.post("/v1/score", json={"problem": "p", "steps": []}), 400, "input", "steps")
 
     talk(conversation, prm(script=refusing))
-
-
-def test_a_score_that_json_has_no_number_for_is_an_error_of_its_solution():
-    async def conversation(client):
-        body = {"solutions": [{"problem": "p", "steps": ["a"]}], "aggregate": "sum-logit"}
-        [result] = (await client.post("/v1/score", json=body)).json()["results"]
-        assert result["error"]["type"] == "input"
-        assert "inf" in result["error"]["message"]
-
-    talk(conversation, prm(script=lambda problem, steps: 1.0))
-
-
-def test_a_step_that_was_not_read_is_null():
-    async def conversation(client):
-        [result] = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()[
-            "results"
-        ]
-        assert result["scores"] == [0.7, None]
-        assert (result["score"], result["first_error"]) == (None, None)
-
-    talk(conversation, prm(script=lambda problem, steps: 0.7 if len(steps) == 1 else None))
-
-
-class ThreeClasses(Grader):
-    """Says of each step what three classes are."""
-
-    name = identity = "three"
-    score_kind, default_aggregate, default_threshold = "probability", "last", 0.5
-
-    def __init__(self):
-        self.ledger = ScriptedPRM({}).ledger
-
-    def score_many(self, solutions, *, keep_going=False):
-        for one in solutions:
-            rows = tuple((0.1, 0.2, 0.7) for _ in one.steps)
-            yield StepScores(
-                scores=(0.9,) * len(rows),
-                kind="probability",
-                classes=rows,
-                class_names=("negative", "neutral", "positive"),
-                critiques=tuple((f"I read {step.text}.",) for step in one.steps),
-                problem_tokens=5,
-                solution_tokens=2 * len(rows),
-            )
-
-    def score(self, problem, steps):
-        raise NotImplementedError
-
-
-def test_classes_critiques_and_tokens():
-    async def conversation(client):
-        answer = (await client.post("/v1/score", json={"problem": "p", "steps": ["a", "b"]})).json()
-        wire.ScoreAnswer.model_validate(answer)
-        assert answer["class_names"] == ["negative", "neutral", "positive"]
-        assert answer["results"][0]["classes"] == [[0.1, 0.2, 0.7]] * 2
-        assert answer["results"][0]["critiques"] == [["I read a."], ["I read b."]]
-        assert answer["results"][0]["tokens"] == 9
-        assert answer["usage"] == {"solutions": 1, "steps": 2, "tokens": 9}
-
-    talk(conversation, ThreeClasses())
 
 
 # ---- order ----
@@ -340,25 +241,6 @@ def test_models_health_and_readiness():
         assert (facts.sessions, facts.pooling, facts.identity) == (False, False, "mine")
 
     talk(conversation, settings=ServerSettings(name="mine"))
-
-
-def test_another_model_is_not_found():
-    async def conversation(client):
-        one = {"problem": "p", "steps": ["1 + 1 = 2"]}
-        assert (await client.post("/v1/score", json={**one, "model": "sums"})).status_code == 200
-        error(await client.post("/v1/score", json={**one, "model": "gpt"}), 404, "not_found", "model")
-        error(
-            await client.post("/v1/rank", json={"problem": "p", "candidates": ["a"], "model": "x"}),
-            404,
-            "not_found",
-            "model",
-        )
-        error(
-            await client.post("/v1/sessions", json={"problem": "p", "model": "x"}), 404, "not_found", "model"
-        )
-        error(await client.post("/pooling", json={"input": [1], "model": "x"}), 404, "not_found", "model")
-
-    talk(conversation)
 
 
 @pytest.mark.parametrize(
@@ -505,38 +387,6 @@ def test_bodies_that_are_no_request_are_refused_with_400(body):
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["type"] == "invalid_request"
         assert len(answer.content) < 1000
-
-    talk(conversation)
-
-
-def test_other_types_of_content_are_refused():
-    async def conversation(client):
-        body = json.dumps({"problem": "p", "steps": ["1 + 1 = 2"]})
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-            message = error(
-                await client.post("/v1/score", content=body, headers={"content-type": kind}),
-                415,
-                "unsupported_media_type",
-            )
-            assert "Content-Type: application/json" in message
-        for kind in ("application/json; charset=utf-8", "Application/JSON"):
-            answer = await client.post("/v1/score", content=body, headers={"content-type": kind})
-            assert answer.status_code == 200
-
-    talk(conversation)
-
-
-def test_no_such_address_and_no_such_method():
-    async def conversation(client):
-        error(await client.get("/v2/score"), 404, "not_found")
-        error(await client.post("/v1/score/", json={}), 404, "not_found")
-        refused = await client.get("/v1/score")
-        assert refused.json()["error"]["message"].endswith("POST")
-        error(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "POST"
-        refused = await client.delete("/v1/models")
-        error(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "GET"
 
     talk(conversation)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, InputError, MarkerInTextError, TooLongError, UsageError
-from stepmark.models.grading import Grader
+from stepmark.errors import BackendError, InputError, UsageError
+from stepmark.models.prm import Grader
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.serving.backend import (
@@ -19,7 +19,6 @@ from stepmark.serving.backend import (
     Growth,
     Prepared,
     Reading,
-    Rows,
     Whole,
     WholeBackend,
     backend_of,
@@ -158,57 +157,6 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
         assert batcher.backend.memory[0] == 0  # the session gave it back, and nothing else held it
 
     run(scene())
-
-
-def test_what_cannot_be_read_says_why(zoo):
-    prm = load(zoo, "qwen-prm")
-
-    async def scene():
-        batcher = Batcher(backend_of(prm, memory_tokens=300), token_budget=1000, queue_tokens=100_000)
-        await batcher.start()
-        found = await batcher.score(
-            [
-                Solution.of("p", ["<extra_0>"]),
-                Solution.of("p", [" "]),
-                Solution.of("p", ["x = 6 " * 3000]),
-                Solution.of("p", ["x = 6 " * 60]),  # the model reads it, and the memory does not hold it
-                Solution.of("p", ["x = 6"]),
-            ]
-        )
-        assert [type(one.error) for one in found[:4]] == [
-            MarkerInTextError,
-            InputError,
-            TooLongError,
-            TooLongError,
-        ]
-        assert "the session keeps 300" in str(found[3].error)
-        assert isinstance(found[4], StepScores)
-        rows = await batcher.rows([[], [-1], [10**6], [1] * 301, [5, 6], "so x = 6"])
-        assert [type(one) for one in rows] == [InputError] * 3 + [TooLongError, Rows, Rows]
-        assert rows[4].rows == ()  # no step mark
-        assert rows[5].tokens == len(prm.encoder.tokenizer("so x = 6")["input_ids"])
-        assert batcher.backend.max_tokens == 300
-        await batcher.stop(grace=5)
-
-    run(scene())
-
-
-def test_rows_with_activation_are_shares(zoo):
-    prm = load(zoo, "reasoneval")
-    backend = CachedBackend(prm)
-    encoded = prm.encoder.encode(Solution.of("p", ["so x = 6", "x = 7"]))
-    asks = [Reading(tokens=tuple(encoded.ids.tolist()), activation=on) for on in (False, True)]
-    logits, shares = backend.compute(backend.prepare(asks))
-    assert len(logits.rows) == len(encoded.ids)  # this family has no mark of its own
-    (whole,) = prm.score_many([Solution.of("p", ["so x = 6", "x = 7"])])
-    for read, classes in zip(encoded.reads, whole.classes, strict=True):
-        assert shares.rows[read] == pytest.approx(classes, abs=1e-5)
-        assert torch.softmax(torch.tensor(logits.rows[read]), 0).tolist() == pytest.approx(classes, abs=1e-5)
-    one = load(zoo, "skywork")
-    (rows,) = CachedBackend(one).compute(
-        CachedBackend(one).prepare([Reading(tokens=(5, 6), activation=True)])
-    )
-    assert all(len(row) == 1 and 0 <= row[0] <= 1 for row in rows.rows)
 
 
 def test_whole_prefixes_for_what_keeps_no_state(zoo):

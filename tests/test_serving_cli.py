@@ -18,7 +18,6 @@ import pytest
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from stepmark.cli import main
 from stepmark.cli.serve import serve_command
-from stepmark.serving.app import Place
 from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ChatModel, ServerSettings
 
@@ -54,21 +53,6 @@ def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys, monkeypat
     assert said in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken(capsys):
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", "--prm", "scripted_prms:never", "--port", str(port)]) == 2
-    assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
-
-
-def test_a_host_that_is_none(capsys):
-    assert main(["serve", "--prm", "scripted_prms:never", "--host", "nosuch.invalid", "--open"]) == 2
-    said = capsys.readouterr().err
-    assert "--host nosuch.invalid: " in said and "give a name or an address of this machine" in said
-
-
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve"]) == 2
@@ -93,26 +77,6 @@ def test_the_page_names_every_flag_and_every_error_with_its_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)`", page, re.M)
     table = {kind: int(status) for status, kind in rows}
     assert table == {kind: status for kind, (status, _) in TYPES.items()}
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback", "link"),
-    [
-        ("127.0.0.1", True, "http://127.0.0.1:80"),
-        ("127.8.8.8", True, "http://127.8.8.8:80"),
-        ("localhost", True, "http://localhost:80"),
-        ("::1", True, "http://[::1]:80"),
-        ("[::1]", True, "http://[::1]:80"),
-        ("0.0.0.0", False, "http://127.0.0.1:80"),  # noqa: S104
-        ("::", False, "http://[::1]:80"),
-        ("10.0.0.1", False, "http://10.0.0.1:80"),
-        ("gpu-3.example.org", False, "http://gpu-3.example.org:80"),
-    ],
-)
-def test_who_reaches_an_address(host, loopback, link):
-    place = Place(host=host, port=80)
-    assert place.loopback is loopback
-    assert place.link(80) == link
 
 
 def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_path):

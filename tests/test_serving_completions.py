@@ -12,7 +12,6 @@ import pytest
 
 from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.batching import Message, Written
-from stepmark.errors import BackendError, InputError
 from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.models.policies.scripted import ScriptedPolicy
@@ -230,13 +229,6 @@ def test_votes():
     ]
 
 
-def test_a_vote_without_an_answer_falls_back_and_says_so():
-    told = ask(Upstream("Good evening.", "2 + 3 = 5"), ASKED, n=2, search="majority").json()
-    how = told["stepmark"]
-    assert (how["chosen"], how["choose"]) == (1, "best")
-    assert how["why"].startswith("no candidate could vote")
-
-
 def test_the_prm_reads_the_conversation_without_the_system():
     read = []
 
@@ -356,25 +348,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(more, field):
     assert upstream.bodies == []
 
 
-def test_scores_below_zero_do_not_vote():
-    model = ScriptedPRM(lambda problem, steps: -0.5, score_kind="margin", default_threshold=0.0)
-    refused = ask(Upstream(FIVE, SIX), {**ASKED, "stepmark": {"n": 2, "choose": "vote"}}, model)
-    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "stepmark.choose")
-
-
-@pytest.mark.parametrize(
-    ("texts", "status", "kind", "said"),
-    [
-        ([" ", "\n"], 502, "policy", "the policy wrote nothing in any of 2 candidates"),
-        (["unreadable", " "], 400, "input", "the PRM can read no candidate; of the first: the step says"),
-    ],
-)
-def test_where_nothing_can_be_graded_nothing_is_chosen(texts, status, kind, said):
-    refused = ask(Upstream(*texts), ASKED, n=2)
-    assert (refused.status_code, refused.json()["error"]["type"]) == (status, kind)
-    assert said in refused.json()["error"]["message"]
-
-
 # A policy that fails
 
 
@@ -383,12 +356,6 @@ def failing(*answers, **settings):
     upstream.answers = list(answers)
     refused = ask(upstream, ASKED, n=2, **settings)
     return refused, upstream
-
-
-def test_a_policy_that_is_full_for_a_moment_is_asked_again():
-    answered, upstream = failing(httpx.Response(429), httpx.Response(503, text="loading"))
-    assert answered.status_code == 200
-    assert len(upstream.bodies) == 3
 
 
 OPENAI_ERROR = {"error": {"message": "This model's maximum context length is 512 tokens", "type": "x"}}
@@ -411,29 +378,6 @@ def test_a_policy_that_fails(answers, status, kind, said):
     assert (refused.status_code, error["type"]) == (status, kind), error
     assert said in error["message"]
     assert ("retry-after" in refused.headers) == (status == 503)
-
-
-def test_a_policy_that_is_not_there():
-    def gone(request):
-        raise httpx.ConnectError("refused")
-
-    refused = ask(gone, ASKED)
-    assert (refused.status_code, refused.json()["error"]["type"]) == (503, "policy_away")
-    assert "ConnectError" in refused.json()["error"]["message"]
-
-
-def test_a_policy_in_this_process_that_fails():
-    def broken(request, number):
-        raise BackendError("out of memory")
-
-    refused = ask(ScriptedPolicy(broken), ASKED)
-    assert (refused.status_code, refused.json()["error"]["type"]) == (502, "policy")
-
-    def unread(request, number):
-        raise InputError("a control token", field="messages")
-
-    refused = ask(ScriptedPolicy(unread), ASKED)
-    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "input")
 
 
 # Time, and clients that go away

@@ -13,7 +13,7 @@ import pytest
 
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
 
-from stepmark.errors import CheckpointError, InputError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.models.remote.wire import ErrorAnswer
 from stepmark.serving.app import guarded
 from stepmark.serving.guard import BODIES_AT_ONCE, Keys
@@ -82,17 +82,6 @@ def test_only_those_with_a_key_are_answered():
         assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
     talk(conversation, keys=Keys({"alice": ALICE, "bob": BOB}))
-
-
-def test_keys_of_a_file(tmp_path):
-    file = tmp_path / "keys"
-    file.write_text(f"# who may ask\n\nalice {ALICE}\n  bob\t{BOB}  \n")
-    keys = Keys.read(file)
-    assert keys.name_of(f"Bearer {ALICE}".encode()) == "alice"
-    assert keys.name_of(f"Bearer {BOB}".encode()) == "bob"
-    assert keys.name_of(b"Bearer \xff\xff") is None
-    assert keys.name_of(None) is None
-    assert ALICE not in repr(vars(keys))
 
 
 @pytest.mark.parametrize(
@@ -281,44 +270,6 @@ def test_it_is_alive_and_not_ready_while_the_model_loads():
             assert (await client.post("/v1/score", json=ONE)).status_code == 200
 
     asyncio.run(conversation())
-
-
-def test_a_model_that_cannot_be_loaded():
-    def load():
-        raise CheckpointError("model.safetensors is cut off")
-
-    told = []
-
-    async def conversation():
-        service = Service(load)
-        service.when_loaded = told.append
-        with pytest.raises(CheckpointError, match="cut off"):
-            await service.start()
-        assert service.state == "failed"
-        transport = httpx.ASGITransport(guarded(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:
-            assert "could not be loaded" in error(await client.get("/ready"), 503, "unavailable")
-            assert (await client.get("/health")).status_code == 200
-        await service.stop()
-
-    asyncio.run(conversation())
-    assert len(told) == 1
-
-
-def test_a_stop_while_it_loads_does_not_wait_for_it():
-    never = threading.Event()
-
-    async def conversation():
-        async with loading(lambda: never.wait(20) and None) as (client, service, started, _):
-            await client.get("/health")
-            await asyncio.wait_for(service.stop(), 15)
-            assert service.state == "draining"
-            assert started.cancelled()
-
-    try:
-        asyncio.run(conversation())
-    finally:
-        never.set()
 
 
 # ---- other sites' pages, other names, headers, the log ----

@@ -71,7 +71,7 @@ def test_answers_equal_those_of_stepmark_grade(zoo, tmp_path, name):
         rows = [json.loads(line) for line in graded.read_text(encoding="utf-8").splitlines()]
     model = load_prm(str(zoo[name].folder), dtype="float32", device="cpu", **more)
     if rows is None:
-        from stepmark.models.grading import grade, to_row
+        from stepmark.models.prm import grade, to_row
         from stepmark.solutions.formats import read_solution
 
         solutions = [read_solution(row).solution for row in ROWS]
@@ -169,25 +169,6 @@ def test_pooling_gives_the_heads_rows(zoo):
         assert refused.status_code == 413
 
     talk(conversation, model, ServerSettings(max_solutions=3))
-
-
-def test_texts_get_special_tokens_unless_they_are_not_to(zoo):
-    model = load(zoo, "math-shepherd")
-    bare = model.encoder.tokenizer("a b", add_special_tokens=False)["input_ids"]
-    begun = [model.encoder.tokenizer.bos_token_id, *bare]
-
-    async def conversation(client):
-        for more, ids in (
-            ({}, begun),
-            ({"add_special_tokens": None}, begun),
-            ({"add_special_tokens": False}, bare),
-        ):
-            text = (await client.post("/pooling", json={"input": "a b", **more})).json()
-            same = (await client.post("/pooling", json={"input": ids, **more})).json()
-            assert text["usage"]["prompt_tokens"] == same["usage"]["prompt_tokens"] == len(ids)
-            assert text["data"] == same["data"]
-
-    talk(conversation, model)
 
 
 @contextmanager

@@ -57,21 +57,6 @@ def test_steps_go_on_from_nodes():
     served(scene)
 
 
-def test_the_same_step_again_is_the_same_node_and_is_computed_once():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        one, two = await sessions.extend(name, [(None, "abc"), (None, "abc")])
-        (again,) = await sessions.extend(name, [(None, "abc")])
-        assert one == two == again
-        assert backend.batches == [["abc"]]
-        await sessions.release(name, [one.node])
-        (anew,) = await sessions.extend(name, [(None, "abc")])
-        assert anew.node != one.node
-        assert backend.released == ["abc"]
-
-    served(scene)
-
-
 def test_wrong_nodes_full_sessions_and_bad_steps_are_errors_of_that_step():
     async def scene(backend, sessions, clock):
         name = sessions.open(PROBLEM)
@@ -122,36 +107,6 @@ def test_idle_sessions_end_and_busy_ones_do_not():
         await until(lambda: sorted(backend.released) == ["abc", "de"])
 
     served(scene, gated=True)
-
-
-def test_a_timer_ends_them_where_nobody_asks():
-    async def scene(backend, sessions, clock):
-        sessions.open(PROBLEM)
-        sessions.open(PROBLEM)
-        clock.now += 1
-        await until(lambda: len(sessions) == 0)
-
-    served(scene, idle=0.01)
-
-
-def test_there_are_so_many_and_no_more():
-    async def scene(backend, sessions, clock):
-        names = {sessions.open(PROBLEM)}
-        clock.now += 20
-        names |= {sessions.open(PROBLEM) for _ in range(2)}
-        assert len(names) == 3
-        with pytest.raises(BusyError, match="3 sessions are open") as caught:
-            sessions.open(PROBLEM)
-        assert caught.value.retry_after == 40.0
-        clock.now += 40
-        name = sessions.open(PROBLEM)  # the first has ended
-        assert len(sessions) == 3
-        with pytest.raises(BusyError):
-            sessions.open(PROBLEM)
-        await sessions.close(name)
-        sessions.open(PROBLEM)
-
-    served(scene)
 
 
 async def filled(sessions, clock, count, length=500):
@@ -237,36 +192,6 @@ def test_one_session_has_a_quarter_at_most():
             sessions.open(Problem(text="p" * 25_000))
 
     served(scene, memory=100_000)
-
-
-def test_steps_that_are_on_their_way_have_their_room():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        first = asyncio.create_task(sessions.extend(name, [(None, "a" * 500)]))
-        await until(lambda: backend.batches)
-        (second,) = await sessions.extend(name, [(None, "b" * 500)])
-        assert isinstance(second, SessionFullError)
-        backend.gate.release()
-        assert [one.graded.score for one in await first] == [500.0]
-
-    served(scene, gated=True, memory=100_000)
-
-
-def test_a_closed_session_is_gone_and_so_is_what_it_was_waiting_for():
-    async def scene(backend, sessions, clock):
-        name = sessions.open(PROBLEM)
-        extending = asyncio.create_task(sessions.extend(name, [(None, "abc"), (None, "?")]))
-        await until(lambda: backend.batches)
-        await sessions.close(name)
-        for ask in (sessions.extend(name, []), sessions.release(name, []), sessions.close(name)):
-            with pytest.raises(UnknownSessionError):
-                await ask
-        backend.gate.release()
-        with pytest.raises(UnknownSessionError):
-            await extending
-        await until(lambda: backend.released == ["abc"])
-
-    served(scene, gated=True)
 
 
 @settings(max_examples=20, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -17,9 +17,6 @@ from stepmark.errors import CheckpointError
 from stepmark.models.backbone import load_backbone
 from stepmark.models.families import FAMILIES
 from stepmark.models.policies.local import LocalPolicy, load_language_model
-from stepmark.models.spec import LinearHead, MlpHead, Readout, VocabHead
-from stepmark.training.net import Net
-from stepmark.training.settings import Weights
 from tiny_language_model import tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -120,13 +117,6 @@ def test_another_number_of_layers_of_a_policy(policy, no_network, layers):
         LocalPolicy.load(policy, device="cpu")
 
 
-def test_another_number_of_layers_of_the_base_of_a_training(policy, no_network):
-    edit_config(policy, num_hidden_layers=2)
-    weights = Weights(device="cpu", dtype="float32")
-    with pytest.raises(CheckpointError, match=r"num_hidden_layers 2, and model\.safetensors holds 3 layers"):
-        Net(policy, FAMILIES["token-classification"], weights, max_tokens=None, seed=0)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -161,35 +151,10 @@ def test_weights_that_are_no_plain_numbers(prm, no_network, type_, part):
     refused(prm, f"{part}.*(int32|int8|F8_E4M3|bool)")
 
 
-@pytest.mark.parametrize("type_", [torch.int32, torch.int8])
-def test_a_policy_of_whole_numbers(policy, no_network, type_):
-    edit_tensors(policy, lambda tensors: {name: tensor.to(type_) for name, tensor in tensors.items()})
-    with pytest.raises(
-        CheckpointError, match="weights should be of type bfloat16, float16, float32, float64; found"
-    ):
-        load_language_model(policy, device="cpu")
-
-
-def test_a_policy_with_a_weight_too_many(policy, no_network):
-    edit_tensors(
-        policy, lambda tensors: tensors.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})
-    )
-    with pytest.raises(CheckpointError, match=r"left over: model\.layers\.0\.self_attn\.q_norm\.weight"):
-        load_language_model(policy, device="cpu")
-
-
 def test_a_policy_without_its_head(policy, no_network):
     edit_tensors(policy, lambda tensors: without(tensors, "lm_head.weight"))
     with pytest.raises(CheckpointError, match=r"missing: lm_head\.weight"):
         load_language_model(policy, device="cpu")
-
-
-def test_a_tied_policy_needs_no_head_of_its_own(policy):
-    edit_tensors(policy, lambda tensors: without(tensors, "lm_head.weight"))
-    edit_config(policy, tie_word_embeddings=True)
-    model, _ = load_language_model(policy, device="cpu")
-    embedding = load_file(policy / "model.safetensors")["model.embed_tokens.weight"]
-    assert torch.equal(model.lm_head.weight, embedding)
 
 
 def test_a_transposed_weight(prm):
@@ -240,11 +205,6 @@ def test_packed_weights_bound_the_size_of_the_network(policy, no_network):
         load_language_model(policy, device="cpu")
 
 
-def test_a_claim_of_packed_weights_hides_nothing(prm, no_network):
-    edit_config(prm, quantization_config={"quant_method": "bitsandbytes"}, vocab_size=20_000_000)
-    refused(prm, r"by config\.json \(20000000, 32\)")
-
-
 # ---- the spec ------------------------------------------------------------------------------------------------
 
 
@@ -277,56 +237,7 @@ def test_a_spec_that_the_head_contradicts(prm, no_network, changes, message):
     refused(prm, message)
 
 
-def test_a_bias_that_the_spec_names_is_needed(prm, no_network):
-    edit_tensors(prm, lambda tensors: without(tensors, "score.bias"))
-    refused(prm, r"no tensor 'score\.bias', which the spec names as the head's bias; .*\"bias\": null")
-
-
-def test_a_head_without_a_bias_says_so(prm):
-    edit_tensors(prm, lambda tensors: without(tensors, "score.bias"))
-    write_spec(prm, head={"kind": "linear", "weight": "score.weight", "bias": None})
-    assert len(load_prm(str(prm), device="cpu").score("p", ["a", "b"])) == 2
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Readout(head=LinearHead(), activation="softmax", good=2),
-        lambda: Readout(head=LinearHead(), activation="sigmoid", good=1),
-        lambda: Readout(head=MlpHead(), activation="softmax", good=1, shift=float("nan")),
-        lambda: Readout(head=VocabHead(candidates=("a", "b", "c")), activation="softmax"),
-        lambda: replace(FAMILIES["implicit"], score_kind="probability"),
-        lambda: replace(FAMILIES["orm"], threshold=float("inf")),
-    ],
-)
-def test_a_spec_that_contradicts_itself_cannot_be_made(make):
-    with pytest.raises(ValueError, match="should be"):
-        make()
-
-
 # ---- several files -------------------------------------------------------------------------------------------
-
-
-def test_two_files_with_one_tensor(prm, no_network):
-    save_file({"score.weight": torch.ones(2, 32)}, prm / "zz-head.safetensors")
-    refused(prm, r"both model\.safetensors and zz-head\.safetensors hold a tensor 'score\.weight'")
-
-
-def test_two_tensors_for_one_place(prm, no_network):
-    edit_tensors(prm, lambda tensors: tensors | {"norm.weight": torch.ones(32)})
-    refused(prm, r"'model\.norm\.weight' and 'norm\.weight' both fill 'norm\.weight'")
-
-
-def test_the_same_weights_in_their_makers_layout_beside_are_not_read(zoo, prm):
-    """As Mistral publishes them: `consolidated.safetensors` has names of its own, and transformers does not read it."""
-    save_file(
-        {"layers.0.attention.wq.weight": torch.ones(4, 4), "output.weight": torch.ones(4, 4)},
-        prm / "consolidated.safetensors",
-    )
-    expected = load_prm(str(zoo["token-classification"].folder), device="cpu", dtype="float32").score(
-        "p", ["a"]
-    )
-    assert load_prm(str(prm), device="cpu", dtype="float32").score("p", ["a"]) == expected
 
 
 @pytest.fixture
@@ -359,13 +270,6 @@ def test_an_index_that_the_shards_contradict(sharded, no_network, change, messag
     refused(sharded, message)
 
 
-def test_an_index_that_puts_a_tensor_into_another_shard(sharded, no_network):
-    places = json.loads((sharded / "model.safetensors.index.json").read_text(encoding="utf-8"))["weight_map"]
-    other = next(name for name in places.values() if name != places["score.0.bias"])
-    edit_index(sharded, lambda table: table.update({"score.0.bias": other}))
-    refused(sharded, rf"puts 'score\.0\.bias' into {other}, and it is in {places['score.0.bias']}")
-
-
 def test_a_tensor_in_two_shards(sharded, no_network):
     file = sharded / SHARD.format(2)
     save_file(load_file(file) | {"score.0.bias": torch.zeros(32)}, file, {"format": "pt"})
@@ -376,11 +280,6 @@ def test_a_tensor_in_two_shards(sharded, no_network):
         file = sharded / SHARD.format(1)
         save_file(load_file(file) | {"score.0.bias": torch.zeros(32)}, file, {"format": "pt"})
     refused(sharded, r"hold a tensor 'score\.0\.bias'")
-
-
-def test_shards_without_their_index(sharded, no_network):
-    (sharded / "model.safetensors.index.json").unlink()
-    refused(sharded, r"neither model\.safetensors nor an index of shards")
 
 
 def test_a_shard_that_is_missing_is_named(sharded, no_network):
@@ -419,42 +318,6 @@ def test_a_policy_over_an_adapter_is_pefts_own_merge(policy, tmp_path):
         torch.testing.assert_close(weight, expected.get_parameter(name), rtol=1e-6, atol=1e-6)
         moved += not torch.equal(weight, before[name])
     assert moved == 2 * 3 + 1  # two modules of three layers, and the head
-
-
-@peft_warns
-def test_an_adapter_over_a_base_whose_config_disagrees(zoo, tmp_path, no_network):
-    folder = shutil.copytree(zoo["versaprm-adapter"].folder, tmp_path / "adapter")
-    base = shutil.copytree(zoo["versaprm-adapter"].folder.parent / "base", tmp_path / "base")
-    settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = str(base)
-    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    edit_config(base, num_hidden_layers=1)
-    with pytest.raises(CheckpointError, match=rf"{base}/config\.json says num_hidden_layers 1"):
-        load_prm(str(folder), family="versaprm", device="cpu")
-
-
-def test_an_adapter_over_an_adapter(zoo, tmp_path):
-    folder = shutil.copytree(zoo["versaprm-adapter"].folder, tmp_path / "adapter")
-    settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = str(zoo["versaprm-adapter"].folder)
-    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="which is an adapter itself"):
-        load_prm(str(folder), family="versaprm", device="cpu")
-
-
-def test_a_whole_model_that_says_it_is_an_adapter(policy):
-    (policy / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
-    with pytest.raises(
-        CheckpointError, match=r"names no base_model_name_or_path|no adapter_model\.safetensors"
-    ):
-        load_language_model(policy, device="cpu")
-
-
-def test_a_generation_config_that_cannot_be_read(policy):
-    """transformers would pass over it, and the policy would not know where a text ends."""
-    (policy / "generation_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"generation_config\.json is not JSON"):
-        load_language_model(policy, device="cpu")
 
 
 def test_transformers_still_has_what_the_check_relies_on():

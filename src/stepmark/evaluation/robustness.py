@@ -26,7 +26,7 @@ from stepmark.evaluation.robustness_items import (
 )
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import Statistic
-from stepmark.models.grading import first_error
+from stepmark.models.prm import first_error
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Section, Tile
 from stepmark.show.plots import Bars, Series

@@ -7,7 +7,7 @@ step wrong, the score of that step before and after.
 Definitions, for a margin m and a threshold t:
 
 - **change** = aggregate after - aggregate before. **raised**, **lowered**: it differs from 0 by more than `NOISE`.
-- **verdict**: good when no step is under t (`models.grading.first_error` is -1), whatever the aggregate is.
+- **verdict**: good when no step is under t (`models.prm.first_error` is -1), whatever the aggregate is.
 - **attack success**, of a change that keeps the meaning: the verdict turns from bad to good, or the score rises by
   more than m. Of a change that breaks it: the score does not fall (change >= -`NOISE`). The definition is ours, and so is
   the default m of 0.05 for probabilities: EST-PRM (arXiv 2606.00437) reports a "score inflation rate" whose margin its
@@ -46,7 +46,7 @@ from stepmark.evaluation.perturbations import (
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.aggregate import aggregate, check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, shares
-from stepmark.models.grading import first_error as first_under
+from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 
 NOISE = 1e-5

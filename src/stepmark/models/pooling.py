@@ -23,8 +23,7 @@ from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.http import AGAIN, Connection, DeclinedError, Patience, Server, Verb
 from stepmark.models.identity import named
 from stepmark.models.local import WindowedPRM
-from stepmark.models.prm import Ledger, Session
-from stepmark.models.scorer import WholePrefixSession
+from stepmark.models.prm import Ledger, Session, WholePrefixSession
 from stepmark.models.spec import LogRatioHead, ScoringSpec, VocabHead
 from stepmark.records import StepScores
 
@@ -91,7 +90,7 @@ class PoolingPRM(WindowedPRM):
         return named(super().identity, self._model, reported)
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
-        """See `Grader.open_session`."""
+        """See `PRM.open_session`."""
         del memory_tokens
         return WholePrefixSession(self, "a server keeps no state for us")
 

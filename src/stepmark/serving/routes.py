@@ -20,8 +20,7 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel
 
 from stepmark.errors import InputError, SettingError, UnknownNameError, UsageError
-from stepmark.models.grading import Grade, graded, to_row
-from stepmark.models.prm import PRM
+from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
     CandidateFields,
     ClosedAnswer,

@@ -9,12 +9,11 @@ from typing import Any, TypeVar, final
 
 from stepmark.batching import Graded, Ready, Release, Score
 from stepmark.errors import InputError, StepmarkError
-from stepmark.models.grading import Grader
-from stepmark.models.prm import Ledger, repr_of
+from stepmark.models.prm import Grader
 from stepmark.models.prm import Session as ScoringSession
 from stepmark.models.remote.calls import ServedModel
 from stepmark.models.remote.client import Client, Session
-from stepmark.records import Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, Solution, StepScores
 
 Answer = TypeVar("Answer")
 
@@ -41,14 +40,12 @@ class RemotePRM(Grader):
     def __init__(self, client: Client) -> None:
         self.client = client
         self.served: ServedModel = client.model()
+        self.name, self.score_kind, self.ledger = self.served.id, self.served.score_kind, client.ledger
+        self.default_aggregate = self.served.default_aggregate
+        self.default_threshold = self.served.default_threshold
 
     def __repr__(self) -> str:
-        return repr_of(self, place={"address": self.client.address})
-
-    @property
-    def name(self) -> str:
-        """As the server names it."""
-        return self.served.id
+        return self.describe(place={"address": self.client.address})
 
     @property
     def identity(self) -> str:
@@ -57,32 +54,12 @@ class RemotePRM(Grader):
         return identity if identity != self.served.id else f"{identity}@{self.client.address}"
 
     @property
-    def score_kind(self) -> ScoreKind:
-        """What its scores are."""
-        return self.served.score_kind
-
-    @property
-    def default_aggregate(self) -> str:
-        """Its authors' way to one number, or the one that the server was started with."""
-        return self.served.default_aggregate
-
-    @property
-    def default_threshold(self) -> float | None:
-        """The score under which a step is an error."""
-        return self.served.default_threshold
-
-    @property
     def default_checks(self) -> str:
         """The exact checks that run beside it, as its server says."""
         return self.served.default_checks
 
-    @property
-    def ledger(self) -> Ledger:
-        """See `Client.ledger`."""
-        return self.client.ledger
-
     def open_session(self, *, memory_tokens: int | None = None) -> ScoringSession:
-        """See `Grader.open_session`: the server's own sessions, where it has them."""
+        """See `PRM.open_session`: the server's own sessions, where it has them."""
         del memory_tokens
         return RemoteScorer(self)
 
