@@ -16,7 +16,7 @@ from stepmark.models.critics.thinkprm import ThinkPRM, step_verdicts
 from stepmark.models.generative import generative_prm
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.replies import ReplyFile
-from stepmark.records import Problem, Refusal, Solution, Step
+from stepmark.records import Refusal, Solution
 
 PROBLEM = "Tom has 2 bags of 3 apples and eats one. How many are left?"
 STEPS = ["2 * 3 = 6 apples.", "6 - 1 = 4 apples.", "The answer is 4."]
@@ -378,30 +378,6 @@ def test_later_steps_never_move_the_score_of_an_earlier_one(settings):
 
 
 @families
-def test_solutions_that_share_a_prefix_share_its_critiques(settings):
-    seen = Recorder(critique, by_content)
-    prm = generative_prm(settings, seen.policy)
-    solutions = [
-        Solution.of(PROBLEM, steps) for steps in (STEPS, STEPS[:2], [*STEPS[:2], "The answer is 5."], STEPS)
-    ]
-    together = [result.scores for result in prm.score_many(solutions)]
-    distinct = {tuple(s.texts[: t + 1]) for s in solutions for t in range(len(s.steps))}
-    assert len(distinct) == 4
-    reads = 1 if settings == GenPRM(mode="direct") else settings.samples
-    assert len(seen.chooses) == 4 * reads
-    assert len(seen.writes) == (0 if settings == GenPRM(mode="direct") else 4 * reads)
-    assert together[0] == together[3]
-    assert together[1] == together[0][:2] == together[2][:2]
-    alone = [
-        tuple(generative_prm(settings, ScriptedPolicy(critique, by_content)).score(PROBLEM, s.texts))
-        for s in solutions
-    ]
-    assert together == alone
-    in_a_row = generative_prm(settings, ScriptedPolicy(critique, by_content), in_flight=1)
-    assert [result.scores for result in in_a_row.score_many(solutions)] == together
-
-
-@families
 def test_an_interrupted_run_goes_on_where_it_stopped(settings, tmp_path):
     solutions = [Solution.of(f"{PROBLEM} ({i})", STEPS) for i in range(3)]
     expected_run = Recorder(critique, by_content)
@@ -423,44 +399,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(settings, tmp_path):
         assert len(first.writes) + len(second.writes) == len(expected_run.writes)
         third = Recorder(None, None)
         assert list(generative_prm(settings, third.policy, store=store).score_many(solutions)) == expected
-
-
-@pytest.mark.parametrize(
-    ("problem", "steps", "field"),
-    [
-        ("", ["a"], "problem"),
-        ("p", [], "steps"),
-        ("p", ["a", " \n"], "steps[1]"),
-        ("p <output>", ["a"], "problem"),
-        ("p", ["a", "fine </analyze>"], "steps[1]"),
-    ],
-)
-def test_bad_input_names_its_field_and_asks_nothing(problem, steps, field):
-    seen = Recorder(critique, by_content)
-    with pytest.raises(InputError) as caught:
-        generative_prm("genprm", seen.policy).score(problem, steps)
-    assert caught.value.field == field
-    assert not seen.writes
-
-
-def test_an_observation_is_context_of_the_next_step_and_not_rated():
-    steps = (
-        Step(text="I call the calculator.", observation="\n[tool] 5\n"),
-        Step(text="It says 5.", observation="\n[user] thanks"),
-    )
-    solution = Solution(problem=Problem(text="2 + 3?"), steps=steps)
-    seen = Recorder(critique, by_content)
-    list(generative_prm(RPRM(samples=1), seen.policy).score_many([solution]))
-    first, second = (request.prompt for request, _ in seen.writes)
-    assert "[tool]" not in first
-    assert "Previous Steps: I call the calculator.\n[tool] 5\nNow Step: It says 5.\n" in second
-    assert "thanks" not in second
-    seen = Recorder(critique, by_content)
-    list(generative_prm(GenPRM(), seen.policy).score_many([solution]))
-    assert [m.content for m in seen.writes[1][0].prompt if m.role == "user"] == [
-        "2 + 3?\nI call the calculator.\n[tool] 5",
-        "It says 5.",
-    ]
 
 
 # With a language model

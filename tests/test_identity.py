@@ -184,19 +184,6 @@ def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tm
         _ = prm.identity
 
 
-def test_the_reference_of_an_implicit_prm_is_a_part_of_it(zoo, tmp_path: Path) -> None:
-    built = zoo["implicit"]
-    assert built.reference is not None
-    other = altered(built.reference.folder, tmp_path / "reference")
-    names = [
-        prm_identity(str(built.folder), CPU | {"family": "implicit", "reference": str(folder)})
-        for folder in (built.reference.folder, other)
-    ]
-    assert names[0] != names[1]
-    prm = load_prm(str(built.folder), family="implicit", reference=str(other), **CPU)
-    assert prm.identity == names[1]
-
-
 def test_one_bit_of_a_model_in_memory_is_another_identity() -> None:
     torch = pytest.importorskip("torch")
     weights = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(500, dtype=torch.bfloat16)}

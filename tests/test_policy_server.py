@@ -205,17 +205,6 @@ def test_a_server_that_answers_afresh_is_found_out():
     assert fake.asked == [], "nothing was asked of such a server"
 
 
-def test_a_server_that_always_continues_is_taken():
-    """The counts cannot tell, so a count that was begun is looked at."""
-
-    def reply(path, body):
-        return chat(" 7, 8", prompt=sum(3 + len(m["content"].split()) for m in body["messages"]))
-
-    with Fake(reply) as fake:
-        connect(fake).check_continuation()
-    assert [body.get("continue_final_message") for _, body in fake.bodies] == [None, True, None, True]
-
-
 def test_the_api_key_comes_from_the_named_variable(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     monkeypatch.setenv("OPENAI_API_KEY", "not to be sent unasked")
@@ -271,23 +260,6 @@ def test_log_probabilities_of_the_text():
         [two] = policy.write([Write(prompt="p", n=2, temperature=1.0)])
     assert (one.tokens, one.logprob) == (2, -0.75)
     assert [(sample.tokens, sample.logprob) for sample in two] == [(3, -1.75), (3, -1.75)]
-
-
-def test_prompts_and_what_the_server_had_of_them_are_told():
-    told = chat("a", "b", prompt=31)
-    told["usage"]["prompt_tokens_details"] = {"cached_tokens": 16}
-    replies = [told, chat("c", prompt=31) | {"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}]
-    replies.append(
-        chat("d") | {"usage": {"prompt_tokens": True, "prompt_tokens_details": {"cached_tokens": -1}}}
-    )
-    with Fake(lambda path, body: replies.pop(0)) as fake:
-        policy = connect(fake)
-        found = [policy.write([Write(prompt=USER, n=n, temperature=1)])[0] for n in (2, 1, 1)]
-    assert [[(one.prompt_tokens, one.cached_tokens) for one in some] for some in found] == [
-        [(31, 16), (31, 16)],
-        [(5, None)],
-        [(None, None)],
-    ]
 
 
 @pytest.mark.parametrize("path", ["chat", "raw"])

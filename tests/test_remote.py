@@ -454,20 +454,6 @@ def test_an_order_that_is_none(change, words):
 # -- What is served --------------------------------------------------------------------------------------------
 
 
-def test_the_models():
-    server = Words(default_aggregate="product", max_tokens=2048)
-    with client(server) as asking:
-        [served] = asking.models()
-        assert asking.model() == asking.model() == served
-    assert (served.id, served.default_aggregate, served.max_tokens) == ("words", "product", 2048)
-    assert len(server.log) == 2
-    with (
-        client(server, model="other") as asking,
-        pytest.raises(UsageError, match=r"'other' was asked for.*'words'"),
-    ):
-        asking.model()
-
-
 def test_a_remote_prm_is_what_its_server_says():
     server = Words(default_aggregate="product", default_threshold=None)
     with RemotePRM(client(server)) as prm:
@@ -611,23 +597,6 @@ def test_a_session_that_is_full_of_what_was_let_go_is_opened_anew():
         assert list(server.sessions) == ["s2"]  # the full one was closed
         assert asking.ledger.tokens_again == 1 + 1  # the problem and "c"
         assert asking.ledger.steps == 7
-
-
-def test_a_session_that_is_always_full_is_given_up():
-    def before(path, body):
-        told = {"error": {"type": "session_full", "message": "no room", "field": "steps.0"}}
-        return (
-            httpx.Response(200, json={"model": "words", "results": [told]})
-            if path.endswith("/steps")
-            else None
-        )
-
-    with (
-        client(Words(before)) as asking,
-        asking.session("p") as session,
-        pytest.raises(BackendError, match="session_nodes"),
-    ):
-        session.extend([("a",)])
 
 
 def test_what_begins_unreadably_is_unreadable():

@@ -9,17 +9,12 @@ import pytest
 import torch
 
 from stepmark import load_prm
-from stepmark.errors import BackendError, InputError, UsageError
-from stepmark.models.prm import Grader
+from stepmark.errors import UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.records import Problem, Solution, StepScores
 from stepmark.serving.backend import (
     CachedBackend,
-    Grown,
-    Growth,
-    Prepared,
     Reading,
-    Whole,
     WholeBackend,
     backend_of,
 )
@@ -190,33 +185,3 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
         await batcher.stop(grace=5)
 
     run(scene())
-
-
-def test_whole_prefixes_go_to_the_prm_by_problem_and_are_checked():
-    class Noting(Grader):
-        name, score_kind, default_aggregate, default_threshold = "noting", "probability", "min", None
-
-        def __init__(self, score):
-            self.seen, self.score = [], score
-
-        def score_many(self, solutions, *, keep_going=False):
-            assert keep_going
-            for one in solutions:
-                self.seen.append(one.problem.text)
-                if one.problem.text == "odd":
-                    yield Refusal(solution=one, error=InputError("odd"))
-                else:
-                    yield StepScores(scores=(self.score,) * len(one.steps), kind="probability")
-
-    prm = Noting(0.5)
-    backend = WholeBackend(prm)
-    works = [
-        Prepared(ask=Whole(solution=Solution.of(p, ["s"])), tokens=1) for p in ("b", "odd", "a", "b", "a")
-    ]
-    works.append(Prepared(ask=Growth(problem=Problem(text="c"), steps=("s",), text="t"), tokens=1))
-    found = backend.compute(works)
-    assert prm.seen == ["a", "a", "b", "b", "odd", "c"]
-    assert [type(one) for one in found] == [StepScores, Refusal, StepScores, StepScores, StepScores, Grown]
-    assert found[1].solution.problem.text == "odd"
-    with pytest.raises(BackendError):
-        WholeBackend(Noting(1.5)).compute(works[:1])

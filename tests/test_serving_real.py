@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from serving_site import site, talk  # isort: skip  (it skips where fastapi is not installed)
+from serving_site import talk  # isort: skip  (it skips where fastapi is not installed)
 import uvicorn
 
 from stepmark import load_prm
@@ -98,32 +98,6 @@ def test_answers_equal_those_of_stepmark_grade(zoo, tmp_path, name):
             close(single.json()["results"][0]["scores"], row["scores"])
 
     talk(conversation, model)
-
-
-def test_sessions_score_as_whole_solutions_do_and_read_a_step_once(zoo):
-    model = load(zoo, "token-classification")
-    problem, steps = ROWS[0]["problem"], ["3 * 12 = 36 pens.", "Half of them are red.", "So 18."]
-    expected = load(zoo, "token-classification").score(problem, steps)
-
-    async def conversation():
-        async with site(model) as (client, app):
-            session = (await client.post("/v1/sessions", json={"problem": problem})).json()["id"]
-            node, found = None, []
-            for text in steps:
-                body = {"steps": [{"after": node, "text": text}]}
-                answer = await client.post(f"/v1/sessions/{session}/steps", json=body)
-                [result] = answer.json()["results"]
-                node = result["node"]
-                found.append(result["score"])
-            close(found, expected)
-            facts = app.service.live.facts
-            assert (facts.sessions, facts.pooling, facts.family) == (True, True, "token-classification")
-            assert facts.max_tokens == 1024
-            assert facts.identity.startswith("token-classification#")
-            figures = app.service.live.prm.ledger
-            assert figures.tokens_computed == figures.tokens_distinct
-
-    asyncio.run(conversation())
 
 
 def test_pooling_gives_the_heads_rows(zoo):

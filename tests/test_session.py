@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,14 +20,12 @@ from stepmark.errors import (
     TooLongError,
     UsageError,
 )
-from stepmark.models.attention import Plan
-from stepmark.models.encoding import mark_token, marked
 from stepmark.models.engine import KeyValuePool
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
 from stepmark.models.policies.scripted import ScriptedPolicy
 from stepmark.models.prm import Grader
-from stepmark.models.session import CachedSession, Extended, NextStep, TokenRows, WholeSolution, root_of
+from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
 from stepmark.records import Problem, Solution, Step, StepScores
 
 torch.set_num_threads(1)
@@ -106,17 +103,6 @@ def test_every_family_is_incremental_or_says_why_it_is_not(zoo):
         assert outcome.open_session().reason == "an outcome model gives a whole solution one score"
 
 
-@pytest.mark.parametrize("name", LOG_RATIOS)
-def test_a_small_memory_changes_no_log_ratio(zoo, name):
-    roomy, tight = load_family(zoo, name), load_family(zoo, name)
-    expected = grow(roomy.open_session(), seed=3, rounds=4)
-    session = tight.open_session(memory_tokens=max(len(_ids(roomy, *told[:2])) for told in expected) + 10)
-    tight.policy[0].token_budget = 7
-    found = grow(session, seed=3, rounds=4)
-    assert tight.ledger.tokens_again > 0
-    assert [f[2] / 0.001 for f in found] == pytest.approx([e[2] / 0.001 for e in expected], abs=1e-4)
-
-
 @pytest.mark.parametrize("name", ["qwen-prm", "math-shepherd"])
 def test_nothing_is_computed_twice_and_everything_is_given_back(zoo, name):
     prm = load_family(zoo, name)
@@ -149,26 +135,6 @@ def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
     assert tight.ledger.tokens_computed == tight.ledger.tokens_distinct + tight.ledger.tokens_again
     assert session.pool.peak <= session.pool.capacity
     assert session.pool.held <= session.pool.capacity
-
-
-def test_the_same_step_twice_is_computed_once_and_dropped_twice(zoo):
-    prm = load_family(zoo, "qwen-prm")
-    session = prm.open_session()
-    root = root_of(Problem(text="p"))
-    one, other = session.extend([(root, Step(text="x = 6")), (root, Step(text="x = 6"))])
-    assert one.score == other.score
-    computed = prm.ledger.tokens_computed
-    (third,) = session.extend([(root, Step(text="x = 6"))])
-    assert third.score == pytest.approx(one.score, abs=1e-6)
-    assert prm.ledger.tokens_computed == computed
-    session.drop([one.place, other.place])
-    assert session.pool.held > 0
-    (longer,) = session.extend([(third.place, Step(text="so 2x = 12"))])
-    assert isinstance(longer, Extended)
-    session.drop([third.place])
-    assert session.pool.held > 0
-    session.drop([longer.place])
-    assert session.pool.held == 0
 
 
 def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
@@ -227,12 +193,6 @@ def test_others_read_whole_prefixes_and_say_so():
     assert prm.read == 3
     with pytest.raises(BackendError, match="0 scores for 1 steps"):
         Counting(short=True).open_session().score(asked[:1], lambda index, reply: None)
-
-
-def _ids(prm, problem, steps):
-    """The tokens of a prefix up to where its last step is read."""
-    encoded = prm.encoder.encode(_solution(problem, steps))
-    return encoded.ids[: encoded.reads[-1] + 1]
 
 
 def _solution(problem, steps):
@@ -314,28 +274,6 @@ def test_whole_solutions_score_as_the_prm_does_and_cost_what_is_new(zoo, name):
     assert ledger.tokens_computed == before  # nothing was pinned, and all of it is still there
 
 
-@pytest.mark.parametrize("name", ["qwen-prm", "three-class", "implicit", "implicit-per-step"])
-def test_steps_past_the_limit_have_no_score(zoo, name):
-    prm, fresh = (load_family(zoo, name, truncate=True) for _ in range(2))
-    limit = len(prm.encoder.encode(Solution.of("p", ["so x = 6"])).ids) + 40
-    prm.encoder.max_tokens = fresh.encoder.max_tokens = limit
-    asked = [
-        Solution.of("p", ["so x = 6", *["36 - 6 = 30"] * 12]),
-        Solution.of("p", ["so x = 6"]),
-        Solution.of("p", ["x = 6 " * 60, "so x = 6"]),
-    ]
-    expected = list(fresh.score_many(asked))
-    assert [sum(s is None for s in one.scores) for one in expected][1:] == [0, 2]
-    assert 0 < sum(s is None for s in expected[0].scores) < 13
-    session = CachedSession(prm, memory_tokens=1000)
-    found = every(session, prm, asked)
-    same(found[:2], expected[:2], 0.001 if name.startswith("implicit") else 1.0)
-    assert found[2].scores == (None, None)
-    (step,) = session.extend([(root_of(Problem(text="p")), Step(text="x = 6 " * 60))])
-    assert isinstance(step, TooLongError)
-    assert session.pool.peak <= 2 * limit
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from(["reasoneval", "implicit-per-step"]))
 def test_steps_solutions_and_drops_in_any_order(loaded, seed, batch, name):
@@ -384,54 +322,6 @@ def loaded(zoo):
         name: (load_family(zoo, name), load_family(zoo, name), {})
         for name in ("reasoneval", "implicit-per-step")
     }
-
-
-@pytest.mark.parametrize("name", ["qwen-prm", "three-class", "actprm", "skywork"])
-def test_rows_are_the_heads_logits(zoo, name):
-    prm = load_family(zoo, name)
-    session = CachedSession(prm, memory_tokens=1000)
-    (solution,) = solutions(5, 1)
-    encoded = prm.encoder.encode(solution)
-    reads = np.asarray(encoded.reads)
-    places = np.arange(len(encoded.ids))
-    at_steps, at_all, none = session.answer(
-        [
-            TokenRows(ids=encoded.ids, positions=reads),
-            TokenRows(ids=encoded.ids, positions=places),
-            TokenRows(ids=encoded.ids, positions=places[:0]),
-        ]
-    )
-    states = prm.engine.backbone(
-        input_ids=torch.from_numpy(encoded.ids)[None],
-        position_ids=torch.from_numpy(places)[None],
-        use_cache=False,
-        stepmark_plan=plan_of(len(places)),
-    ).last_hidden_state[0]
-    expected = prm.head(states.detach().float())
-    torch.testing.assert_close(at_all, expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(at_steps, expected[torch.from_numpy(reads)], atol=1e-5, rtol=1e-4)
-    assert len(none) == 0
-    assert prm.ledger.tokens_computed == len(encoded.ids)
-
-
-def plan_of(count):
-    return Plan.of_cached(np.arange(count), np.full(count, count), 0, "cpu")
-
-
-def test_marks_are_found_where_steps_are_read_or_not_at_all(zoo):
-    """Over every family: the mark's positions are the encoder's reads, or there is no mark and every token has a row."""
-    told = {}
-    for name in STEPWISE:
-        prm = load_family(zoo, name)
-        mark = mark_token(prm.encoder)
-        told[name] = mark is not None
-        for solution in solutions(8, 4):
-            encoded = prm.encoder.encode(solution)
-            found = marked(encoded.ids, mark).tolist()
-            assert found == (list(encoded.reads) if mark is not None else list(range(len(encoded.ids))))
-    assert told["qwen-prm"]
-    assert not told["reasoneval"]
-    assert not told["skywork"]
 
 
 def test_a_failure_half_way_leaves_nothing_that_could_be_read(zoo, monkeypatch):

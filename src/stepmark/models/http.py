@@ -19,8 +19,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Generic, Literal, TypeVar, final
 
 import httpx
@@ -486,13 +484,6 @@ def _declined(response: httpx.Response, url: str) -> DeclinedError:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the server asks to wait: a number or a date."""
+    """Seconds that the server asks to wait."""
     value = response.headers.get("Retry-After", "")
-    if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
-        return float(value)
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-    return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII) else None

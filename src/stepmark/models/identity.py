@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, final
 
 from stepmark.errors import CheckpointError, UsageError
-from stepmark.models.base import cache_folder
+from stepmark.models.default import cache_folder
 from stepmark.models.files import check_file, weight_files
 from stepmark.models.places import adapter_base
 from stepmark.store import atomic_write
